@@ -56,7 +56,7 @@ def main(count: int) -> None:
     settings = Settings(os.environ["KURMA_CONFIG"], os.environ["KURMA_DIR"], note=lambda text: None)
     addresses: list[str] = []
     with connect(settings) as client, ExitStack() as stack:
-        services = Services(client.config, client.registry, lambda: client.images, lambda text: None)
+        services = Services(client.config, client.here.registry, lambda: client.here.images, lambda text: None)
         pods = [Joined(services.networking) for _ in range(count + 1)]
         pool = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
         for pod in pods:

@@ -74,7 +74,7 @@ class Launching:
 def main(image: str, out: str, what: str) -> None:
     settings = Settings(os.environ["KURMA_CONFIG"], os.environ["KURMA_DIR"], note=lambda text: None)
     with connect(settings) as client:
-        services = Services(client.config, client.registry, lambda: client.images, lambda text: None)
+        services = Services(client.config, client.here.registry, lambda: client.here.images, lambda text: None)
         services.spawner.open()
         launching = Launching(services, image, what == "waiting")
         if out == "-":

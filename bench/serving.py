@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from kurma_core.client.wire import Connection
+from kurma_core.client.remote.http import Connection
 
 
 class Daemon:

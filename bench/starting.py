@@ -91,7 +91,7 @@ class Starting:
 def main(image: str, rounds: int, cold: bool) -> None:
     settings = Settings(os.environ["KURMA_CONFIG"], os.environ["KURMA_DIR"], note=lambda text: None)
     with connect(settings) as client:
-        services = Services(client.config, client.registry, lambda: client.images, lambda text: None)
+        services = Services(client.config, client.here.registry, lambda: client.here.images, lambda text: None)
         one = Starting(services, PodManager(services), image)
         sides: dict[str, Callable[[], float]] = {"kurma": one.stager, _BARE: one.bare}
         taken: dict[str, list[float]] = {name: [] for name in sides}

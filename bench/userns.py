@@ -53,7 +53,7 @@ def main() -> None:
         with open(config, "w") as file:
             json.dump({}, file)
         with open_client(config, f"{directory}/state") as client:
-            images = {files: client.images.fetch(_image(directory, files)).id for files in (0, _FILES)}
+            images = {files: client.here.images.fetch(_image(directory, files)).id for files in (0, _FILES)}
         house = House(config, f"{directory}/state", "", directory)
         print("files   none    auto")
         for files, image in images.items():

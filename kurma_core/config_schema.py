@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: The kinds of plugins as ``plugins:`` names them; an entry-point group is ``kurma.`` and one of these.
 KINDS = ("fetchers", "renderers", "stagers", "networks", "isolators", "observers")
+#: Shape of the record.
+_NAMED = {"name": str}
 
 
 @frozen
@@ -95,7 +97,7 @@ def duration(value: Json) -> float:
     """
     if isinstance(value, str):
         return _duration_text(value.strip())
-    return float(Number(0).read(value, "", None))
+    return float(Number(0).read(value, ""))
 
 
 def _duration_text(text: str) -> float:
@@ -127,7 +129,7 @@ def size(value: Json) -> int:
             return parse_quantity(value, "")
         except ManifestError as error:
             raise ValueError(value) from error
-    return Whole(0).read(value, "", None)
+    return Whole(0).read(value, "")
 
 
 def _needed(value: Json) -> Json:
@@ -195,7 +197,7 @@ def _initial_pod(value: Json) -> Json:
     """A locator, or a pod template with a name; what the template says is looked at when it is known where it
     stands."""
     if not isinstance(value, str):
-        fit(value, {"name": str}, "")
+        fit(value, _NAMED, "")
     return value
 
 
@@ -251,7 +253,7 @@ class Section(Shape):
         self.keys = keys
         self.extra = extra
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> dict[str, Json]:
+    def read(self, value: Json, path: str) -> dict[str, Json]:
         if value is None:
             return {}
         if not isinstance(value, dict):
@@ -261,12 +263,18 @@ class Section(Shape):
         for name, item in value.items():
             if name in table:
                 if item is not None:
-                    found[name] = _shape(table[name]).read(item, child(path, name), unknown)
+                    found[name] = _shape(table[name]).read(item, child(path, name))
             elif self.extra:
                 found[name] = item
-            elif unknown is not None:
-                unknown(path, name, list(table))
         return found
+
+    def find_unknown(self, value: Json, path: str, tell: Unknown) -> None:
+        table = {key.name: key for key in self.keys}
+        for name, item in value.items() if isinstance(value, dict) else ():
+            if name in table:
+                _shape(table[name]).find_unknown(item, child(path, name), tell)
+            elif not self.extra:
+                tell(path, name, list(table))
 
 
 class Networks(List):
@@ -274,8 +282,8 @@ class Networks(List):
 
     __slots__ = ()
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> list[dict[str, Json]]:
-        entries: list[dict[str, Json]] = super().read(value, path, unknown)
+    def read(self, value: Json, path: str) -> list[dict[str, Json]]:
+        entries: list[dict[str, Json]] = super().read(value, path)
         for index, entry in enumerate(entries):
             self._check(entry, f"{path}[{index}]", [one.get("name") for one in entries[:index]])
         return entries
@@ -497,7 +505,8 @@ def checked(value: Json, file: str) -> dict[str, Json]:
 def read(shape: Shape, value: Json, where: Where) -> Json:
     """The value at that place, read by the shape. :raises ConfigError: it does not fit."""
     try:
-        return shape.read(value, where.path, lambda path, name, known: unknown(where.at(path), name, known))
+        shape.find_unknown(value, where.path, lambda path, name, known: unknown(where.at(path), name, known))
+        return shape.read(value, where.path)
     except SchemaError as error:
         missing = error.found == MISSING
         where.at(error.path).fail(

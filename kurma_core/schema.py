@@ -108,15 +108,18 @@ class Shape:
     #: For errors.
     expected = "a value"
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
-        """:param unknown: told of keys that a class does not have; None: they are ignored.
-
-        :raises SchemaError: the value does not fit.
-        """
+    def read(self, value: Json, path: str) -> Any:
+        """:raises SchemaError: the value does not fit."""
         return value
 
     def write(self, value: Any) -> Json:
         return value
+
+    def find_unknown(self, value: Json, path: str, tell: Unknown) -> None:
+        """Looks for keys that the objects in a value do not have; whatever else is wrong is passed over.
+
+        :param tell: told of each.
+        """
 
     def _wrong(self, value: Json, path: str) -> SchemaError:
         return SchemaError(path, self.expected, describe(value))
@@ -135,7 +138,7 @@ class Text(Shape):
         self.check = check
         self.title = title
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> str:
+    def read(self, value: Json, path: str) -> str:
         if self.check is not None:
             return self.check(value, path)
         if not isinstance(value, str):
@@ -151,8 +154,8 @@ class Bytes(Text):
     __slots__ = ()
     plain = False
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
-        return super().read(value, path, unknown).encode("utf-8", "surrogateescape")
+    def read(self, value: Json, path: str) -> Any:
+        return super().read(value, path).encode("utf-8", "surrogateescape")
 
     def write(self, value: Any) -> Json:
         return value.decode("utf-8", "surrogateescape")
@@ -162,7 +165,7 @@ class Flag(Shape):
     __slots__ = ()
     expected = "true or false"
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> bool:
+    def read(self, value: Json, path: str) -> bool:
         if not isinstance(value, bool):
             raise self._wrong(value, path)
         return value
@@ -179,7 +182,7 @@ class Whole(Shape):
         bounds = "" if least is None else f" from {least}"
         self.expected = "an integer" + bounds + ("" if most is None else f" to {most}")
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> int:
+    def read(self, value: Json, path: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(value, path)
         if (self.least is not None and value < self.least) or (self.most is not None and value > self.most):
@@ -200,7 +203,7 @@ class Number(Shape):
         self.expected += "" if below is None else f" to less than {below:g}"
         self.expected += "" if most is None else f" to {most:g}"
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> float:
+    def read(self, value: Json, path: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not -(1 << 1023) < value < 1 << 1023:
             raise self._wrong(value, path)
         low = self.least is not None and value < self.least
@@ -219,7 +222,7 @@ class Words(Shape):
         self.words = words
         self.expected = "one of " + ", ".join(words)
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> str:
+    def read(self, value: Json, path: str) -> str:
         if not isinstance(value, str) or value not in self.words:
             raise self._wrong(value, path)
         return value
@@ -229,7 +232,7 @@ class Null(Shape):
     __slots__ = ()
     expected = "null"
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> None:
+    def read(self, value: Json, path: str) -> None:
         if value is not None:
             raise self._wrong(value, path)
 
@@ -249,9 +252,9 @@ class Made(Shape):
         self.make = make
         self.inner = shape(inner)
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+    def read(self, value: Json, path: str) -> Any:
         try:
-            return self.make(self.inner.read(value, path, unknown))
+            return self.make(self.inner.read(value, path))
         except (ValueError, ArithmeticError):
             raise self._wrong(value, path) from None
 
@@ -265,7 +268,7 @@ class Plain(Shape):
         self.kind = kind
         self.expected = "an object" if kind is dict else "a list"
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+    def read(self, value: Json, path: str) -> Any:
         if not isinstance(value, self.kind):
             raise self._wrong(value, path)
         return value
@@ -286,13 +289,13 @@ class Either(Shape):
         self.plain = all(shape.plain for shape in shapes)
         self.expected = " or ".join(shape.expected for shape in shapes)
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+    def read(self, value: Json, path: str) -> Any:
         for shape in self.shapes[:-1]:
             try:
-                return shape.read(value, path, unknown)
+                return shape.read(value, path)
             except SchemaError:
                 continue
-        return self.shapes[-1].read(value, path, unknown)
+        return self.shapes[-1].read(value, path)
 
     def write(self, value: Any) -> Json:
         return next((shape.write(value) for shape in self.shapes if not shape.plain), value)
@@ -308,8 +311,11 @@ class Maybe(Shape):
         self.plain = inner.plain
         self.expected = inner.expected
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
-        return None if value is None else self.inner.read(value, path, unknown)
+    def read(self, value: Json, path: str) -> Any:
+        return None if value is None else self.inner.read(value, path)
+
+    def find_unknown(self, value: Json, path: str, tell: Unknown) -> None:
+        self.inner.find_unknown(value, path, tell)
 
     def write(self, value: Any) -> Json:
         return None if value is None else self.inner.write(value)
@@ -326,11 +332,15 @@ class List(Shape):
         self.inner = inner
         self.make = make
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+    def read(self, value: Json, path: str) -> Any:
         if not isinstance(value, (list, tuple)):
             raise self._wrong(value, path)
         read = self.inner.read
-        return self.make([read(one, f"{path}[{index}]", unknown) for index, one in enumerate(value)])
+        return self.make([read(one, f"{path}[{index}]") for index, one in enumerate(value)])
+
+    def find_unknown(self, value: Json, path: str, tell: Unknown) -> None:
+        for index, one in enumerate(value if isinstance(value, list) else ()):
+            self.inner.find_unknown(one, f"{path}[{index}]", tell)
 
     def write(self, value: Any) -> Json:
         found = value if not isinstance(value, frozenset) else sorted(value)
@@ -347,12 +357,12 @@ class Row(Shape):
     def __init__(self, *shapes: Shape) -> None:
         self.shapes = shapes
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+    def read(self, value: Json, path: str) -> Any:
         if not isinstance(value, (list, tuple)):
             raise self._wrong(value, path)
         if len(value) != len(self.shapes):
             raise SchemaError(path, f"{len(self.shapes)} values", f"{len(value)}")
-        found = [shape.read(value[at], f"{path}[{at}]", unknown) for at, shape in enumerate(self.shapes)]
+        found = [shape.read(value[at], f"{path}[{at}]") for at, shape in enumerate(self.shapes)]
         return tuple(found)
 
     def write(self, value: Any) -> Json:
@@ -370,7 +380,7 @@ class Map(Shape):
         self.inner = inner
         self.key = key
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> dict[str, Any]:
+    def read(self, value: Json, path: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise self._wrong(value, path)
         found = {}
@@ -378,9 +388,13 @@ class Map(Shape):
             if not isinstance(key, str) or not (key.isascii() or writable(key)):
                 raise SchemaError(path, "keys that are Unicode text", f"key {describe(key)}")
             at = child(path, key)
-            name = key if self.key is None else self.key.read(key, at, unknown)
-            found[name] = self.inner.read(one, at, unknown)
+            name = key if self.key is None else self.key.read(key, at)
+            found[name] = self.inner.read(one, at)
         return found
+
+    def find_unknown(self, value: Json, path: str, tell: Unknown) -> None:
+        for key, one in value.items() if isinstance(value, dict) else ():
+            self.inner.find_unknown(one, child(path, str(key)), tell)
 
     def write(self, value: Any) -> Json:
         return dict(value) if self.inner.plain else {key: self.inner.write(one) for key, one in value.items()}
@@ -400,12 +414,12 @@ class Keys(Shape):
         self.optional = optional
         self.plain = all(shape.plain for shape in shapes.values())
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+    def read(self, value: Json, path: str) -> Any:
         if not isinstance(value, dict):
             raise self._wrong(value, path)
         for key, shape in self.shapes.items():
             if key in value:
-                shape.read(value[key], child(path, key), unknown)
+                shape.read(value[key], child(path, key))
             elif key not in self.optional:
                 raise SchemaError(child(path, key), shape.expected, MISSING)
         return value
@@ -425,21 +439,24 @@ class Pairs(Shape):
         self.keys = keys
         self.shapes = (shape(first), shape(second))
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+    def read(self, value: Json, path: str) -> Any:
         if not isinstance(value, (list, tuple)):
             raise self._wrong(value, path)
-        return tuple([self._pair(one, f"{path}[{index}]", unknown) for index, one in enumerate(value)])
+        return tuple([self._pair(one, f"{path}[{index}]") for index, one in enumerate(value)])
 
-    def _pair(self, value: Json, path: str, unknown: Unknown | None) -> tuple[Any, ...]:
+    def _pair(self, value: Json, path: str) -> tuple[Any, ...]:
         if not isinstance(value, dict):
             raise SchemaError(path, "an object", describe(value))
-        _refuse_unknown(value, self.keys, path, unknown)
         found = []
         for key, one in zip(self.keys, self.shapes, strict=True):
             if key not in value and not isinstance(one, (Maybe, Any_)):
                 raise SchemaError(child(path, key), one.expected, MISSING)
-            found.append(one.read(value.get(key), child(path, key), unknown))
+            found.append(one.read(value.get(key), child(path, key)))
         return tuple(found)
+
+    def find_unknown(self, value: Json, path: str, tell: Unknown) -> None:
+        for index, one in enumerate(value if isinstance(value, list) else ()):
+            _tell_unknown(one, list(self.keys), f"{path}[{index}]", tell)
 
     def write(self, value: Any) -> Json:
         names = self.keys
@@ -475,7 +492,7 @@ class Parsed(Shape):
             self._kind = getattr(sys.modules[module], name)
         return self._kind
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+    def read(self, value: Json, path: str) -> Any:
         return self.kind.parse(value)
 
     def write(self, value: Any) -> Json:
@@ -496,9 +513,9 @@ class Object(Shape):
         self.kind = kind
         self.by = by
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+    def read(self, value: Json, path: str) -> Any:
         if self.by is None:
-            return self.kind.from_json(value, path, unknown)
+            return self.kind.from_json(value, path)
         if not isinstance(value, dict):
             raise self._wrong(value, path)
         found = []
@@ -506,8 +523,18 @@ class Object(Shape):
             where = child(path, key)
             if not isinstance(one, dict):
                 raise SchemaError(where, "an object", describe(one))
-            found.append(self.kind(**{self.by: key, **_read(self.kind, one, where, unknown)}))
+            found.append(self.kind(**{self.by: key, **_read(self.kind, one, where)}))
         return tuple(found)
+
+    def find_unknown(self, value: Json, path: str, tell: Unknown) -> None:
+        if not isinstance(value, dict):
+            return
+        objects = {path: value} if self.by is None else {child(path, key): one for key, one in value.items()}
+        for where, one in objects.items():
+            _tell_unknown(one, _keys(self.kind), where, tell)
+            for each in members(self.kind):
+                if each.key is not None and isinstance(one, dict):
+                    each.shape.find_unknown(one.get(each.key), child(where, each.key), tell)
 
     def write(self, value: Any) -> Json:
         if self.by is None:
@@ -515,11 +542,11 @@ class Object(Shape):
         return {getattr(one, self.by): one.to_json() for one in value}
 
 
-def _refuse_unknown(value: Json, known: Any, path: str, unknown: Unknown | None) -> None:
-    if unknown is not None:
+def _tell_unknown(value: Json, known: list[str], path: str, tell: Unknown) -> None:
+    if isinstance(value, dict):
         for key in value:
             if key not in known:
-                unknown(path, key, list(known))
+                tell(path, key, known)
 
 
 # --- classes ---------------------------------------------------------------------------------------------------
@@ -529,15 +556,18 @@ class Member:
     """One field of a :class:`JsonValue`, as JSON has it.
 
     :param name: of the field. :param key: of the JSON object; None: its own keys stand in the object (``inline``).
+    :param shape: what is read; of a :attr:`JsonValue.PARTIAL` class it may be null.
+    :param written: what is written.
     :param needed: it must be given.
     """
 
-    __slots__ = ("key", "name", "needed", "shape")
+    __slots__ = ("key", "name", "needed", "shape", "written")
 
-    def __init__(self, name: str, key: str | None, shape: Shape, needed: bool) -> None:
+    def __init__(self, name: str, key: str | None, shape: Shape, written: Shape, needed: bool) -> None:
         self.name = name
         self.key = key
         self.shape = shape
+        self.written = written
         self.needed = needed
 
 
@@ -572,15 +602,16 @@ class JsonValue:
         return found
 
     @classmethod
-    def from_json(cls, value: Json, path: str = "", unknown: Unknown | None = None) -> Self:
-        """:param path: what errors call the value. :param unknown: told of keys that there are not.
+    def from_json(cls, value: Json, path: str = "") -> Self:
+        """Keys that it does not have are ignored: see :meth:`Shape.find_unknown`.
 
+        :param path: what errors call the value.
         :raises SchemaError: it is not such a value.
         """
         path = path or f"the {cls.JSON_NAME or cls.__name__}"
         if not isinstance(value, dict):
             raise SchemaError(path, "an object", describe(value))
-        return cls(**_read(cls, value, path, unknown))
+        return cls(**_read(cls, value, path))
 
 
 _MEMBERS: dict[type, tuple[Member, ...]] = {}
@@ -609,10 +640,11 @@ def _members(kind: type[JsonValue]) -> list[Member]:
         its = shape(each.shape) if each.shape is not None else resolve(*annotations[each.name])
         key = None if each.inline else each.key or camel_case(each.name)
         needed = each.required or not kind.PARTIAL
-        if kind.PARTIAL and not needed and not isinstance(its, (Maybe, Any_)):
-            its = Maybe(its)
-        found.append(Member(each.name, key, its, needed))
-    found += [Member(name, camel_case(name), shape(form), False) for name, form in kind.COMPUTED.items()]
+        may_be_null = kind.PARTIAL and not needed and not isinstance(its, (Maybe, Any_))
+        found.append(Member(each.name, key, Maybe(its) if may_be_null else its, its, needed))
+    for name, form in kind.COMPUTED.items():
+        its = shape(form)
+        found.append(Member(name, camel_case(name), its, its, False))
     return found
 
 
@@ -622,7 +654,7 @@ def camel_case(name: str) -> str:
     return first + "".join([word.capitalize() for word in others])
 
 
-def _read(kind: type[JsonValue], value: Json, path: str, unknown: Unknown | None) -> dict[str, Any]:
+def _read(kind: type[JsonValue], value: Json, path: str) -> dict[str, Any]:
     found = {}
     computed = kind.COMPUTED
     for one in members(kind):
@@ -630,15 +662,13 @@ def _read(kind: type[JsonValue], value: Json, path: str, unknown: Unknown | None
         if one.name in computed:
             continue
         if key is None:
-            found[one.name] = one.shape.read(value, path, None)
+            found[one.name] = one.shape.read(value, path)
         elif key in value:
             given = value[key]
             if given is not None or one.needed or isinstance(one.shape, Any_):
-                found[one.name] = one.shape.read(given, f"{path}.{key}", unknown)
+                found[one.name] = one.shape.read(given, f"{path}.{key}")
         elif one.needed:
             raise SchemaError(f"{path}.{key}", one.shape.expected, MISSING)
-    if unknown is not None:
-        _refuse_unknown(value, _keys(kind), path, unknown)
     return found
 
 
@@ -780,7 +810,7 @@ def fit(value: Json, form: Form, path: str) -> None:
     made = _MADE.get(id(form))
     if made is None:
         made = _MADE[id(form)] = form, shape(form)
-    made[1].read(value, path, None)
+    made[1].read(value, path)
 
 
 # --- common words ----------------------------------------------------------------------------------------------

@@ -157,13 +157,11 @@ BELOW = {
 #: (module of the daemon, module below the client) that are still to go.
 PAST_THE_CLIENT = {
     ("http.daemon", "pods.daemon_interface"),
+    ("http.handlers", "pods.attach"),
+    ("http.messages", "trust.encryption"),
     ("http.stdio", "staging.relay"),
-    ("images", "image_store.staging"),
-    ("images", "image_store.store"),
     ("metrics", "fetching.download"),
     ("metrics", "pods.usage"),
-    ("pod_operations", "pods.attach"),
-    ("operation", "trust.encryption"),
 }
 
 

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+from kurma_core.errors import UsageError
 from kurma_core.models.image import ImageRecord, RenderedLayer, TrustWord
 from kurma_core.schema import Count, JsonValue, Parsed, Words
 from kurma_core.value import field, frozen
 
+#: Ways to pull: what is not in the store; always; never.
+PULLS = ("new", "always", "never")
+
+
+def check_pull(pull: object) -> str:
+    """:raises UsageError: it is not one of :data:`PULLS`."""
+    if not isinstance(pull, str) or pull not in PULLS:
+        raise UsageError(f"{pull}: no way to pull", hint=f"there are: {', '.join(PULLS)}")
+    return pull
+
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from kurma_core.appc.image import ImageManifest
     from kurma_core.errors import KurmaError
 
+    Json = Any
     Lapse = str
+    PullPolicy = str
     RemovalKind = str
     SignedBytes = str
 else:
+
+    class _PullPolicy(Words):
+        __slots__ = ()
+
+        def read(self, value: Json, path: str) -> str:
+            return check_pull(value)
+
     ImageManifest = Parsed("kurma_core.appc.image.ImageManifest")
     Lapse = Words("unknown", "revoked")
+    PullPolicy = _PullPolicy(*PULLS)
     RemovalKind = Words("image", "tree", "layer", "archive", "download", "leftover")
     SignedBytes = Words("archive", "tar")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from _collections_abc import Mapping  # without collections
 
+from kurma_core.api.images import PullPolicy
 from kurma_core.appc.types import absolute_path, environment_name, nonempty
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.models.pod import REASONS, AppEnd, AppStatus, EtcContent, PodRecord
@@ -20,14 +21,12 @@ if TYPE_CHECKING:
     Nonempty = str
     OutputStream = str
     Path = str
-    PullPolicy = str
 else:
     PodTemplate = Parsed("kurma_core.appc.template.PodTemplate")
     AppState = Words("created", "starting", "running", "restarting", *REASONS)
     Nonempty = Text(nonempty)
     OutputStream = Words("stdout", "stderr")
     Path = Text(absolute_path)
-    PullPolicy = Words("new", "always", "never")
 
 
 class _Names(Maybe):
@@ -35,8 +34,8 @@ class _Names(Maybe):
 
     __slots__ = ()
 
-    def read(self, value: Any, path: str, unknown: Any) -> Any:
-        return super().read(value, path, unknown) or ()
+    def read(self, value: Any, path: str) -> Any:
+        return super().read(value, path) or ()
 
 
 _ENVIRONMENT = Pairs(("name", "value"), Text(environment_name), str)

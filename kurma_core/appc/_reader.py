@@ -123,7 +123,7 @@ class Reader:
 def fitted(value: object, shape: Shape, path: str) -> Json:
     """What the shape makes of the value. :raises ManifestError: the value does not fit."""
     try:
-        return shape.read(value, path, None)
+        return shape.read(value, path)
     except SchemaError as error:
         raise ManifestError(error.path, error.expected, error.found) from None
 

@@ -7,6 +7,7 @@ and ``to_json`` leaves out whatever says no more than its absence would.
 
 from __future__ import annotations
 
+import os
 from _collections_abc import Iterable, Mapping  # without collections
 
 from kurma_core.appc import types
@@ -456,3 +457,10 @@ def _read_dependency(reader: Reader) -> Dependency:
         root=reader.optional(_ROOT, types.inner_path) or "/",
         extra=reader.extra(),
     )
+
+
+def host_platform() -> tuple[str, str]:
+    """This machine's os and arch, as the App Container specification spells them."""
+    machine = os.uname().machine
+    arch = {"x86_64": "amd64", "i686": "i386", "i586": "i386", "armv8l": "armv7l"}.get(machine, machine)
+    return "linux", arch

@@ -72,7 +72,6 @@ def pod(session: Session, *, file: str) -> None:
 def _holds_json(file: str) -> bool:
     """Whether it is a file that begins as JSON does, and as no archive does."""
     from kurma_core.errors import HostError
-    from kurma_core.image_store.compression import detect
     from kurma_core.named_files import opened
 
     try:
@@ -81,7 +80,7 @@ def _holds_json(file: str) -> bool:
     except (HostError, OSError):
         return False
     begun = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    return begun.startswith((b"{", b"[", b'"', b"null", b"true", b"false")) and not detect(head)
+    return begun.startswith((b"{", b"[", b'"', b"null", b"true", b"false")) and head[257:262] != b"ustar"
 
 
 def _of_image(session: Session, what: str) -> ImageManifest:
@@ -90,7 +89,7 @@ def _of_image(session: Session, what: str) -> ImageManifest:
     client = session.client
     file = what if os.path.isfile(what) else client.archive_path(what)
     if file is not None:
-        return client.images.files.inspect(file).contents.manifest
+        return client.here.images.files.inspect(file).contents.manifest
     return ImageManifest.parse(client.image_manifest(what))
 
 

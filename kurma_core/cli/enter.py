@@ -61,17 +61,18 @@ def enter(
             "standard input is no terminal: the command gets one all the same, with what comes in as typed"
         )
     user, group = values.user_and_group(user, group)
-    return session.client.enter(
-        pod,
-        app,
-        words or _SHELL,
-        session.stdio(),
+    from kurma_core.api.pods import EnterRequest
+
+    request = EnterRequest(
+        app=app,
+        exec=words or _SHELL,
         user=user,
         group=group,
         environment=values.environment(env),
         working_directory=None if workdir is None else values.inner_path(workdir, "--workdir"),
-        terminal=terminal,
+        tty=terminal,
     )
+    return session.client.enter(pod, request, session.stdio())
 
 
 def _end_at_once() -> None:

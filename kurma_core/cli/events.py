@@ -44,7 +44,7 @@ def events(
         raise UsageError(f"--since: {since!r} is no number of an event")
     begin = None if since is None else int(since)
     found = session.client.events(
-        0 if begin is None and no_follow else begin, follow=not no_follow, pod=pod, subjects=subject, kinds=kind
+        0 if begin is None and no_follow else begin, follow=not no_follow, pod=pod, subject=subject, kind=kind
     )
     with WhileRead(not no_follow):
         for event in found:

@@ -128,7 +128,7 @@ def show(session: Session, *, image: str, passphrase_file: str | None, format: s
     client = session.client
     file = client.archive_path(image)
     if file is not None:
-        archive = client.images.files.inspect(file)
+        archive = client.here.images.files.inspect(file)
         session.show(format, archive.to_json(), lambda: archive_page(archive))
         return
     facts = client.image(image)
@@ -154,7 +154,7 @@ def cat_manifest(session: Session, *, image: str, original: bool, passphrase_fil
     if file is None:
         document = client.image_manifest(image, original=original)
     else:
-        contents = client.images.files.inspect(file).contents
+        contents = client.here.images.files.inspect(file).contents
         document = (b"".join(contents.originals.values()) if original else b"") or contents.manifest_bytes
     session.document(document)
 
@@ -171,7 +171,7 @@ def extract(session: Session, *, image: str, directory: str, passphrase_file: st
     Owners, modes, times and attributes are the image's. What it depends on is not in it; render shows the whole.
     """
     session.passphrase_file = passphrase_file
-    session.line(session.client.image_extract(image, directory))
+    session.line(session.client.extract(image, directory))
 
 
 @command(_IMAGE, Argument("file", "FILE", "Where to; it is replaced if it exists."), root=True)

@@ -72,7 +72,7 @@ def build(session: Session, *, directory: str | None, output: str | None, compre
     passphrase = session.passphrases().new(output) if options["encrypt"] else None
     compress = "" if compress == "none" else compress
     session.line(
-        session.client.images.files.build(rootfs, manifest, output, compress=compress, passphrase=passphrase)
+        session.client.here.images.files.build(rootfs, manifest, output, compress=compress, passphrase=passphrase)
     )
 
 
@@ -82,7 +82,7 @@ def validate(session: Session, *, files: tuple[str, ...], passphrase_file: str |
     session.passphrase_file = passphrase_file
 
     def one(file: str) -> None:
-        manifest = session.client.images.files.inspect(file).contents.manifest
+        manifest = session.client.here.images.files.inspect(file).contents.manifest
         session.line(f"{file}: {manifest.name}: a valid image")
 
     return session.each(files, one)
@@ -135,8 +135,7 @@ def _labels(version: str | None, texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def _new() -> dict[str, Json]:
-    from kurma_core.appc.image import AC_VERSION
-    from kurma_core.fetching.locator import host_platform
+    from kurma_core.appc.image import AC_VERSION, host_platform
 
     os_name, arch = host_platform()
     labels = [{"name": "os", "value": os_name}, {"name": "arch", "value": arch}]

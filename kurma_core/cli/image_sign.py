@@ -41,7 +41,7 @@ def sign(
     session.passphrase_file = passphrase_file
     if output is not None:
         writable(output, made_of=(file, passphrase_file))
-    signed = session.client.images.files.sign(file, key=key, output=output, early=early, force=force)
+    signed = session.client.here.images.files.sign(file, key=key, output=output, early=early, force=force)
     session.show(format, signed.to_json(), lambda: f"{signed.signature}: {signed.name}, by {signed.fingerprint}")
 
 
@@ -72,7 +72,7 @@ def verify(
             raise UsageError(f"--signature goes with a file, and {image} is none", hint=hint)
         path = image
     if path is not None:
-        found = client.images.files.check_signature(path, signature)
+        found = client.here.images.files.check_signature(path, signature)
         signer = [("signer", found.fingerprint), *(("user", user) for user in found.users)]
         about = [("id", found.id), ("name", found.name), ("signature", found.signature), ("over", found.over)]
         session.show(format, ImageVerified(found, "signed").to_json(), lambda: facts([*about, *signer]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from kurma_core.cli.declare import GLOBAL_OPTIONS
-from kurma_core.client.starting import READY
+from kurma_core.client.remote.starting import READY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -154,7 +154,7 @@ def _check_power(call: Call, session: Session) -> None:
         raise PrivilegeError("only root can run kurmad", hint=hint)
     client = session.client
     if not client.remote:
-        raise PrivilegeError(f"only root can {' '.join(call.path)}", hint=client.way_to_power())
+        raise PrivilegeError(f"only root can {' '.join(call.path)}", hint=client.here.way_to_power())
 
 
 def _way_to_kurmad(session: Session) -> str:
@@ -162,7 +162,7 @@ def _way_to_kurmad(session: Session) -> str:
     client = session.client
     if client.remote:
         return f"there is no need to: one serves {client.config.state_dir} already, and does what you ask"
-    return client.way_to_power()
+    return client.here.way_to_power()
 
 
 def _check_words(call: Call) -> None:
@@ -233,10 +233,10 @@ def _os_words(error: OSError) -> str:
 
 
 def _hint(error: KurmaError) -> str | None:
-    from kurma_core.client import left
+    from kurma_core.client.client import unstarted_pod_hint
 
     found = error.hint or _root_hint(error) or _disk_hint(error)
-    return "; ".join(one for one in (found, left.hint(error)) if one) or None
+    return "; ".join(one for one in (found, unstarted_pod_hint(error)) if one) or None
 
 
 def _root_hint(error: KurmaError | OSError) -> str | None:

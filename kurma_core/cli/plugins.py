@@ -27,7 +27,7 @@ def list_(session: Session, *, format: str, no_legend: bool, no_load: bool) -> N
 
     Status: ok, disabled (by the configuration), skipped (this host lacks something), failed, found (not loaded).
     """
-    session.listing(format, session.client.plugins(load=not no_load), _COLUMNS, no_legend=no_legend)
+    session.listing(format, session.client.here.registry.listing(not no_load), _COLUMNS, no_legend=no_legend)
 
 
 @command(Argument("plugin", "KIND/NAME", "The plugin: networks/cni."), FORMAT)
@@ -68,7 +68,7 @@ def _options(session: Session, info: PluginInfo) -> tuple[DriverOption, ...]:
     from kurma_core.errors import KurmaError
 
     try:
-        return session.client.registry.options(f"kurma.{info.kind}", info.name)
+        return session.client.here.registry.options(f"kurma.{info.kind}", info.name)
     except KurmaError:
         return ()
 
@@ -92,7 +92,7 @@ def _find(session: Session, kind: str, name: str) -> PluginInfo:
 
     if not name:
         raise UsageError(f"expected KIND/NAME, found {kind!r}", hint="for instance networks/cni")
-    listing = session.client.plugins(load=True)
+    listing = session.client.here.registry.listing(True)
     for info in listing:
         if (info.kind, info.name) == (kind, name):
             return info

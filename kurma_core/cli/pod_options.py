@@ -169,8 +169,8 @@ def pod_request(
     """
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.template import PodTemplate
+    from kurma_core.models.pod import STDIN
     from kurma_core.named_files import naming
-    from kurma_core.pods.terminals import STDIN
 
     document = _document(options["image"], options["pod"], note)
     app = _the_app(document, options)
@@ -235,7 +235,7 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
     from kurma_core.appc.template import PodTemplate, app_name
     from kurma_core.appc.types import ac_name
     from kurma_core.errors import ManifestError
-    from kurma_core.pods.terminals import STDIN, TERMINAL
+    from kurma_core.models.pod import STDIN, TERMINAL
 
     image: str = options["image"]
     app: dict[str, Json] = {"name": options["name"] or app_name(image), "image": image}
@@ -345,8 +345,7 @@ def _annotated_userns(pairs: list[tuple[str, str]]) -> str | None:
     told of where the annotation is read."""
     if not pairs:
         return None
-    from kurma_core.models.userns import userns_word
-    from kurma_core.pods.id_ranges import ANNOTATION
+    from kurma_core.models.userns import ANNOTATION, userns_word
 
     try:
         return userns_word(dict(pairs)[ANNOTATION])
@@ -367,7 +366,7 @@ def _networks(texts: tuple[str, ...], template: PodTemplate) -> tuple[NetworkReq
     """None: as the template says."""
     if not texts:
         return None
-    from kurma_core.networking.requests import parse_net
+    from kurma_core.api.networks import parse_net
 
     return tuple(parse_net(text) for text in texts)
 
@@ -375,7 +374,7 @@ def _networks(texts: tuple[str, ...], template: PodTemplate) -> tuple[NetworkReq
 def _ports(texts: tuple[str, ...]) -> tuple[PortMapping, ...]:
     if not texts:
         return ()
-    from kurma_core.networking.requests import parse_ports
+    from kurma_core.api.networks import parse_ports
 
     return tuple(port for text in texts for port in parse_ports(text))
 

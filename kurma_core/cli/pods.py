@@ -56,7 +56,7 @@ def status(session: Session, *, pod: str, wait: bool, format: str, no_legend: bo
     """Show the state of a pod and of its apps."""
     from kurma_core.cli.output import table
 
-    record = session.client.status(pod, wait=wait)
+    record = session.client.wait(pod) if wait else session.client.pod(pod)
     value = {
         name: item
         for name, item in record.to_json().items()

@@ -50,7 +50,7 @@ def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: An
         _tell_of_isolators(session, record)
 
     if detach and uuid_file is None:
-        record = session.client.run_on(request, session.progress())
+        record = session.client.run_detached(request, session.progress())
         _tell_of_isolators(session, record)
         return _tell_up(session, record, ephemeral=rm)
     if detach:
@@ -139,9 +139,9 @@ def _prepare_and_launch(session: Session, request: PodRequest, prepared: Callabl
             with suppress(KurmaError):
                 session.client.rm(record.uuid)
         elif isinstance(error, KurmaError):
-            from kurma_core.client.left import tell_left
+            from kurma_core.client.client import add_unstarted_pod
 
-            tell_left(session.client, error, record.uuid)
+            add_unstarted_pod(error, record.uuid, session.client.pod)
         raise
 
 

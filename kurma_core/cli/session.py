@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from kurma_core.cli.output import Column
     from kurma_core.cli.passphrase import UserPassphrases
     from kurma_core.cli.progress import Bar
-    from kurma_core.client import Client, Settings
+    from kurma_core.client import Settings
+    from kurma_core.client.client import Client
     from kurma_core.errors import KurmaError
     from kurma_core.linux.service_manager import Service
     from kurma_core.models.stdio import Stdio

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from kurma_core.cli.session import Session
 
 _COLUMNS: list[Column] = [
-    ("NAME", lambda stager: stager["name"]),
-    ("KIND", lambda stager: stager["kind"]),
-    ("IMAGE", lambda stager: stager.get("image") or ""),
-    ("DEFAULT", lambda stager: "yes" if stager.get("default") else ""),
+    ("NAME", lambda stager: stager.name),
+    ("KIND", lambda stager: stager.kind),
+    ("IMAGE", lambda stager: stager.image or ""),
+    ("DEFAULT", lambda stager: "yes" if stager.default else ""),
 ]
 
 

@@ -18,7 +18,7 @@ def info(session: Session, *, format: str) -> None:
     """Show what this host and this installation are."""
     from kurma_core.cli.output import facts
 
-    value = session.client.info()
+    value = session.client.info().to_json()
     session.show(format, value, lambda: facts([(name, _words(item)) for name, item in value.items()]))
 
 

@@ -64,7 +64,8 @@ def add(
     where = scope or "all images"
     chosen = _chosen(session, keys, wanted, yes, where)
     for key in chosen:
-        change = session.client.trust_add(key, scope)
+        material = key.material.decode("utf-8", "surrogateescape")
+        change = session.client.trust_add(material, source=key.source, prefix=scope)
         session.line(f"{key.fingerprint}: {_DONE[change.action]} for {where} ({change.path})")
         if key.state == "revoked":
             session.note(f"{key.fingerprint} was revoked: nothing that it signed is accepted any more")
@@ -164,12 +165,12 @@ def _find(session: Session, source: str | None, scope: str | None, insecure: fro
     if source == "-":
         import sys
 
-        return client.trust_parse(sys.stdin.buffer.read((1 << 20) + 1), "standard input")
+        return client.here.images.keys.parse(sys.stdin.buffer.read((1 << 20) + 1), "standard input")
     if source is not None:
         return client.trust_read(source, insecure)
     if scope is None:
         raise UsageError("no key is named, and --root has no name to look for one by", hint="name its file")
-    return client.trust_discover(scope, insecure)
+    return tuple(client.trust_find(name=scope, insecure=insecure))
 
 
 def _described(key: Key) -> str:

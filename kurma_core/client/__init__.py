@@ -1,7 +1,7 @@
-"""The one API that a caller sees: pods, images, networks, stagers, plugins, of one state directory.
+"""The client of a state directory: pods, images, networks, stagers, plugins.
 
-It works in process, or by way of the kurmad that serves that directory: the same methods, the same values, the
-same errors. :func:`connect` chooses. Importing this is cheap; each way is imported when it is taken.
+It works in this process, or by way of the kurmad that serves the directory: the same methods, the same values, the
+same errors. :func:`connect` chooses. Importing this is cheap; each transport is imported when it is used.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kurma_core.client.local import LocalClient
+    from kurma_core.client.client import Client
+    from kurma_core.client.local.managers import Managers
+    from kurma_core.client.remote.http import Connection
     from kurma_core.trust.encryption import Passphrases
-
-    Client = LocalClient
 
 #: ``--host`` that means: not by way of a daemon.
 LOCAL = "local"
@@ -59,22 +59,23 @@ class Settings:
 def connect(settings: Settings, *, start: bool = False) -> Client:
     """A client: use it as a context manager.
 
-    :param start: it has to go by way of a daemon, for it asks for what outlives this process; where none serves
-        the state directory one is started, in the background, and ends when it has had nothing to do for a while.
+    :param start: it has to go by way of kurmad, for it asks for what outlives this process; where none serves the
+        state directory one is started, in the background, and ends when it has had nothing to do for a while.
     :raises ConfigError: the configuration is wrong.
-    :raises HostError: nobody listens at ``settings.host``; or the daemon does not start.
-    :raises PrivilegeError: a daemon is to be started, and only root can.
-    :raises UsageError: there is to be a daemon, and ``settings.host`` wants none.
+    :raises HostError: nothing listens at ``settings.host``; or kurmad does not start.
+    :raises PrivilegeError: kurmad is to be started, and only root can.
+    :raises UsageError: there is to be a kurmad, and ``settings.host`` wants none.
     """
     try:
         config = load(settings.config_file, settings.state_dir, state_dir_origin=settings.state_dir_origin)
     except ConfigError as error:
-        found = _by_daemon(settings, error)
+        found = _connect_despite(settings, error)
         if found is None:
             raise
         return found
+    refused = None
     if settings.host != LOCAL:
-        from kurma_core.client.wire import Connection, Refused
+        from kurma_core.client.remote.http import Connection, Refused
 
         path = socket_path(settings.host, config)
         try:
@@ -82,34 +83,32 @@ def connect(settings: Settings, *, start: bool = False) -> Client:
         except Refused:
             if settings.host is not None or start:
                 raise
-            found = connect_here(settings, config)
-            found.refused = path
-            return found
+            connection, refused = None, path
         if connection is None and start:
-            from kurma_core.client.starting import started
+            from kurma_core.client.remote.starting import started
 
             connection = started(settings, config, path)
         if connection is not None:
-            from kurma_core.client.remote import RemoteClient
-
-            return RemoteClient(settings, config, connection)
+            return _by_kurmad(settings, connection, config)
     elif start:
         from kurma_core.errors import UsageError
 
         raise UsageError(
-            "what outlives its command belongs to a daemon, and --host local goes by way of none",
+            "what outlives its command belongs to kurmad, and --host local does without it",
             hint="leave --host away: a kurmad is started if none runs",
         )
-    return connect_here(settings, config)
+    from kurma_core.client.local.managers import Managers
+
+    return in_process(Managers(settings, config, refused))
 
 
-def _by_daemon(settings: Settings, wrong: ConfigError) -> Client | None:
-    """A client by way of a daemon that runs, which goes on with the configuration that it has read: what is wrong
-    since is no reason not to list or stop a pod. None: there is none.
+def _connect_despite(settings: Settings, wrong: ConfigError) -> Client | None:
+    """A client by way of a kurmad that runs and goes on with the configuration that it has read: a configuration
+    that is wrong since then must not keep anyone from listing or stopping pods. None: no kurmad runs.
 
-    :param wrong: what that is, which whoever asks for something that is done here is told.
+    :param wrong: raised for what is done in this process.
     """
-    from kurma_core.client.wire import Connection
+    from kurma_core.client.remote.http import Connection
 
     if settings.host == LOCAL:
         return None
@@ -120,19 +119,34 @@ def _by_daemon(settings: Settings, wrong: ConfigError) -> Client | None:
         return None
     if connection is None:
         return None
-    from kurma_core.client.remote import RemoteClient
-
     settings.note(f"{wrong.message}; kurmad goes on with the configuration that it has read before")
-    found = RemoteClient(settings, config, connection)
-    found.wrong = wrong
-    return found
+    return _by_kurmad(settings, connection, wrong)
 
 
-def connect_here(settings: Settings, config: Config) -> LocalClient:
-    """A client that works in this process, whatever daemon there is: the daemon's own, for one."""
-    from kurma_core.client.local import LocalClient
+def _by_kurmad(settings: Settings, connection: Connection, config: Config | ConfigError) -> Client:
+    from kurma_core.client.client import Client
+    from kurma_core.client.remote.transport import Remote
 
-    return LocalClient(settings, config)
+    made: list[Managers] = []
+
+    def here() -> Managers:
+        from kurma_core.client.local.managers import Managers
+
+        if isinstance(config, ConfigError):
+            raise config
+        if not made:
+            made.append(Managers(settings, config))
+        return made[0]
+
+    return Client(settings, Remote(settings, connection, here), here)
+
+
+def in_process(managers: Managers) -> Client:
+    """A client that works in this process, whether or not kurmad runs: that of kurmad itself, for one."""
+    from kurma_core.client.client import Client
+    from kurma_core.client.local.host import Local
+
+    return Client(managers.settings, Local(managers), lambda: managers)
 
 
 def socket_path(host: str | None, config: Config) -> str:
@@ -152,4 +166,4 @@ def socket_path(host: str | None, config: Config) -> str:
     return path
 
 
-__all__ = ["LOCAL", "SOCKET", "Settings", "connect", "connect_here", "socket_path"]
+__all__ = ["LOCAL", "SOCKET", "Settings", "connect", "in_process", "socket_path"]

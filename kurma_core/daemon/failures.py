@@ -1,29 +1,13 @@
-"""What went wrong, as a caller is told of it."""
+"""Errors that no operation expects, as a client is told of them."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from kurma_core import errors
 from kurma_core.shortage import shortage
 
-Json = Any
 _LOG = logging.getLogger("kurmad")
-
-
-def error_json(error: errors.KurmaError) -> dict[str, Json]:
-    """What went wrong, so that a client can raise it again (:func:`kurma_core.client.values.error`)."""
-    plain = {name: value for name, value in error.data.items() if isinstance(value, str | int | float | bool)}
-    return {
-        "error": {
-            "kind": type(error).__name__,
-            "message": error.message,
-            "hint": error.hint,
-            "exitCode": error.exit_code,
-            "data": plain,
-        }
-    }
 
 
 def internal(error: Exception) -> errors.KurmaError:
@@ -53,4 +37,4 @@ def logged(error: Exception, method: str, path: str) -> errors.KurmaError:
     return found
 
 
-__all__ = ["error_json", "internal", "logged"]
+__all__ = ["internal", "logged"]

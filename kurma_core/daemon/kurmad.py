@@ -9,30 +9,19 @@ import os
 import resource
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kurma_core.cancellation import shielded
-from kurma_core.client import Settings, connect_here, socket_path
-from kurma_core.client.config_check import problems
-from kurma_core.client.left import tell_left
-from kurma_core.client.starting import LOCK as START_LOCK
+from kurma_core.client import Settings, in_process, socket_path
+from kurma_core.client.client import add_unstarted_pod
+from kurma_core.client.local.config_check import problems
+from kurma_core.client.local.managers import Managers
+from kurma_core.client.remote.starting import LOCK as START_LOCK
 from kurma_core.config import load
-from kurma_core.daemon import (  # noqa: F401 (they fill the table)
-    apps,
-    events,
-    figures,
-    images,
-    metrics,
-    networks,
-    openapi,
-    pod_operations,
-    stagers,
-    system,
-    trust,
-)
-from kurma_core.daemon.dispatch import Dispatcher
+from kurma_core.daemon.http.dispatch import Dispatcher
+from kurma_core.daemon.http.messages import asking, noting
 from kurma_core.daemon.http.server import Server
-from kurma_core.daemon.operation import asking, noting
+from kurma_core.daemon.metrics import Metrics
 from kurma_core.daemon.pods.app_sockets import AppSockets
 from kurma_core.daemon.pods.initial import InitialPods
 from kurma_core.daemon.pods.listing import Listing
@@ -55,13 +44,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kurma_core.api.pods import PodRequest
-    from kurma_core.client.local import LocalClient
+    from kurma_core.client.client import Client
     from kurma_core.config import Config
     from kurma_core.linux.service_manager import Service
     from kurma_core.models.pod import PodRecord
     from kurma_core.pods.daemon_interface import PrestartedPod
     from kurma_core.progress import Progress
 
+Json = Any
 _LOG = logging.getLogger("kurmad")
 #: Seconds that pods have at the daemon's end, besides the time for their apps and event handlers.
 _STOPPING = 5.0
@@ -96,15 +86,15 @@ class Daemon:
             passphrases=asking,
         )
         self.config = config
-        self.client: LocalClient = connect_here(own, config)
-        pods = self.pods = DaemonInterface(self.client.manager)
+        self.managers = Managers(own, config)
+        self.client: Client = in_process(self.managers)
+        pods = self.pods = DaemonInterface(self.managers.pods)
         self.owners = OwnedPods(pods, self._ended)
         self.restarts = Restarts(pods, lambda uuid: self.launch(uuid, again=True))
         self.prestarted = PrestartedPods(pods)
         self.listing = Listing(pods)
-        dispatcher = Dispatcher(self)
-        self.metrics = dispatcher.metrics
-        self.server = Server(dispatcher)
+        self.metrics = Metrics()
+        self.server = Server(Dispatcher(self, self.metrics))
         self.app_sockets = AppSockets(pods, self.server.listen_for_app, self.server.stop_listening_for_app)
         pods.on_api_changed(self.app_sockets.changed)
         self.recovery = Recovery(pods, self.owners, self.restarts.look, self.app_sockets.see)
@@ -194,7 +184,7 @@ class Daemon:
                 with shielded(), contextlib.suppress(KurmaError):
                     self.pods.remove(uuid)
             elif not request.ephemeral and isinstance(error, KurmaError):
-                tell_left(self.client, error, uuid)
+                add_unstarted_pod(error, uuid, self.client.pod)
             raise
 
     def _ended(self, record: PodRecord) -> None:
@@ -226,7 +216,7 @@ class Daemon:
             limits = _Limits()
             self.pods.on_spawner_started(limits.restore)
             limits.raise_own()
-            self.client.warm()
+            self.managers.warm()
             # What exists now stays: garbage collections skip it, so that no start waits for that.
             gc.freeze()
             # Before requests can ask for its state; its work waits for the recovery.
@@ -239,7 +229,9 @@ class Daemon:
             self.prestarted.start()
             self._trimmer.start()
             _LOG.info("serves %s at %s", self.config.state_dir, self._path)
-            self.client.journal.tell("daemon", "started", None, "kurmad", {"pid": os.getpid(), "version": VERSION})
+            self.managers.journal.tell(
+                "daemon", "started", None, "kurmad", {"pid": os.getpid(), "version": VERSION}
+            )
             self._notifier.ready(self._status())
             ready()
             while signal.sigwait({*signals, signal.SIGHUP}) == signal.SIGHUP:
@@ -251,7 +243,7 @@ class Daemon:
             for number in signals:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-            self.client.journal.tell("daemon", "ended", None, "kurmad", {"pid": os.getpid()})
+            self.managers.journal.tell("daemon", "ended", None, "kurmad", {"pid": os.getpid()})
         finally:
             self._notifier.stopping()
             self.close()
@@ -350,19 +342,19 @@ class Daemon:
 
     def reload(self) -> None:
         """Reads the configuration again. Keeps the present one if ``kurma config check`` finds a problem."""
-        client = None
+        managers = None
         try:
             config = self._load()
             taken, fixed = changed_keys(self.config, config)
             if taken:
                 # Pods that run keep what they were started with.
-                client = self.client.successor(with_fixed(self.config, config))
-                wrong = problems(client)
+                managers = self.managers.successor(with_fixed(self.config, config))
+                wrong = problems(managers)
                 for problem in wrong:
                     _LOG.error("the configuration is as it was: %s", problem.message)
                 if wrong:
                     return
-                client.warm()
+                managers.warm()
         except KurmaError as error:
             _LOG.error("the configuration is as it was: %s", error.message)
             return
@@ -370,20 +362,51 @@ class Daemon:
             _LOG.warning("%s stays %s until kurmad is started again", key, self.config.values[key])
         new = f"new: {', '.join(taken)}" if taken else "nothing that takes effect is new"
         _LOG.info("the configuration was read again: %s", new)
-        if client is not None:
-            self.config, self.client = client.config, client
-            self.pods.use(client.manager)
+        if managers is not None:
+            self.config, self.managers = managers.config, managers
+            self.client = in_process(managers)
+            self.pods.use(managers.pods)
             self.prestarted.discard_all()
         else:
             self.prestarted.compare_images()
         self.app_sockets.refresh()
-        self.client.journal.tell("daemon", "reloaded", None, "kurmad", {"pid": os.getpid()})
+        self.managers.journal.tell("daemon", "reloaded", None, "kurmad", {"pid": os.getpid()})
         # Even if nothing is new: the images of initial pods may have changed.
         self.initial.reconcile()
+
+    # -- what it tells of itself --
+
+    def described(self) -> dict[str, Json]:
+        """What ``info`` tells of kurmad."""
+        return {"pid": os.getpid(), "recovered": self.recovery.done.is_set(), **self.initial.to_json()}
+
+    def problems(self) -> list[str]:
+        """What keeps kurmad from its work, a line for each."""
+        found = []
+        if not self.owners.alive():
+            found.append("nobody looks after its pods: the thread that waits for their ends has ended")
+        try:
+            _try_to_write(self.config.state_dir)
+        except OSError as error:
+            found.append(f"the state directory {self.config.state_dir} cannot be written: {error.strerror}")
+        try:
+            self.managers.services.spawner.probe()
+        except (KurmaError, OSError) as error:
+            found.append(f"programs cannot be started: {error}")
+        return found
 
     def _load(self) -> Config:
         settings = self._settings
         return load(settings.config_file, settings.state_dir, state_dir_origin=settings.state_dir_origin)
+
+
+def _try_to_write(directory: str) -> None:
+    """Writes a file without a name: nothing is left of it, whatever happens."""
+    fd = os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, b"0" * 4096)
+    finally:
+        os.close(fd)
 
 
 class _Limits:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.daemon.operations import Call, operation
 from kurma_core.fetching.download import received
 from kurma_core.models.pod import STATES
 from kurma_core.version import VERSION
@@ -134,16 +133,4 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-@operation(
-    "GET",
-    "/metrics",
-    "Figures for Prometheus, in its text format.",
-    rights="read",
-    kind="bytes",
-    gives=(TEXT,),
-)
-def metrics(call: Call) -> None:
-    call.exchange.respond(200, text(call.daemon).encode(), TEXT)
-
-
-__all__ = ["Metrics"]
+__all__ = ["Metrics", "text"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kurma_core.cancellation import abandoning
 from kurma_core.errors import FetchDigestError, FetchError, KurmaError, StoreError
 from kurma_core.fetching.download import Download, Partial, broken
-from kurma_core.fetching.locator import NAMED, Locator, host_platform, parse_locator
+from kurma_core.fetching.locator import NAMED, Locator, parse_locator
 from kurma_core.shortage import words
 from kurma_core.value import replace
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from kurma_core.progress import Progress
 
-__all__ = ["NAMED", "Download", "Fetching", "Locator", "host_platform", "parse_locator"]
+__all__ = ["NAMED", "Download", "Fetching", "Locator", "parse_locator"]
 
 
 class Fetching:

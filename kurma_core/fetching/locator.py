@@ -65,10 +65,3 @@ def parse_locator(text: str, schemes: Collection[str] = ()) -> Locator:
 def _parse_name(text: str) -> Locator:
     wanted = parse_image_name(text)
     return Locator(NAMED, text, wanted.name, wanted.version, wanted.labels)
-
-
-def host_platform() -> tuple[str, str]:
-    """This machine's os and arch, as the App Container specification spells them."""
-    machine = os.uname().machine
-    arch = {"x86_64": "amd64", "i686": "i386", "i586": "i386", "armv8l": "armv7l"}.get(machine, machine)
-    return "linux", arch

@@ -28,6 +28,8 @@ VERSION = 1
 ORIGINALS = ("app", "fileset")
 _ID_PREFIX = "sha512-"
 _HEX = frozenset("0123456789abcdef")
+#: Shape of the record.
+_VERSIONED = {"version": COUNT}
 
 
 def is_hex(text: str) -> bool:
@@ -118,7 +120,7 @@ def load(content: bytes, path: str) -> dict[str, Any]:
     """A document of the store. :raises StoreError: damaged. :raises FormatVersionError: too new."""
     try:
         value = loads(content, own=True)
-        fit(value, {"version": COUNT}, "the document")
+        fit(value, _VERSIONED, "the document")
         newer = value["version"] > VERSION
     except ValueError as error:
         raise _unreadable(path, error) from error

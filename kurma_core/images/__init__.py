@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from kurma_core.api.images import HostImage
+from kurma_core.api.images import HostImage, check_pull
+from kurma_core.appc.image import host_platform
 from kurma_core.errors import (
     FetchDigestError,
     FetchError,
@@ -17,8 +18,8 @@ from kurma_core.errors import (
     TrustError,
     UsageError,
 )
-from kurma_core.fetching import NAMED, Fetching, host_platform
-from kurma_core.images.acquisition import PULLS, Acquisition
+from kurma_core.fetching import NAMED, Fetching
+from kurma_core.images.acquisition import Acquisition
 from kurma_core.images.decryption import Decryption
 from kurma_core.images.host import HostImages
 from kurma_core.images.judges import PolicyJudge
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from kurma_core.trust import Trust
     from kurma_core.trust.encryption import Passphrases
 
-__all__ = ["PULLS", "HostImage", "ImageManager", "make_image_manager"]
+__all__ = ["HostImage", "ImageManager", "make_image_manager"]
 
 _FETCHERS = "kurma.fetchers"
 _RENDERERS = "kurma.renderers"
@@ -147,7 +148,7 @@ class ImageManager:
         policy = self._policy(insecure)
         acquisition = self._acquisition(policy, progress)
         found = self._fetching.parse(locator)
-        checked = _checked_pull(pull)
+        checked = check_pull(pull)
         with self._holds.keeping(used=False):  # it is fetched, not used
             record = self._holds.found(found.text, lambda: acquisition.get(found, checked))
             try:
@@ -158,6 +159,20 @@ class ImageManager:
                 # What it needs may be the next file to come; whoever uses it is told again.
                 self._note(f"{found.text}: is in the store, but cannot be used yet: {error.message}")
         return record
+
+    @contextmanager
+    def upload_file(self) -> Iterator[BinaryIO]:
+        """A file without a name, beside the store, for an archive that comes in pieces."""
+        import tempfile
+
+        from kurma_core.image_store.staging import CANNOT
+        from kurma_core.image_store.store import guard
+
+        root = os.path.join(self._config.state_dir, "images")
+        with guard(CANNOT, root):
+            os.makedirs(root, mode=0o700, exist_ok=True)
+            with tempfile.TemporaryFile(dir=root) as stream:
+                yield stream
 
     def upload(
         self,
@@ -204,7 +219,7 @@ class ImageManager:
         :raises AmbiguousReferenceError: the start of several IDs.
         """
         policy = self._policy(insecure)
-        pull = _checked_pull(pull)
+        pull = check_pull(pull)
         acquisition = self._acquisition(policy, progress)
         record = self._holds.found(reference, lambda: self._resolve(reference, pull, policy, acquisition))
         self._complete(record, policy, acquisition, pull)
@@ -231,7 +246,7 @@ class ImageManager:
 
         policy = self._policy(insecure)
         acquisition = self._acquisition(policy, progress)
-        checked = _checked_pull(pull)
+        checked = check_pull(pull)
         record = self._holds.found(image.id, lambda: image_of_app(image, self.store, acquisition, checked))
         self._complete(record, policy, acquisition, pull)
         return record
@@ -331,7 +346,7 @@ class ImageManager:
         found = self._fetching.parse(locator)
         acquisition = self._acquisition(self._policy(()), None)
         pinned = self._pinned(locator, found)
-        return self._host.by_locator(found, _checked_pull(pull), acquisition, pinned, files=files)
+        return self._host.by_locator(found, check_pull(pull), acquisition, pinned, files=files)
 
     def _pinned(self, locator: str, found: Locator) -> str | None:
         """A file may be named by a path here and by another, or its address, there: all mean the same."""
@@ -549,9 +564,3 @@ class ImageManager:
             journal=self._journal,
             progress=progress,
         )
-
-
-def _checked_pull(pull: str) -> str:
-    if pull not in PULLS:
-        raise UsageError(f"{pull}: no way to pull", hint=f"there are: {', '.join(PULLS)}")
-    return pull

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from kurma_core.journal import Journal
     from kurma_core.progress import Progress
 
-PULLS = ("new", "always", "never")
-
 
 @frozen
 class Acquisition:

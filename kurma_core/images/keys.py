@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from kurma_core.appc.image import host_platform
 from kurma_core.errors import FetchError, TrustError, UsageError
-from kurma_core.fetching import Fetching, host_platform
+from kurma_core.fetching import Fetching
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
 from kurma_core.images.policy import relaxations, tell_relaxations
 

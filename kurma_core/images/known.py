@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from kurma_core.api.images import Removal
 
 _VERSION = 1
+#: Shape of an entry.
+_ENTRY = {
+    "version": COUNT,
+    "locator": str,
+    "image": str,
+    "key": (str, None),
+    "fetched": float,
+    "maxAge": COUNT,
+}
 
 
 @frozen
@@ -43,15 +52,7 @@ class Known:
 def _entry(content: bytes) -> dict[str, Any]:
     """:raises ValueError: it is damaged."""
     value: dict[str, Any] = loads(content, own=True)
-    shape = {
-        "version": COUNT,
-        "locator": str,
-        "image": str,
-        "key": (str, None),
-        "fetched": float,
-        "maxAge": COUNT,
-    }
-    fit(value, shape, "the entry")
+    fit(value, _ENTRY, "the entry")
     return value
 
 

@@ -83,7 +83,7 @@ class Signing:
     def _beside(self, path: str) -> DetachedSignature | None:
         from urllib.parse import quote
 
-        from kurma_core.fetching import host_platform
+        from kurma_core.appc.image import host_platform
         from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
 
         locator = "file://" + quote(os.fsencode(os.path.abspath(path)))

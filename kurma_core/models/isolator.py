@@ -15,9 +15,9 @@ class Hex(Text):
     __slots__ = ()
     plain = False
 
-    def read(self, value: Json, path: str, unknown: Unknown | None) -> Any:
+    def read(self, value: Json, path: str) -> Any:
         try:
-            return bytes.fromhex(super().read(value, path, unknown))
+            return bytes.fromhex(super().read(value, path))
         except ValueError as error:
             if isinstance(error, SchemaError):
                 raise
@@ -30,8 +30,6 @@ class Hex(Text):
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
-
-    from kurma_core.schema import Unknown
 
     Json = Any
     Access = str
@@ -169,10 +167,10 @@ class IsolatorPlan(JsonValue):
         return {key: one for key, one in every.items() if key in wanted or one not in (None, False, [], {})}
 
     @classmethod
-    def from_json(cls, value: Json, path: str = "the plan", unknown: Unknown | None = None) -> Self:
+    def from_json(cls, value: Json, path: str = "the plan") -> Self:
         if isinstance(value, dict):
             value = {**{key: one for key, one in _EMPTY.items() if key not in _IN_VERSION_1}, **value}
-        return super(IsolatorPlan, cls).from_json(value, path, unknown)  # noqa: UP008 - frozen() remakes the class
+        return super(IsolatorPlan, cls).from_json(value, path)  # noqa: UP008 - frozen() remakes the class
 
 
 _EMPTY = JsonValue.to_json(IsolatorPlan())

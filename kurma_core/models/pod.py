@@ -12,6 +12,9 @@ from kurma_core.models.userns import IdRange
 from kurma_core.schema import Count, ExitCode, JsonValue, Pid, Port, Timestamp, Whole, Words
 from kurma_core.value import field, frozen
 
+#: Annotations of an app that gets a terminal, or a standard input that stays open: ``true`` or ``false``.
+TERMINAL, STDIN = "kurma.io/terminal", "kurma.io/stdin"
+
 #: States in which nothing of the pod runs and its teardown is complete.
 ENDED_STATES = ("stopped", "errored")
 

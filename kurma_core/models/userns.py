@@ -7,6 +7,8 @@ from kurma_core.value import frozen
 
 #: The largest id there is; the one above it says "none".
 MAX_ID = (1 << 32) - 2
+#: A pod's annotation that says which user namespace it has.
+ANNOTATION = "kurma.io/userns"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

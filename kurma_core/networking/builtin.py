@@ -30,6 +30,8 @@ DRIVERS: Mapping[str, str] = {LO: "lo", DEFAULT: "bridge"}
 BRIDGE = "kurma0"
 STATE_DIR = "/var/lib/kurma"
 VERSION = 2
+#: Shape of the record.
+_RECORD = {"bridge": str, "subnet": str, "subnet6": (str, None)}
 
 
 class DefaultNetwork:
@@ -96,7 +98,7 @@ class DefaultNetwork:
         if version != VERSION:
             raise FormatVersionError(f"{self._record} has version {version}, this Kurma knows {VERSION}")
         try:
-            fit(record, {"bridge": str, "subnet": str, "subnet6": (str, None)}, "the record")
+            fit(record, _RECORD, "the record")
         except SchemaError as error:
             raise HostError(
                 f"cannot read {self._record}: {error}",

@@ -31,6 +31,8 @@ PINS: Mapping[str, tuple[str, str]] = {
     "net": ("/run/netns/kurma-{}", "network namespace"),
     "user": ("/run/kurma/userns/{}", "user namespace"),
 }
+#: Shape of the record.
+_RECORD = {"name": str, "boot": str, "attachments": [dict]}
 
 
 def pin_path(kind: str, uuid: str) -> str:
@@ -181,7 +183,7 @@ class JoinRecords:
                 made[kind] = int(inode)
         try:
             value = loads(head, own=True)
-            fit(value, {"name": str, "boot": str, "attachments": [dict]}, "the record")
+            fit(value, _RECORD, "the record")
             attachments = tuple(Attachment.from_json(one) for one in value["attachments"])
             return JoinRecord(uuid, value["name"], value["boot"], attachments, made)
         except ValueError:

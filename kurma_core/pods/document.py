@@ -10,7 +10,7 @@ from kurma_core.errors import ManifestError
 from kurma_core.models.isolator import IsolatorPlan, IsolatorReport
 from kurma_core.models.network import Attachment
 from kurma_core.models.userns import IdRange
-from kurma_core.schema import fit
+from kurma_core.schema import MISSING, SchemaError, fit
 from kurma_core.value import field, frozen
 
 if TYPE_CHECKING:
@@ -245,7 +245,9 @@ class PodDocument:
             own_networks=value["ownNetworks"],
         )
         for key, by_app in (("mounts", found.mounts), ("plans", found.plans)):
-            fit(by_app, dict.fromkeys(found.app_names, object), key)
+            for app in found.app_names:
+                if app not in by_app:
+                    raise SchemaError(f"{key}.{app}", "an entry", MISSING)
         return found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import HostError, IdRangeError, ManifestError
 from kurma_core.linux.lockfile import lock_file
-from kurma_core.models.userns import USERNS_WORDS, IdRange, userns_word
+from kurma_core.models.userns import ANNOTATION, USERNS_WORDS, IdRange, userns_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from kurma_core.pod_store import PodStore
 
 #: The pod's annotation that asks for one.
-ANNOTATION = "kurma.io/userns"
 #: What all state directories see.
 OF_THE_HOST = "/run/kurma/ids"
 #: Ids that belong to users of the host (subuid(5), subgid(5)).

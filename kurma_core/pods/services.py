@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from kurma_core.images import ImageManager
     from kurma_core.journal import Journal
     from kurma_core.metadata.service import MetadataService
-    from kurma_core.networking import Networking
     from kurma_core.networking.joined import JoinRecords
+    from kurma_core.networking.manager import Networking
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.id_ranges import IdRanges
     from kurma_core.pods.names import Names
@@ -56,7 +56,7 @@ class Services:
 
     @functools.cached_property
     def networking(self) -> Networking:
-        from kurma_core.networking import Networking
+        from kurma_core.networking.manager import Networking
 
         group = "kurma.networks"
         return Networking(

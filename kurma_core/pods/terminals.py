@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kurma_core.errors import UsageError
+from kurma_core.models.pod import STDIN, TERMINAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,9 +11,6 @@ if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.services import Services
-
-TERMINAL = "kurma.io/terminal"
-STDIN = "kurma.io/stdin"
 
 
 def check(app: PodApp) -> None:

@@ -46,6 +46,8 @@ _TAIL_LINES, _TAIL_BYTES = 5, 4096
 _OF_THE_POD = ("HOSTNAME", "AC_METADATA_URL")
 #: Seconds for a ``status`` call-in after one of the same stager has not answered.
 _AFTER_SILENCE = 1.0
+#: Shape of the record.
+_CALL = {"cgroup": str, "verbs": [str]}
 
 
 @frozen
@@ -417,7 +419,7 @@ def _call_record(directory: str) -> dict[str, Any]:
         content = stream.read()
     try:
         value: dict[str, Any] = loads(content, own=True)
-        fit(value, {"cgroup": str, "verbs": [str]}, "the record")
+        fit(value, _CALL, "the record")
     except ValueError as error:
         raise StagerError(f"cannot read {path}: {error}", hint="kurma stop and kurma rm still work") from None
     return value

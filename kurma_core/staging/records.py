@@ -174,7 +174,7 @@ def _app(name: str, value: object, path: str) -> AppStatus:
     files = said.files if isinstance(said.files, dict) else {}
     return AppStatus(
         name=name,
-        pid=None if exited else _PID.read(said.pid, child(path, "pid"), None),
+        pid=None if exited else _PID.read(said.pid, child(path, "pid")),
         exited=exited,
         log_dropped=said.log_dropped,
         instance=said.instance,

@@ -72,6 +72,11 @@ class FakeClient:
     #: Whether it stands for one that goes by way of a daemon.
     remote: bool = False
 
+    @property
+    def here(self) -> Any:
+        """What stands for the managers of this process: asked for by the same names."""
+        return self
+
     @staticmethod
     def way_to_power() -> str:
         return "run it as root"

@@ -31,7 +31,7 @@ class Client:
     def __init__(self, early_id: str, manifest: ImageManifest) -> None:
         self._early_id = early_id
         self._manifest = manifest
-        self.images = SimpleNamespace(files=self)
+        self.here = SimpleNamespace(images=SimpleNamespace(files=self))
 
     def close(self) -> None:
         return

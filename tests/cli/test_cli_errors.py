@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kurma_core import errors
-from kurma_core.api.pods import Collected
+from kurma_core.api.pods import Collected, EnterRequest
 from kurma_core.cli import values
 from kurma_core.cli.main import main
 from kurma_core.models.isolator import IsolatorReport
@@ -255,16 +255,15 @@ def test_enters_exit_code_and_arguments(fakes: ModuleType) -> None:
     words = "enter web nginx --user u --group g -e A=1 --workdir /w -- ls -l"
     code, client = run(fakes, words, answers={"enter": 3})
     assert code == 3
-    name, args, kwargs = client.calls[0]
-    assert (name, args[:3]) == ("enter", ("web", "nginx", ("ls", "-l")))
-    asked = {"user": "u", "group": "g", "environment": (("A", "1"),), "working_directory": "/w"}
-    assert kwargs == {**asked, "terminal": False}
+    name, args, _ = client.calls[0]
+    asked = EnterRequest(("ls", "-l"), "nginx", "u", "g", (("A", "1"),), "/w")
+    assert (name, args[:2]) == ("enter", ("web", asked))
     for words in ("enter -it web", "exec web --tty", "enter -ti web -- vi"):
-        assert run(fakes, words, answers={"enter": 0})[1].calls[0][2]["terminal"] is True
-    args = run(fakes, "enter web --user 1:2", answers={"enter": 0})[1].calls[0][2]
-    assert (args["user"], args["group"]) == ("1", "2")
+        assert run(fakes, words, answers={"enter": 0})[1].calls[0][1][1].tty is True
+    request = run(fakes, "enter web --user 1:2", answers={"enter": 0})[1].calls[0][1][1]
+    assert (request.user, request.group) == ("1", "2")
     assert run(fakes, "enter web --workdir rel")[0] == 2
-    assert run(fakes, "exec web", answers={"enter": 0})[1].calls[0][1][1:3] == (None, ("/bin/sh",))
+    assert run(fakes, "exec web", answers={"enter": 0})[1].calls[0][1][1] == EnterRequest(("/bin/sh",))
 
 
 def test_several_pods_one_failure(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,7 +291,7 @@ def test_several_pods_one_failure(fakes: ModuleType, capsys: pytest.CaptureFixtu
         ),
         ("kill -s sigusr1 web app", ("kill", ("web", 10, "app"), {})),
         ("kill --signal 9 web", ("kill", ("web", 9, None), {})),
-        ("status web --wait", ("status", ("web",), {"wait": True})),
+        ("status web --wait", ("wait", ("web",), {})),
         ("network rm blue", ("network_rm", ("blue",), {})),
         ("image rm x", ("image_rm", ("x",), {"dry_run": False})),
     ],
@@ -673,7 +672,7 @@ def test_config_check_looks_at_networks(tmp_path: Path) -> None:
         ["kurma", str(file), f"container_networks.{name}", line.split(": ")[3]]
         for name, line in zip("abcdef", said, strict=True)
     ]
-    told = ("unknown key subnet", "mtu", "either type", "cniVersion '7'", "eth{{nmu}}", "impossible interface")
+    told = ("subnet: unknown key", "mtu", "either type", "cniVersion '7'", "eth{{nmu}}", "impossible interface")
     assert all(words in line for words, line in zip(told, said, strict=True)), said
     assert not (tmp_path / "state").exists()
     file.write_text(json.dumps({"container_networks": good}))

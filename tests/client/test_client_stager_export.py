@@ -21,7 +21,7 @@ def client(tmp_path):
 def test_it_is_an_archive(client, tmp_path):
     """Of the configured stager; its ID is told, all of it is root's, and nothing comes into the store."""
     found = client.stager_export(str(tmp_path / "stage1.aci"), format="stage1")
-    facts = client.images.files.inspect(str(tmp_path / "stage1.aci"))
+    facts = client.here.images.files.inspect(str(tmp_path / "stage1.aci"))
     assert facts.id == found
     assert facts.contents.manifest.annotation("coreos.com/rkt/stage1/interface-version") == "6"
     assert facts.contents.manifest.annotation("coreos.com/rkt/stage1/run") == "/stage1/run"

@@ -14,24 +14,40 @@ from typing import Any
 
 import pytest
 
-from kurma_core.client import Settings
-from kurma_core.client.foreground import Stream
-from kurma_core.client.frames import MESSAGE, frame
-from kurma_core.client.local import LocalClient
-from kurma_core.client.remote import RemoteClient
-from kurma_core.client.targets import quoted, target
-from kurma_core.client.wire import Body, Connection
-from kurma_core.config import load
-from kurma_core.daemon import kurmad  # noqa: F401 (all operations)
-from kurma_core.daemon.dispatch import Dispatcher
+from kurma_core.api.frames import MESSAGE, frame
+from kurma_core.client import Settings, in_process
+from kurma_core.client.client import Client
+from kurma_core.client.local.managers import Managers
+from kurma_core.client.remote.http import Body, Connection
+from kurma_core.client.remote.streams import Stream
+from kurma_core.client.remote.transport import Remote, quoted
+from kurma_core.config import Config, load
 from kurma_core.daemon.http import exchange
+from kurma_core.daemon.http.dispatch import Dispatcher
+from kurma_core.daemon.http.messages import Messages, attempts_of
 from kurma_core.daemon.http.server import Server
-from kurma_core.daemon.operation import attempts_of
-from kurma_core.daemon.telling import Telling
+from kurma_core.daemon.metrics import Metrics
 from kurma_core.errors import DaemonGoneError, HostError, UsageError
 from kurma_core.version import VERSION
 
-Serve = Callable[[], RemoteClient]
+
+def client_of(connection: Connection, config: Config) -> Client:
+    def here() -> Managers:
+        return Managers(Settings(), config)
+
+    return Client(Settings(), Remote(Settings(), connection, here), here)
+
+
+def transport_of(client: Client) -> Remote:
+    assert isinstance(client.transport, Remote)
+    return client.transport
+
+
+def connection_of(client: Client) -> Connection:
+    return transport_of(client)._connection
+
+
+Serve = Callable[[], Client]
 
 
 @pytest.fixture
@@ -40,18 +56,18 @@ def serve(tmp_path: Any) -> Iterator[Serve]:
     (tmp_path / "kurma.json").write_text("{}")
     config = load(str(tmp_path / "kurma.json"), str(tmp_path / "state"))
     path = str(tmp_path / "kurmad.sock")
-    daemon: Any = SimpleNamespace(client=LocalClient(Settings(), config))
-    daemon.server = Server(Dispatcher(daemon))
+    daemon: Any = SimpleNamespace(client=in_process(Managers(Settings(), config)))
+    daemon.server = Server(Dispatcher(daemon, Metrics()))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     daemon.server.listen(listener)
     daemon.server.start()
     clients = []
 
-    def make() -> RemoteClient:
+    def make() -> Client:
         connection = Connection.open(path)
         assert connection is not None
-        clients.append(RemoteClient(Settings(), config, connection))
+        clients.append(client_of(connection, config))
         return clients[-1]
 
     yield make
@@ -61,7 +77,7 @@ def serve(tmp_path: Any) -> Iterator[Serve]:
     listener.close()
 
 
-Say = Callable[..., RemoteClient]
+Say = Callable[..., Client]
 
 
 @pytest.fixture
@@ -70,7 +86,7 @@ def say(tmp_path: Any) -> Iterator[Say]:
     listeners: list[socket.socket] = []
     clients = []
 
-    def make(*answers: bytes) -> RemoteClient:
+    def make(*answers: bytes) -> Client:
         path = str(tmp_path / f"{len(listeners)}.sock")
         listener = socket.socket(socket.AF_UNIX)
         listeners.append(listener)
@@ -88,7 +104,7 @@ def say(tmp_path: Any) -> Iterator[Say]:
         threading.Thread(target=run, daemon=True).start()
         connection = Connection.open(path)
         assert connection is not None
-        clients.append(RemoteClient(Settings(), load(None, str(tmp_path)), connection))
+        clients.append(client_of(connection, load(None, str(tmp_path))))
         return clients[-1]
 
     yield make
@@ -110,10 +126,10 @@ def test_a_connection_that_was_closed_while_idle_is_opened_again(
     monkeypatch.setattr(exchange, "IDLE_PATIENCE", 0.05)
     client = serve()
     first = client.images_list()
-    number = os.readlink(f"/proc/self/fd/{client._connection.fileno()}")
+    number = os.readlink(f"/proc/self/fd/{connection_of(client).fileno()}")
     time.sleep(0.3)
     assert client.images_list() == first
-    assert os.readlink(f"/proc/self/fd/{client._connection.fileno()}") != number
+    assert os.readlink(f"/proc/self/fd/{connection_of(client).fileno()}") != number
     # What changes something, too: it is seen before anything is sent.
     time.sleep(0.3)
     assert client.image_gc(grace=0.0, dry_run=True).removed == () if os.geteuid() == 0 else True
@@ -122,25 +138,25 @@ def test_a_connection_that_was_closed_while_idle_is_opened_again(
 def test_one_connection_serves_many_requests(serve: Serve) -> None:
     client = serve()
     client.images_list()
-    number = os.readlink(f"/proc/self/fd/{client._connection.fileno()}")
+    number = os.readlink(f"/proc/self/fd/{connection_of(client).fileno()}")
     for _ in range(3):
         client.images_list()
         with pytest.raises(Exception, match="no image"):
             client.image("example.com/none")
-    assert os.readlink(f"/proc/self/fd/{client._connection.fileno()}") == number
+    assert os.readlink(f"/proc/self/fd/{connection_of(client).fileno()}") == number
 
 
 def test_what_only_looks_is_asked_again_and_what_changes_is_not(say: Say) -> None:
     """The daemon dies with the request in its hands: whether it has begun nobody knows."""
     ok = answer([])
     client = say(ok, b"", ok)
-    client._connection._closed = lambda: False  # type: ignore[method-assign] # it is just being closed
+    connection_of(client)._closed = lambda: False  # type: ignore[method-assign] # it is just being closed
     assert client.pods() == []
-    client._connection._reopen()
-    client._connection._last = SimpleNamespace(whole=True)  # type: ignore[assignment]
+    connection_of(client)._reopen()
+    connection_of(client)._last = SimpleNamespace(whole=True)  # type: ignore[assignment]
     assert client.pods() == []
     client = say(ok, b"")
-    client._connection._closed = lambda: False  # type: ignore[method-assign]
+    connection_of(client)._closed = lambda: False  # type: ignore[method-assign]
     client.pods()
     with pytest.raises(HostError, match="has gone"):
         client.rm("web")
@@ -195,9 +211,9 @@ def test_where_a_daemon_of_another_version_is_not_understood_that_is_told(say: S
 def test_operations_that_are_not_there_are_known_as_such(serve: Serve) -> None:
     """By which a client tells a daemon of another version from a mistake of its own."""
     client = serve()
-    for method, path, query in (("GET", ("nothing",), {}), ("PUT", ("pods",), {}), ("GET", ("pods",), {"x": 1})):
+    for method, target in (("GET", "/v1/nothing"), ("PUT", "/v1/pods"), ("GET", "/v1/pods?x=1")):
         with pytest.raises(UsageError) as caught:
-            client._ask(method, path, query)
+            transport_of(client)._ask(method, target, None, {})
         assert caught.value.data["unknown"] is True
 
 
@@ -211,7 +227,7 @@ def test_a_body_that_is_not_wanted_is_answered_all_the_same(say: Say) -> None:
             yield bytes(1 << 16)
 
     with pytest.raises(UsageError, match="too much"):
-        client._asked("POST", "/v1/images/upload", Body(200 << 16, pieces()), {})
+        transport_of(client)._ask("POST", "/v1/images/upload", Body(200 << 16, pieces()), {})
 
 
 def test_names_with_anything_in_them_arrive(serve: Serve) -> None:
@@ -220,11 +236,9 @@ def test_names_with_anything_in_them_arrive(serve: Serve) -> None:
         with pytest.raises(Exception, match="image") as caught:
             client.image(name)
         with pytest.raises(Exception, match="image") as here:
-            LocalClient(Settings(), client.config).image(name)
+            in_process(client.here).image(name)
         assert str(caught.value) == str(here.value)
     assert quoted("a b/ü+") == "a%20b%2F%C3%BC%2B"
-    query = {"a": None, "b": False, "c": True, "d": 0, "e": "", "f": ("x", "y&")}
-    assert target(("p", "q/r"), query) == "/v1/p/q%2Fr?c=true&d=0&e=&f=x&f=y%26"
 
 
 def test_who_does_not_read_holds_up_nobody() -> None:
@@ -237,7 +251,7 @@ def test_who_does_not_read_holds_up_nobody() -> None:
         ours.sendall(json.dumps(message).encode() + b"\n")
         sent.append(message)
 
-    telling = Telling(ours, send)
+    telling = Messages(ours, send)
     assert telling.silent
     began = time.monotonic()
     for number in range(5000):
@@ -273,7 +287,7 @@ def test_of_very_many_notes_the_first_are_let_go_of() -> None:
         except BlockingIOError:
             break
     sent: list[Any] = []
-    telling = Telling(ours, sent.append)
+    telling = Messages(ours, sent.append)
     for number in range(1500):
         telling.tell({"is": "note", "text": f"{number}"})
     assert sent == []
@@ -310,7 +324,7 @@ def test_whoever_has_gone_is_told_nothing() -> None:
         except OSError:
             raise exchange.Gone from None
 
-    telling = Telling(ours, send)
+    telling = Messages(ours, send)
     for _ in range(3):
         telling.tell({"is": "note", "text": "x"})
     with pytest.raises(exchange.Gone):

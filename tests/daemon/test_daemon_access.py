@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
+from kurma_core.api.describe import openapi
+from kurma_core.api.operations import OPERATIONS
 from kurma_core.config import InitialPodConfig
-from kurma_core.daemon import kurmad  # noqa: F401 (all operations)
-from kurma_core.daemon.access import shown
-from kurma_core.daemon.openapi import document
-from kurma_core.daemon.operations import TABLE
 from kurma_core.daemon.pods.initial import ENTRY, InitialPods, _annotated
+from kurma_core.daemon.redaction import redacted
 from kurma_core.errors import FetchError
 from kurma_core.pods.daemon_interface import DaemonInterface
 from tests.kit.waiting import until
@@ -84,22 +83,24 @@ SECRET = "hunter2"
 
 
 def test_every_operation_is_for_some() -> None:
-    found = {spec.name: spec.rights for spec in TABLE}
+    found = {name: one.rights for name, one in OPERATIONS.items()}
     assert found == {**dict.fromkeys(READ, "read"), **dict.fromkeys(FULL, "full")}
 
 
 def test_who_only_looks_changes_nothing() -> None:
-    for spec in TABLE:
-        if spec.rights == "read":
-            assert (spec.method, spec.body, spec.takes) == ("GET", None, None), spec.name
-            assert spec.kind in ("json", "bytes"), spec.name
+    for name, one in OPERATIONS.items():
+        if one.rights == "read":
+            assert one.verb == "GET", name
+            assert one.takes is None, name
+            assert not [each for each in one.parameters if "body" in each.place], name
+            assert one.kind in ("json", "bytes"), name
 
 
 def test_the_description_says_so() -> None:
-    for path, ways in document(TABLE)["paths"].items():
+    for path, ways in openapi()["paths"].items():
         for method, one in ways.items():
-            (spec,) = [spec for spec in TABLE if (spec.path, spec.method) == (path, method.upper())]
-            assert one["x-rights"] == spec.rights
+            (found,) = [each for each in OPERATIONS.values() if (each.path, each.verb) == (path, method.upper())]
+            assert one["x-rights"] == found.rights
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_the_description_says_so() -> None:
 )
 def test_what_they_see_has_no_secrets(value: Any) -> None:
     assert SECRET in json.dumps(value)
-    assert SECRET not in json.dumps(shown(value))
+    assert SECRET not in json.dumps(redacted(value))
 
 
 def test_why_an_image_cannot_be_had_has_no_password() -> None:
@@ -166,4 +167,4 @@ def test_they_see_all_the_rest() -> None:
         "url": "https://example.com/a%40b",
         "none": None,
     }
-    assert shown(value) == value
+    assert redacted(value) == value

@@ -18,15 +18,16 @@ from typing import Any
 
 import pytest
 
-from kurma_core.client.wire import Connection
-from kurma_core.daemon import kurmad  # noqa: F401 (all operations)
-from kurma_core.daemon.dispatch import Dispatcher
+from kurma_core.api.describe import openapi
+from kurma_core.client import Settings, in_process
+from kurma_core.client.local.managers import Managers
+from kurma_core.client.remote.http import Connection
 from kurma_core.daemon.http import exchange
+from kurma_core.daemon.http.dispatch import Dispatcher
 from kurma_core.daemon.http.exchange import Exchange
 from kurma_core.daemon.http.peers import Peer, Quota
 from kurma_core.daemon.http.server import Server
-from kurma_core.daemon.openapi import document
-from kurma_core.daemon.operations import TABLE
+from kurma_core.daemon.metrics import Metrics
 from kurma_core.errors import BusyError
 from tests.kit.waiting import until
 
@@ -40,8 +41,9 @@ class Running:
 
     def __init__(self, path: Path, most: int | None, slow: Handle) -> None:
         self.path = str(path)
-        daemon: Any = SimpleNamespace()
-        dispatcher = Dispatcher(daemon)
+        config: Any = SimpleNamespace()
+        daemon: Any = SimpleNamespace(client=in_process(Managers(Settings(), config)))
+        dispatcher = Dispatcher(daemon, Metrics())
 
         def handle(one: Exchange) -> None:
             (slow if one.path == "/slow" else dispatcher)(one)
@@ -86,7 +88,7 @@ def error_of(answer: bytes) -> tuple[int, str]:
     """Status, which the API's description has, and the message."""
     head, _, body = answer.partition(b"\r\n\r\n")
     status = int(head.split()[1])
-    for one in document(TABLE)["paths"]["/v1/pods"].values():
+    for one in openapi()["paths"]["/v1/pods"].values():
         assert str(status) in one["responses"] or status == 413
     return status, json.loads(body)["error"]["message"]
 
@@ -220,14 +222,20 @@ def test_a_parameter_that_is_given_twice_is_refused(start: Start) -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        (b"POST /v1/pods/x/kill?signal=65", "parameter signal: 65 is no whole number from 0 to 64"),
-        (b"POST /v1/pods/x/kill?signal=-5", "parameter signal: -5 is no whole number from 0 to 64"),
-        (b"GET /v1/pods/x/logs?tail=-1", "parameter tail: -1 is no whole number, 0 or more"),
+        (b"POST /v1/pods/x/kill?signal=65", 'parameter signal: expected an integer from 0 to 64, found "65"'),
+        (b"POST /v1/pods/x/kill?signal=-5", 'parameter signal: expected an integer from 0 to 64, found "-5"'),
+        (b"GET /v1/pods/x/logs?tail=-1", 'parameter tail: expected an integer from 0, found "-1"'),
         (
             b"GET /v1/pods/x/logs?since=9223372036854775808",
-            "parameter since: 9223372036854775808 is no whole number",
+            (
+                "parameter since: expected an integer from -9223372036854775807 to 9223372036854775807, "
+                'found "9223372036854775808"'
+            ),
         ),
-        (b"POST /v1/pods/x/attach?rows=65536", "parameter rows: 65536 is no whole number from 0 to 65535"),
+        (
+            b"POST /v1/pods/x/attach?rows=65536",
+            'parameter rows: expected an integer from 0 to 65535, found "65536"',
+        ),
     ],
 )
 def test_a_number_that_cannot_be_meant_is_refused(start: Start, target: bytes, message: str) -> None:

@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 from kurma_core.appc.pod import PodManifest
-from kurma_core.client import Settings, connect
-from kurma_core.client.local import LocalClient
-from kurma_core.daemon.access import shown
+from kurma_core.client import Settings, connect, in_process
 from kurma_core.daemon.http.exchange import Said, json_line
 from kurma_core.daemon.pods.listing import _MOST, RECORDS, SHOWN, SUMMARIES, Listing
+from kurma_core.daemon.redaction import redacted
 from kurma_core.models.network import Attachment, NetworkRequest
 from kurma_core.pod_store import PodDirectory
 from kurma_core.pods import proof
@@ -48,8 +47,8 @@ class Place:
         os.mkdir(self.state, 0o700)
         self.settings = Settings(str(directory / "kurma.json"), self.state, host="local", note=lambda text: None)
         self.client = connect(self.settings)
-        self.store = self.client.manager.store
-        self.pods = DaemonInterface(self.client.manager)
+        self.store = self.client.here.pods.store
+        self.pods = DaemonInterface(self.client.here.pods)
         self.listing = Listing(self.pods)
         self.reads: list[str] = []
 
@@ -72,11 +71,11 @@ class Place:
     def check(self) -> None:
         """What is told is what a fresh look at all of them says, in the same bytes as without anything kept."""
         told = {form: self.listing.json(form) for form in (RECORDS, SHOWN, SUMMARIES)}
-        records = [record.to_json() for record in self.client.manager.pods()]
-        summaries = [one.to_json() for one in self.client.manager.summaries()]
+        records = [record.to_json() for record in self.client.here.pods.pods()]
+        summaries = [one.to_json() for one in self.client.here.pods.summaries()]
         assert told == {
             RECORDS: json_line(records)[:-1],
-            SHOWN: json_line(shown(records))[:-1],
+            SHOWN: json_line(redacted(records))[:-1],
             SUMMARIES: json_line(summaries)[:-1],
         }
         assert [one.to_json() for one in self.listing.records()] == records
@@ -204,9 +203,9 @@ def test_after_a_reload_nothing_is_believed_that_was_told_before(place: Place) -
     place.pod(ONE, "1")
     place.settle()
     before = place.client
-    assert isinstance(before, LocalClient)
-    place.client = before.successor(before.config)
-    place.pods.use(place.client.manager)
+    assert not before.remote
+    place.client = in_process(before.here.successor(before.config))
+    place.pods.use(place.client.here.pods)
     place.listing.json(RECORDS)
     assert place.reads
     place.check()

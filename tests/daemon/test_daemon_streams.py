@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from kurma_core.client.frames import INPUT, LIMIT, LOG, MESSAGE, WINDOW, FrameReader, frame
+from kurma_core.api.frames import INPUT, LIMIT, LOG, MESSAGE, WINDOW, FrameReader, frame
 from kurma_core.daemon.http import streams
 from kurma_core.daemon.http.exchange import Gone
 from kurma_core.daemon.http.stdio import Caller
@@ -25,7 +25,7 @@ class Ends:
         self.client, self.server = socket.socketpair()
         self.client.settimeout(10)
         self.stream = streams.Stream(self.server, b"")
-        self.query = {"terminal": False}
+        self.arguments = {"terminal": False}
         self.heard, self.left = [], threading.Event()
 
     def listen(self):
@@ -202,7 +202,7 @@ def test_for_want_of_descriptors_none_is_left_open(terminal, needed):
 
     def opened():
         ends = Ends()
-        ends.query.update(terminal=terminal, rows=24, columns=80)
+        ends.arguments.update(terminal=terminal, rows=24, columns=80)
         return ends
 
     before = descriptors()
@@ -219,7 +219,7 @@ def test_for_want_of_descriptors_none_is_left_open(terminal, needed):
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("name", ["relay", "stream"])
 def test_for_want_of_threads_none_is_left_open(ends, monkeypatch, terminal, name):
-    ends.query.update(terminal=terminal, rows=24, columns=80)
+    ends.arguments.update(terminal=terminal, rows=24, columns=80)
     before, start = descriptors(), threading.Thread.start
 
     def refused(thread):

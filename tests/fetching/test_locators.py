@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kurma_core.appc.image import host_platform
 from kurma_core.errors import UsageError
-from kurma_core.fetching import NAMED, Locator, host_platform, parse_locator
+from kurma_core.fetching import NAMED, Locator, parse_locator
 
 SCHEMES = ("file", "http", "https", "docker", "oci", "oci-archive", "docker-archive")
 

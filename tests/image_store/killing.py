@@ -65,7 +65,7 @@ class House:
         with open(config, "w") as out:
             json.dump({}, out)
         self.client = open_client(config, f"{place}/state", note=lambda text: None)
-        self.images = self.client.images
+        self.images = self.client.here.images
         self.store: ImageStore = self.images.store
         # Loaded once, inherited by every worker.
         self.precious = stage_and_commit(self.store, archive(0), provenance(0)).id

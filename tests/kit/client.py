@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.client import Settings, connect
 
 if TYPE_CHECKING:
-    from kurma_core.client import Client
+    from kurma_core.client.client import Client
 
 
 def open_client(config_file: str, state_dir: str | None = None, *, start: bool = False, **settings: Any) -> Client:
@@ -18,8 +18,3 @@ def open_client(config_file: str, state_dir: str | None = None, *, start: bool =
     :param settings: as of ``kurma_core.client.Settings``.
     """
     return connect(Settings(config_file, state_dir, **settings), start=start)
-
-
-def is_remote(client: Client) -> bool:
-    """Whether it goes by way of a kurmad."""
-    return client.remote

@@ -81,7 +81,7 @@ def busybox_id(session_state: str, busybox_image: str) -> str:
     from tests.kit.client import open_client
 
     with open_client(f"{session_state}/../kurma.json", session_state) as client:
-        return client.images.fetch(busybox_image).id
+        return client.here.images.fetch(busybox_image).id
 
 
 @pytest.fixture
@@ -117,12 +117,11 @@ def served(way: str) -> Iterator[Callable[[House], House]]:
 
         def serve(house: House) -> House:
             if way == "kurmad":
-                from tests.kit.client import is_remote
                 from tests.kit.kurmad import Kurmad, ended
 
                 stack.callback(ended, Kurmad(house))
                 house.reopen()
-                assert is_remote(house.client)
+                assert house.client.remote
             return house
 
         yield serve

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.api.pods import PodRequest
+from kurma_core.api.pods import EnterRequest, PodRequest
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import KurmaError
 from kurma_core.models.stdio import Stdio
@@ -72,7 +72,7 @@ class House:
         for run in self._runs:
             run.kill()
         with self.connect(host="local") as client:
-            for uuid in client._services.store.uuids():
+            for uuid in client.here.services.store.uuids():
                 # What a test has broken on purpose is removed by it, too.
                 with contextlib.suppress(KurmaError):
                     client.rm(uuid, force=True)
@@ -146,7 +146,7 @@ class House:
         """As :meth:`running`, for a pod that is prepared."""
         null = os.open("/dev/null", os.O_RDWR)
         try:
-            pod = self.client._pods.start(record.uuid, Stdio(null, null, null))
+            pod = self.client.here.pods.start(record.uuid, Stdio(null, null, null))
         finally:
             os.close(null)
         try:
@@ -163,7 +163,8 @@ class House:
             files = [stack.enter_context(open(f"{self._scratch}/enter.{n}", "w+b")) for n in range(3)]
             files[0].write(stdin)
             files[0].seek(0)
-            code = self.client.enter(reference, app, argv, Stdio(*[file.fileno() for file in files]), **options)
+            request = EnterRequest(exec=argv, app=app, **options)
+            code = self.client.enter(reference, request, Stdio(*[file.fileno() for file in files]))
             for file in files[1:]:
                 file.seek(0)
             return code, files[1].read().decode(), files[2].read().decode()
@@ -224,7 +225,7 @@ class House:
         return text_of(self.client.logs(record.uuid, app))
 
     def uuids(self):
-        return sorted(self.client._services.store.uuids())
+        return sorted(self.client.here.services.store.uuids())
 
 
 def text_of(lines):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kurma_core.client.wire import Connection
+from kurma_core.client.remote.http import Connection
 from tests.kit.waiting import until
 
 _FRAGILE = os.path.join(os.path.dirname(__file__), "fragile.py")

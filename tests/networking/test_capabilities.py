@@ -7,7 +7,7 @@ import pytest
 from kurma_core import config as configuration
 from kurma_core.models.isolator import TrafficLimit
 from kurma_core.models.network import NetworkRequest
-from kurma_core.networking import Networking
+from kurma_core.networking.manager import Networking
 from kurma_core.networking.traffic import capability
 
 UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"

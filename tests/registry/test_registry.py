@@ -75,7 +75,7 @@ def test_drivers_of_a_daemon_are_told_so(install, network, tmp_path):
     install("kurma-test", {"one": network})
     (tmp_path / "kurma.json").write_text("{}")
     daemon = Daemon(Settings(str(tmp_path / "kurma.json"), str(tmp_path / "state")))
-    assert daemon.client.registry.driver(NETWORKS, "one").context.daemon is True
+    assert daemon.client.here.registry.driver(NETWORKS, "one").context.daemon is True
     assert daemon.client.successor(daemon.config).registry.driver(NETWORKS, "one").context.daemon is True
 
 

@@ -71,7 +71,7 @@ def sample(shape: Any) -> Any:
 
 def fits(shape: Any, text: str) -> bool:
     try:
-        shape.read(text, "$", None)
+        shape.read(text, "$")
     except (ValueError, KurmaError):
         return False
     return True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from kurma_core.schema import (
     Words,
     fit,
     resolve,
+    shape,
 )
 from kurma_core.value import field, frozen
 
@@ -119,8 +122,8 @@ def test_a_key_that_is_left_out_and_one_that_is_unknown() -> None:
         Pod.from_json({key: one for key, one in SAID.items() if key != "hostIP"}, "x")
     told: list[Any] = []
     wrong = {"name": "a", "zork": 1, "pod": {**SAID, "apps": {"a": {"exitCode": 1, "zork": 2}}}}
-    Wish.from_json(wrong, "$", lambda path, key, known: told.append((path, key, known)))
-    assert told == [("$.pod.apps.a", "zork", ["exitCode"]), ("$", "zork", ["name", "port", "pod", "names"])]
+    shape(Wish).find_unknown(wrong, "$", lambda path, key, known: told.append((path, key, known)))
+    assert told == [("$", "zork", ["name", "port", "pod", "names"]), ("$.pod.apps.a", "zork", ["exitCode"])]
     assert Wish.from_json(wrong, "$").name == "a"
 
 
@@ -141,20 +144,38 @@ def test_a_record_that_is_no_class() -> None:
 def test_shapes_that_convert() -> None:
     hours: Any = Made("a number of hours", lambda text: 60 * int(text.removesuffix("h")), str)
     times = Map(hours, Made("a day", str.upper, Words("mon", "tue")))
-    assert times.read({"mon": "2h"}, "$", None) == {"MON": 120}
+    assert times.read({"mon": "2h"}, "$") == {"MON": 120}
     for value, words in (
         ({"mon": "x"}, r'^\$\.mon: expected a number of hours, found "x"$'),
         ({"mon": 5}, r"^\$\.mon: expected a number of hours, found 5$"),
         ({"sun": "1h"}, r'^\$\.sun: expected a day, found "sun"$'),
     ):
         with pytest.raises(SchemaError, match=words):
-            times.read(value, "$", None)
+            times.read(value, "$")
     with pytest.raises(SchemaError, match=r"^x: expected a number from 0 to 5, found 6$"):
-        Number(0, most=5).read(6, "x", None)
+        Number(0, most=5).read(6, "x")
 
 
 def test_an_annotation_without_a_json_form_is_a_mistake() -> None:
     for text in ("Callable[[int], str]", "Mapping[int, str]", "Unheard"):
         with pytest.raises(TypeError):
             resolve(text, globals())
-    assert resolve("Mapping[str, Any] | None", globals()).read(None, "", None) is None
+    assert resolve("Mapping[str, Any] | None", globals()).read(None, "") is None
+
+
+def test_forms_that_are_remembered_are_constants() -> None:
+    """``fit`` remembers what it made of a form, by its identity: one that is made anew each time would stay."""
+    root = Path(__file__).parents[2]
+    files = [*root.glob("kurma_core/**/*.py"), *root.glob("plugins/*/kurma_*/**/*.py")]
+    calls = [
+        (file, node)
+        for file in files
+        if "fit(" in (text := file.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "fit"
+    ]
+    assert calls
+    for file, call in calls:
+        form = call.args[1]
+        fixed = isinstance(form, ast.Attribute) or (isinstance(form, ast.Name) and form.id in ("dict", "shape"))
+        assert fixed or (isinstance(form, ast.Name) and form.id.isupper()), f"{file}:{call.lineno}"

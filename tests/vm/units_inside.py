@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.client.wire import Connection
+from kurma_core.client.remote.http import Connection
 from kurma_core.linux.cgroups import CgroupTree
 from tests.kit import waiting
 from tests.kit.images import archive, busybox_root

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     from kurma_core.api.pods import PodRequest
-    from kurma_core.client.local import LocalClient
+    from kurma_core.client.client import Client
     from kurma_core.config import Config
     from kurma_core.daemon.http.server import Server
-    from kurma_core.daemon.pods.initial import InitialPods
     from kurma_core.daemon.pods.listing import Listing
     from kurma_core.daemon.pods.owned import OwnedPods, RunningPod
     from kurma_core.daemon.pods.prestarted import PreparedPod
-    from kurma_core.daemon.pods.recovery import Recovery
     from kurma_core.models.stdio import Stdio
     from kurma_core.pods.daemon_interface import PrestartedPod
     from kurma_core.progress import Progress
+
+    Json = Any
 
 
 class Counts(Protocol):
@@ -38,7 +38,7 @@ class Daemon(Protocol):
     @property
     def config(self) -> Config: ...
     @property
-    def client(self) -> LocalClient: ...
+    def client(self) -> Client: ...
     @property
     def server(self) -> Server: ...
     @property
@@ -47,10 +47,12 @@ class Daemon(Protocol):
     def listing(self) -> Listing: ...
     @property
     def owners(self) -> OwnedPods: ...
-    @property
-    def recovery(self) -> Recovery: ...
-    @property
-    def initial(self) -> InitialPods: ...
+
+    def described(self) -> dict[str, Json]:
+        """What ``info`` tells of kurmad."""
+
+    def problems(self) -> list[str]:
+        """What keeps kurmad from its work, a line for each."""
 
     def running(self, reference: str) -> RunningPod | None:
         """The pod, if the daemon owns it."""

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote
 
 import h11
 
+from kurma_core.api.operations import BODY_LIMIT, NDJSON
 from kurma_core.errors import KurmaError, UsageError
 from kurma_core.version import VERSION
 
@@ -20,14 +21,13 @@ if TYPE_CHECKING:
     from kurma_core.daemon.http.peers import Peer
 
 Json = Any
-#: Limits in bytes: of a request's line and headers, and of a JSON body.
-HEAD_LIMIT, BODY_LIMIT = 16384, 4 << 20
+#: Limit in bytes of a request's line and headers.
+HEAD_LIMIT = 16384
 #: Limits in seconds: for a request's head or JSON body to arrive; between requests of a connection.
 REQUEST_PATIENCE, IDLE_PATIENCE = 15.0, 120.0
 #: Limit in seconds for the next piece of any other body to arrive, and of an answer to be read.
 PIECE_PATIENCE = 60.0
 _PIECE = 65536
-NDJSON = "application/x-ndjson"
 
 
 class Said(bytes):

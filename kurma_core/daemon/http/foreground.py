@@ -11,8 +11,9 @@ import select
 import threading
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.client.frames import LOG, FrameError
-from kurma_core.daemon import operation
+from kurma_core.api.frames import LOG, FrameError
+from kurma_core.client.local.logs import LogOptions
+from kurma_core.daemon.http import messages
 from kurma_core.daemon.http.exchange import Gone
 from kurma_core.daemon.http.stdio import Caller, not_understood
 from kurma_core.daemon.process.threads import begin
@@ -21,13 +22,13 @@ from kurma_core.errors import KurmaError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kurma_core.api.pods import PodRequest
+    from kurma_core.daemon.http.calls import Call
     from kurma_core.daemon.http.streams import Stream
-    from kurma_core.daemon.operations import Call
     from kurma_core.daemon.pods.owned import RunningPod
     from kurma_core.daemon.pods.prestarted import PreparedPod
     from kurma_core.hookspecs.stager import CallInProcess
     from kurma_core.models.log import LogText
+    from kurma_core.models.pod import PodRecord
 
 Json = Any
 #: Bytes of logs that are sent together.
@@ -36,20 +37,20 @@ _BATCH = 1 << 17
 _LONGEST = 1 << 19
 
 
-def run(call: Call, request: PodRequest) -> Json:
+def run(call: Call) -> PodRecord:
     """Prepares a pod and runs it to its end. :returns: its record."""
     front = _ForegroundPod(call)
     with Caller(call, left=front.left, told=front.told) as caller:
-        with call.daemon.prepared(request, operation.current().progress()) as prepared:
+        with call.daemon.prepared(call.arguments["request"], messages.current().progress()) as prepared:
             front.report_prepared(prepared)
             return front.run(prepared.record.uuid, caller, prepared)
 
 
-def start(call: Call, reference: str) -> Json:
+def start(call: Call) -> PodRecord:
     """Runs a prepared pod, or an ended one again, to its end. :returns: its record."""
     front = _ForegroundPod(call)
     with Caller(call, left=front.left, told=front.told) as caller:
-        return front.run(reference, caller)
+        return front.run(call.arguments["pod"], caller)
 
 
 class _ForegroundPod:
@@ -64,7 +65,7 @@ class _ForegroundPod:
 
     def report_prepared(self, prepared: PreparedPod) -> None:
         """Tells the client of the pod, and waits for its "go" if it has asked to be waited for."""
-        holds = bool(self._call.query.get("hold"))
+        holds = bool(self._call.arguments.get("hold"))
         if holds:
             prepared.settle()
         self._stream.tell({"is": "prepared", "pod": prepared.record.to_json()})
@@ -72,7 +73,7 @@ class _ForegroundPod:
             with self._call.cancellation.waking(self._go.set):
                 self._go.wait()
 
-    def run(self, reference: str, caller: Caller, prepared: PreparedPod | None = None) -> Json:
+    def run(self, reference: str, caller: Caller, prepared: PreparedPod | None = None) -> PodRecord:
         daemon = self._call.daemon
         reads_input, terminal = daemon.owners.foreground_input(reference)
         self._stdio = caller.open(terminal=terminal, reads_input=reads_input)
@@ -95,7 +96,7 @@ class _ForegroundPod:
             if prepared is not None:
                 prepared.up()
             self._send_logs(running)
-            return running.wait().to_json()
+            return running.wait()
 
     def _is_up(self, running: RunningPod, caller: Caller, stack: contextlib.ExitStack) -> None:
         """The pod is up; its end is not waited for yet."""
@@ -131,7 +132,7 @@ class _ForegroundPod:
 
     def _send_logs(self, running: RunningPod) -> None:
         """:raises Gone: the client has disconnected."""
-        with running.follow_logs(self._call.client.log_files(running.uuid)) as (reader, following):
+        with running.follow_logs(self._call.client.here.logs.files(running.uuid)) as (reader, following):
             poll = select.poll()
             poll.register(following, select.POLLIN)
             poll.register(self._ended, select.POLLIN)
@@ -154,12 +155,12 @@ class _ForegroundPod:
     def _send_last_words(self, reference: str) -> None:
         batch = _Batch(self._stream)
         with contextlib.suppress(Gone):  # the error matters more
-            for text in self._call.client.last_words(reference):
+            for text in self._call.client.here.logs.of_failed_start(reference):
                 batch.add(text)
             batch.send()
 
 
-def logs(call: Call) -> Json:
+def logs(call: Call) -> None:
     """Sends logs in frames, until the client disconnects."""
 
     def told(kind: int, value: Any) -> None:
@@ -167,10 +168,10 @@ def logs(call: Call) -> Json:
 
     assert call.stream is not None
     call.stream.listen(told, call.cancellation.cancel)
-    options: Any = dict(call.query)
     batch = _Batch(call.stream)
-    app, instance = options.pop("app"), options.pop("instance")
-    for text in call.client.read_logs(call.path["pod"], app, instance, options, batch.send):
+    given = call.method_arguments()
+    pod, app, instance = given.pop("pod"), given.pop("app"), given.pop("instance")
+    for text in call.client.here.logs.read(pod, app, instance, LogOptions(**given), batch.send):
         batch.add(text)
     batch.send()
 

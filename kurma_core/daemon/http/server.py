@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import h11
 
-from kurma_core.daemon.failures import error_json
+from kurma_core.api.errors import error_to_json
 from kurma_core.daemon.http.exchange import Connection, Exchange, Gone, LateError, in_words, json_line
 from kurma_core.daemon.http.peers import LASTING, SHORT, Peer, Quota
 from kurma_core.daemon.process.threads import Poller, begin
@@ -316,7 +316,7 @@ def _refuse(connection: Connection, status: int, error: KurmaError) -> None:
     """Answers a request that cannot be read, unless an answer has begun."""
     if connection.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
         return
-    body = json_line(error_json(error))
+    body = json_line(error_to_json(error))
     fields = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
     with contextlib.suppress(Gone, h11.LocalProtocolError):
         connection.write(connection.head(status, fields) + connection.encoded(h11.Data(data=body)))
@@ -324,7 +324,7 @@ def _refuse(connection: Connection, status: int, error: KurmaError) -> None:
 
 def _turn_away(connected: socket.socket, error: KurmaError) -> None:
     """Refuses a connection without reading its request, and without waiting."""
-    body = json_line(error_json(error))
+    body = json_line(error_to_json(error))
     status = "503 Service Unavailable\r\nRetry-After: 1" if isinstance(error, BusyError) else "403 Forbidden"
     head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n"
     connected.setblocking(False)

@@ -8,9 +8,8 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.client.frames import ERROR, INPUT, MESSAGE, OUTPUT, WINDOW, FrameError
+from kurma_core.api.frames import ERROR, INPUT, MESSAGE, OUTPUT, WINDOW, FrameError
 from kurma_core.daemon.http.exchange import Gone
-from kurma_core.daemon.operations import Query
 from kurma_core.daemon.process.threads import begin
 from kurma_core.models.stdio import Stdio
 from kurma_core.staging.relay import Relay, TooMuchInput
@@ -18,17 +17,11 @@ from kurma_core.staging.relay import Relay, TooMuchInput
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kurma_core.daemon.operations import Call
+    from kurma_core.daemon.http.calls import Call
 
 Json = Any
 _KINDS = {1: OUTPUT, 2: ERROR}
 _STREAMS = {"stdout": 1, "stderr": 2}
-#: Parameters of the operations that carry them.
-STDIO = (
-    Query("terminal", "flag", "the client's standard input is a terminal", default=False),
-    Query("rows", "whole", "of that terminal", default=24, least=0, most=65535),
-    Query("columns", "whole", "of that terminal", default=80, least=0, most=65535),
-)
 
 
 class Caller:
@@ -49,12 +42,12 @@ class Caller:
     ) -> None:
         assert call.stream is not None
         self._left, self._told, self._ends_input = left, told or not_understood, ends_input
-        self._stream, self._query = call.stream, call.query
+        self._stream, given = call.stream, call.arguments
         self._lock = threading.Lock()
         self._relay: Relay | None = None
         # Input that arrives before the streams are opened.
         self._early: list[bytes] = []
-        self._size = (int(call.query["rows"]), int(call.query["columns"])) if call.query["terminal"] else None
+        self._size = (given["rows"], given["columns"]) if given["terminal"] else None
         self._client_gone = False
         signals, self._signals = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._to_pass_on = signals
@@ -187,4 +180,4 @@ def _whole(message: dict[str, Json], name: str, least: int, most: int) -> int:
     return value
 
 
-__all__ = ["STDIO", "Caller", "not_understood"]
+__all__ = ["Caller", "not_understood"]

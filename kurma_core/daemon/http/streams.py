@@ -1,4 +1,4 @@
-"""Streams: frames (:mod:`kurma_core.client.frames`) in both directions on an upgraded connection."""
+"""Streams: frames (:mod:`kurma_core.api.frames`) in both directions on an upgraded connection."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.api.errors import error_to_json
+from kurma_core.api.frames import INPUT, LIMIT, MESSAGE, PROTOCOL, FrameError, FrameReader, frame
 from kurma_core.cancellation import governing
-from kurma_core.client.frames import INPUT, LIMIT, MESSAGE, PROTOCOL, FrameError, FrameReader, frame
 from kurma_core.daemon.http.exchange import REQUEST_PATIENCE, Gone
-from kurma_core.daemon.operation import Operation, attempts_of, working
+from kurma_core.daemon.http.messages import Messages, Operation, attempts_of, working
 from kurma_core.daemon.process.threads import begin
-from kurma_core.daemon.telling import Telling
 from kurma_core.errors import Cancelled, KurmaError, UsageError
 from kurma_core.json_text import loads
 
@@ -92,10 +92,8 @@ class Stream:
         try:
             self._hear_all()
         except FrameError as error:
-            from kurma_core.daemon.failures import error_json
-
             with contextlib.suppress(Gone):
-                self.tell({"is": "error", **error_json(UsageError(f"the stream is broken: {error}"))})
+                self.tell({"is": "error", **error_to_json(UsageError(f"the stream is broken: {error}"))})
             self._shut()
         except (OSError, Gone):
             pass
@@ -150,12 +148,12 @@ def serve(exchange: Exchange, cancellation: Cancellation, handle: Callable[[Stre
     connected.settimeout(None)
     stream = Stream(connected, first)
     try:
-        telling = Telling(connected, stream.tell)
+        messages = Messages(connected, stream.tell)
         attempts = attempts_of(exchange.headers.get("kurma-passphrases"))
-        operation = Operation(telling.tell, attempts=attempts, hears_progress=True)
+        operation = Operation(messages.tell, attempts=attempts, hears_progress=True)
         with working(operation), governing(cancellation):
             last = _last(exchange, stream, handle)
-        telling.end(last)
+        messages.end(last)
     except Gone:
         return
     finally:
@@ -164,18 +162,18 @@ def serve(exchange: Exchange, cancellation: Cancellation, handle: Callable[[Stre
 
 def _last(exchange: Exchange, stream: Stream, handle: Callable[[Stream], Json]) -> dict[str, Json]:
     """:raises Gone: the client has disconnected."""
-    from kurma_core.daemon.failures import error_json, logged
+    from kurma_core.daemon.failures import logged
 
     try:
         return {"is": "result", "value": handle(stream)}
     except KurmaError as error:
-        return {"is": "error", **error_json(error)}
+        return {"is": "error", **error_to_json(error)}
     except Gone:
         raise
     except Cancelled:
         return {"is": "error", "error": {"kind": "Cancelled", "message": "given up", "exitCode": 130}}
     except Exception as error:  # noqa: BLE001 (the client gets one line; the log has the rest)
-        return {"is": "error", **error_json(logged(error, exchange.method, exchange.path))}
+        return {"is": "error", **error_to_json(logged(error, exchange.method, exchange.path))}
 
 
 __all__ = ["Stream", "serve"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.daemon.access import shown
 from kurma_core.daemon.http.exchange import Said, json_line
+from kurma_core.daemon.redaction import redacted
 from kurma_core.linux.smalljson import decode
 from kurma_core.models.pod import PodRecord
 
@@ -102,7 +102,7 @@ class Listing:
 
 def _text(value: PodRecord | PodSummary, form: str) -> tuple[str, bytes]:
     said = value.to_json()
-    return value.created_at, json_line(shown(said) if form == SHOWN else said)[:-1]
+    return value.created_at, json_line(redacted(said) if form == SHOWN else said)[:-1]
 
 
 __all__ = ["RECORDS", "SHOWN", "SUMMARIES", "Listing"]

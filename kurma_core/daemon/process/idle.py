@@ -66,8 +66,8 @@ class IdleEnd:
     """Ends a kurmad without connections, pods and planned work after a while.
 
     A client that connects at that moment is served, or starts another kurmad: the end is decided under the lock
-    for starting kurmad (:mod:`kurma_core.client.starting`), after the socket was shut and the connections were
-    counted again. Used by the accepting thread only.
+    for starting kurmad (:mod:`kurma_core.client.remote.starting`), after the socket was shut and the connections
+    were counted again. Used by the accepting thread only.
 
     :param after: seconds without work.
     :param connections: counts the connections.

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
-from kurma_core.daemon.access import without_passwords
+from kurma_core.daemon.redaction import without_passwords
 from kurma_core.errors import HostError
 from kurma_core.linux.clock import timestamp
 from kurma_core.linux.lockfile import is_at

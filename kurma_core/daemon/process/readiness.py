@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from kurma_core.client.starting import READY
+from kurma_core.client.remote.starting import READY
 from kurma_core.errors import KurmaError
 from kurma_core.linux import service_manager
 
@@ -23,7 +23,8 @@ _LOG = logging.getLogger("kurmad")
 
 @contextmanager
 def reporting_readiness(environment: MutableMapping[str, str]) -> Iterator[Callable[[], None]]:
-    """Tells the command that started kurmad (:mod:`kurma_core.client.starting`) that it is ready, or why not.
+    """Tells the command that started kurmad (:mod:`kurma_core.client.remote.starting`) that it is ready, or why
+    not.
 
     For a ``with`` statement around the daemon's whole life. Yields the function to call once kurmad is ready. An
     error before that is reported instead. Does nothing if no command started kurmad.
@@ -45,9 +46,10 @@ def reporting_readiness(environment: MutableMapping[str, str]) -> Iterator[Calla
     try:
         yield lambda: report({"ready": os.getpid()})
     except Exception as error:
-        from kurma_core.daemon.failures import error_json, internal
+        from kurma_core.api.errors import error_to_json
+        from kurma_core.daemon.failures import internal
 
-        report(error_json(error if isinstance(error, KurmaError) else internal(error)))
+        report(error_to_json(error if isinstance(error, KurmaError) else internal(error)))
         raise
     finally:
         if left:

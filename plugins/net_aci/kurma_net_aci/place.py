@@ -29,6 +29,8 @@ _JOINED = {
     "attachment": Attachment,
     "added": bool,
 }
+#: Shape of the record.
+_IMAGE = {"image": str}
 
 
 @frozen
@@ -132,7 +134,7 @@ class Place:
         try:
             with open(os.path.join(self.path, _SETUP), encoding="utf-8") as file:
                 value: Mapping[str, Json] = loads(file.read(), own=True)
-            fit(value, {"image": str}, "the record")
+            fit(value, _IMAGE, "the record")
         except (FileNotFoundError, ValueError):
             return None
         return value

@@ -29,6 +29,8 @@ SCRIPTS = ("setup", "add", "del")
 #: Characters of an image's ID that name its root.
 _NAME = 40
 _NEW = ".new"
+#: Shape of the record.
+_ROOT_RECORD = {"image": str, "environment": {str: str}, "aci": str}
 
 
 def script_path(script: str) -> str:
@@ -64,7 +66,7 @@ def find(place: Place, image: str) -> Root | None:
     try:
         with open(os.path.join(directory, "image.json"), encoding="utf-8") as file:
             value = loads(file.read(), own=True)
-        fit(value, {"image": str, "environment": {str: str}, "aci": str}, "the record")
+        fit(value, _ROOT_RECORD, "the record")
         return Root(value["image"], os.path.join(directory, "rootfs"), value["environment"], value["aci"])
     except (FileNotFoundError, ValueError):
         return None

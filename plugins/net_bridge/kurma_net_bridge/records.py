@@ -35,6 +35,8 @@ _RECORD = {
 }
 _TEMPORARY = ".tmp"
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+#: Shape of the record.
+_VERSIONED = {"version": COUNT}
 
 
 @frozen
@@ -289,7 +291,7 @@ def _read(path: str, shape: Json) -> Mapping[str, Json]:
     try:
         with open(path, encoding="utf-8") as file:
             value: Mapping[str, Json] = loads(file.read(), own=True)
-        fit(value, {"version": COUNT}, "the record")
+        fit(value, _VERSIONED, "the record")
         if value["version"] > VERSION:
             raise FormatVersionError(f"{path} has version {value['version']}, this plugin knows {VERSION}")
         fit(value, shape, "the record")

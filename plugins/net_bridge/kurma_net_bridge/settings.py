@@ -66,13 +66,13 @@ class _Subnets(Shape):
     plain = False
     expected = "a list of subnets, such as [10.90.0.0/24]"
 
-    def read(self, value: Json, path: str, unknown: Any) -> tuple[Subnet, ...]:
+    def read(self, value: Json, path: str) -> tuple[Subnet, ...]:
         found: dict[int, Subnet] = {}
         if not isinstance(value, list | tuple) or not value:
             raise self._wrong(value, path)
         for index, each in enumerate(value):
             at = f"{path}[{index}]"
-            subnet = Subnet(*_CIDR.read(each, at, unknown))
+            subnet = Subnet(*_CIDR.read(each, at))
             longest = _LONGEST[subnet.family]
             if subnet.length > longest:
                 raise SchemaError(at, f"a prefix of at most {longest} bits (room for pods)", describe(each))
@@ -167,7 +167,8 @@ def parse_settings(config: Mapping[str, Json]) -> Settings:
         raise _wrong(name, f"{path}.{key}: unknown key", hint)
 
     try:
-        settings = Settings.from_json(dict(config), "$", unknown)
+        shape(Settings).find_unknown(dict(config), "$", unknown)
+        settings = Settings.from_json(dict(config), "$")
         settings.check()
     except SchemaError as error:
         raise _wrong(name, f"{error.path}: expected {error.expected}, found {error.found}") from None

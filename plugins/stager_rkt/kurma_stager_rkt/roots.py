@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 STORAGES = ("", "overlay", "copy")
 #: What a kernel says that has no overlay for these directories.
 _NO_OVERLAY = (errno.EINVAL, errno.ENODEV, errno.EOPNOTSUPP, errno.EPERM, errno.E2BIG)
+_LAYERS = [str]
 
 
 class _Layer:
@@ -89,7 +90,7 @@ def _show_app_again(place: str, app: str, target: str) -> None:
     side = _side(place, app)
     with open(f"{place}/appsinfo/{app}/{LAYERS}", "rb") as stream:
         layers = loads(stream.read(), own=True)
-    fit(layers, [str], "the layers")
+    fit(layers, _LAYERS, "the layers")
     if os.path.isdir(f"{side}/upper/{app}"):
         _mount(target, layers, f"{side}/upper/{app}", f"{side}/work/{app}")
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from kurma_core.client.wire import Connection
+from kurma_core.client.remote.http import Connection
 from kurma_core.daemon.process.idle import TRIM_AFTER
 from kurma_core.errors import KurmaError
 from tests.integration.daemon.soak_caller import Caller

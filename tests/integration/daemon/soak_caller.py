@@ -3,7 +3,6 @@
 import contextlib
 import time
 
-from kurma_core.client import values
 from kurma_core.errors import DaemonGoneError, PodExistsError, PodNotFoundError, PodStateError
 from tests.kit.client import open_client
 from tests.kit.house import text_of
@@ -77,9 +76,8 @@ class Caller:
                 return self.start(self.pod(request.name).uuid).uuid
             except PodNotFoundError:
                 with contextlib.suppress(PodExistsError):  # somebody of before has it yet, half made
-                    body = self.client._request(request)
                     try:
-                        return values.pod(self.client._ask("POST", ("pods",), {"start": True}, body)).uuid
+                        return self.client.run_detached(request).uuid
                     except DaemonGoneError:
                         self.lost()
 
@@ -94,7 +92,7 @@ class Caller:
             record = self.pod(uuid)
             if is_to_start(record, since):
                 try:
-                    return values.pod(self.client._ask("POST", ("pods", uuid, "start")))
+                    return self.client.launch(uuid)
                 except (DaemonGoneError, PodStateError):
                     self.lost()
             elif record.state not in ("preparing", "starting"):

@@ -11,6 +11,7 @@ import subprocess
 import time
 import uuid as uuids
 
+from kurma_core.api.pods import EnterRequest
 from kurma_core.errors import KurmaError, PodNotFoundError, PodStateError
 from kurma_core.models.network import NetworkRequest
 from kurma_core.models.stdio import Stdio
@@ -194,11 +195,9 @@ class Entered(Life):
             code = self.random.randint(0, 100)
             fd = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
             try:
-                command = ("/bin/sh", "-c", f"exit {code}")
+                request = EnterRequest(exec=("/bin/sh", "-c", f"exit {code}"))
                 got = self.caller.ask(
-                    lambda client, command=command, fd=fd: client.enter(
-                        self.uuid, None, command, Stdio(fd, fd, fd)
-                    )
+                    lambda client, request=request, fd=fd: client.enter(self.uuid, request, Stdio(fd, fd, fd))
                 )
             finally:
                 os.close(fd)

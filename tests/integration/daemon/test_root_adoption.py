@@ -13,7 +13,7 @@ import time
 import pytest
 
 import kurma_core
-from kurma_core.client.wire import Connection
+from kurma_core.client.remote.http import Connection
 from kurma_core.errors import PodNotFoundError
 from kurma_core.linux import process
 from kurma_core.version import VERSION
@@ -145,7 +145,7 @@ def test_who_ends_an_adopted_pod_by_force_need_not_wait_for_init(make_house, mon
     house = make_house()
     run = house.launch("echo up; sleep 1000")
     run.kill()
-    pod = house.client._pods.adopt(run.uuid)
+    pod = house.client.here.pods.adopt(run.uuid)
     monkeypatch.setattr(process, "wait_reaped", lambda *given: pytest.fail("it was waited for"))
     monkeypatch.setattr(process, "exit_status", lambda pidfd: None)  # init has not come to it
     pod.stop(force=True)
@@ -173,7 +173,7 @@ def test_ephemeral_pods_that_nobody_has_removed(kurmad, make_house, daemon):
     house = make_house()
     if daemon == "is there":
         kurmad(house=house)
-    removes = "kurma_core.client.local:LocalClient._remove_ended"
+    removes = "kurma_core.client.local.pods:LocalPods._remove_ended"
     run = house.launch("exit 3", ephemeral=True, wait=None, faults=[["entering", removes]])
     assert run.wait() == -signal.SIGKILL
     if daemon == "comes":

@@ -244,7 +244,7 @@ def test_root_says_so_and_any_user_of_a_namespace(kurmad, granting):
         kurma = Inside(house, pod.uuid)
         until(lambda: kurma("list")[0] == 0, "the API")
         first = house.client.pod(pod.uuid)
-        user = 1000 + read_document(house.client._services.store.directory(pod.uuid)).ids.first
+        user = 1000 + read_document(house.client.here.services.store.directory(pod.uuid)).ids.first
         assert [one.outcome for one in first.isolators if one.name == API] == ["enforced"]
         # A clean end takes the socket along, and the next daemon brings it back.
         assert daemon.end() == 0

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from kurma_core.client.wire import Connection
+from kurma_core.client.remote.http import Connection
 from tests.integration.daemon.soak_remains import Remains
 from tests.integration.daemon.test_root_adoption import started
 from tests.integration.daemon.test_root_metrics import Unix, get

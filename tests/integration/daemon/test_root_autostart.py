@@ -14,7 +14,7 @@ import pytest
 from kurma_core.client import starting
 from kurma_core.errors import HostError, KurmaError, PrivilegeError, UsageError
 from kurma_core.linux.lockfile import locked
-from tests.kit.client import is_remote, open_client
+from tests.kit.client import open_client
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
@@ -27,8 +27,8 @@ from kurma_core.api.pods import PodRequest
 config, state, template = sys.argv[1:]
 with connect(Settings(config, state), start=True) as client:
     record = client.prepare(PodRequest(PodTemplate.parse(json.loads(template))))
-    record = client._ask("POST", ("pods", record.uuid, "start"))
-    print(record["uuid"], record["owner"], record["state"])
+    record = client.launch(record.uuid)
+    print(record.uuid, record.owner, record.state)
 """
 
 
@@ -95,7 +95,7 @@ def test_the_daemon_has_nothing_of_its_caller(starter, tmp_path, monkeypatch):
     ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with starter.connect() as client:
-            assert is_remote(client)
+            assert client.remote
             assert client.pods() is not None
     finally:
         signal.signal(signal.SIGHUP, ignored)
@@ -152,10 +152,10 @@ def test_what_keeps_it_from_starting_is_the_callers_error(starter, monkeypatch):
 def test_it_ends_when_it_has_had_nothing_to_do(starter, kurmad):
     daemon = kurmad("--idle-timeout", "0.5", house=starter.house)
     with starter.house.connect() as client:
-        assert is_remote(client)
+        assert client.remote
         time.sleep(1)  # somebody is connected
         record = client.prepare(starter.house.request("trap 'exit 3' TERM; echo up; while :; do sleep 0.1; done"))
-        client._ask("POST", ("pods", record.uuid, "start"))
+        client.launch(record.uuid)
         until(lambda: "up" in starter.house.log(client.pod(record.uuid)), "the trap")
     time.sleep(1)  # it owns a pod
     assert daemon.process.poll() is None
@@ -199,7 +199,7 @@ def test_who_comes_in_the_last_moment_and_what_goes(starter, kurmad, what):
     if what == "removed":
         until(lambda: "was removed: kurmad listens there anew" in daemon.log.read_text(), "its listening anew")
         with starter.house.connect() as client:
-            assert is_remote(client)
+            assert client.remote
         assert daemon.end() == 0
     else:
         assert daemon.process.wait(10) == 125
@@ -217,7 +217,7 @@ def test_nobody_meets_a_daemon_that_ends(starter, monkeypatch):
     deadline = time.monotonic() + 5
     for number in range(1000):
         with starter.connect() as client:
-            client._ask("GET", ("version",))
+            client.version()
             seen.update(starter.daemons())
         time.sleep((number % 20) / 1000)
         # Where much else is going on, a daemon takes a second to start.

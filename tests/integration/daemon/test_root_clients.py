@@ -16,7 +16,7 @@ import pytest
 
 from kurma_core.errors import DecryptionError, HostError, StoreError
 from plugins.fetch_docker.tests.docker_parts import BLOB, serve
-from tests.kit.client import is_remote, open_client
+from tests.kit.client import open_client
 from tests.kit.command import KURMA
 from tests.kit.host import small_file_system
 from tests.kit.images import busybox_root, shell
@@ -100,7 +100,7 @@ def secret(kurmad, tmp_path):
         "app": shell("true"),
     }
     path = f"{tmp_path}/secret.aci"
-    daemon.house.client.images.files.build(root, manifest, path, passphrase=SECRET)
+    daemon.house.client.here.images.files.build(root, manifest, path, passphrase=SECRET)
     return daemon, path
 
 
@@ -114,7 +114,7 @@ def test_passphrases_are_asked_of_the_caller(secret):
     daemon, path = secret
     given = Given(b"wrong", SECRET)
     with by(daemon, given) as client:
-        assert is_remote(client)
+        assert client.remote
         record = client.image_fetch(path)
         assert given.asked == [("secret.aci", False), ("secret.aci", True)]
         assert record.provenance[-1].encrypted
@@ -188,7 +188,7 @@ def test_a_daemon_that_is_killed_meanwhile_is_told_of(kurmad, server):
     server.pages[BLOB].delay = 0.0
     # What came by then is gone on with by who comes next, in process.
     with daemon.house.connect() as client:
-        assert not is_remote(client)
+        assert not client.remote
         client.image_rm(client.image_fetch(locator).id)
 
 
@@ -340,7 +340,7 @@ def test_a_pod_is_run_by_way_of_the_daemon_without_what_runs_it(kurmad):
     )
     assert done.stdout == "hello\n"
     found = set(done.stderr.split("MODULES ")[1].split())
-    assert "kurma_core.client.foreground" in found
+    assert "kurma_core.client.remote.streams" in found
     heavy = {"json", "re", "enum", "functools", "collections", "contextlib", "typing", "signal", "threading"}
     heavy |= {"_ctypes", "struct", "socket", "subprocess", "logging", "yaml", "pluggy", "kurma_core.hookspecs"}
     heavy |= {"kurma_core.pods.logs", "kurma_core.pods.manager", "kurma_core.registry", "kurma_core.images"}

@@ -11,7 +11,6 @@ import threading
 import pytest
 
 from kurma_core.errors import HostError
-from tests.kit.client import is_remote
 from tests.kit.command import KURMA
 from tests.kit.waiting import until
 
@@ -27,11 +26,11 @@ def last_behind_start(daemon):
     client = daemon.house.client
 
     def told():
-        starts = client.events(0, subjects=["daemon"], kinds=["started"])
+        starts = client.events(0, subject=["daemon"], kind=["started"])
         return any(event.detail["pid"] == daemon.process.pid for event in starts)
 
     until(told, "the daemon's word of its start")
-    return client.journal.last()
+    return client.here.journal.last()
 
 
 def test_the_life_of_a_pod_is_told_with_and_without_a_daemon(kurmad, ask):
@@ -41,10 +40,10 @@ def test_the_life_of_a_pod_is_told_with_and_without_a_daemon(kurmad, ask):
     record, _ = house.run("exit 3")  # in the foreground of this process
     ours = client.prepare(house.request("sleep 1000"))
     house.client.pod(ours.uuid)
-    client._ask("POST", ("pods", ours.uuid, "start"))
+    client.launch(ours.uuid)
     client.stop(ours.uuid)
     client.rm(ours.uuid)
-    assert is_remote(client)
+    assert client.remote
     told = list(client.events(since))
     assert told == list(house.client.events(since))
     assert of(told, record.uuid) == ["prepared", "starting", "running", "stopped"]
@@ -53,8 +52,8 @@ def test_the_life_of_a_pod_is_told_with_and_without_a_daemon(kurmad, ask):
     assert of(told, ours.uuid) == ["prepared", "starting", "running", "stopping", "stopped", "removed"]
     assert [event.seq for event in told] == list(range(told[0].seq, told[0].seq + len(told)))
     assert {event.id for event in client.events(since, pod=ours.uuid[:8])} == {ours.uuid}
-    assert [event.kind for event in client.events(since, pod=record.name, kinds=["stopped"])] == ["stopped"]
-    assert list(client.events(since, subjects=["image"])) == []
+    assert [event.kind for event in client.events(since, pod=record.name, kind=["stopped"])] == ["stopped"]
+    assert list(client.events(since, subject=["image"])) == []
     assert list(client.events()) == []
 
 
@@ -63,7 +62,7 @@ def test_numbers_go_on_over_restarts_of_the_daemon_and_ends_meanwhile_are_told(k
     house = daemon.house
     client = ask(daemon)
     record = client.prepare(house.request("while [ ! -e /tmp/end ]; do sleep 0.05; done; exit 7"))
-    client._ask("POST", ("pods", record.uuid, "start"))
+    client.launch(record.uuid)
     since = last_behind_start(daemon)
     daemon.end(signal.SIGKILL)
     house.enter(record.uuid, "touch", "/tmp/end")
@@ -76,14 +75,14 @@ def test_numbers_go_on_over_restarts_of_the_daemon_and_ends_meanwhile_are_told(k
     daemons = [event for event in client.events(since) if event.subject == "daemon"]
     assert [(event.kind, event.detail["pid"]) for event in daemons] == [("started", another.process.pid)]
     assert another.end() == 0
-    assert [event.kind for event in house.client.events(since, subjects=["daemon"])] == ["started", "ended"]
+    assert [event.kind for event in house.client.events(since, subject=["daemon"])] == ["started", "ended"]
 
 
 def test_a_pod_that_is_adopted_says_so(kurmad, ask):
     daemon = kurmad()
     record = ask(daemon).prepare(daemon.house.request("sleep 1000"))
-    ask(daemon)._ask("POST", ("pods", record.uuid, "start"))
-    since = daemon.house.client.journal.last()
+    ask(daemon).launch(record.uuid)
+    since = daemon.house.client.here.journal.last()
     daemon.end(signal.SIGKILL)
     again = kurmad(house=daemon.house)
     until(lambda: "adopted" in of(ask(again).events(since), record.uuid))
@@ -105,7 +104,7 @@ def test_many_follow_and_hear_at_once_and_are_let_go(kurmad, ask):
     before = watching(daemon)  # by itself: by then that is all
 
     def collect(into):
-        for event in ask(daemon).events(since, follow=True, kinds=["removed"]):
+        for event in ask(daemon).events(since, follow=True, kind=["removed"]):
             into.append(event)
 
     def follow(into):
@@ -133,7 +132,7 @@ def test_server_sent_events_go_on_from_the_last_one(kurmad, ask):
     last_behind_start(daemon)
     before = watching(daemon)
     record = house.client.prepare(house.request("true"))
-    last = house.client.journal.last()
+    last = house.client.here.journal.last()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(10)
         connection.connect(daemon.socket)
@@ -178,7 +177,7 @@ def test_the_command_prints_them(kurmad, by):
 def test_the_journal_is_not_what_a_pod_fails_of(make_house):
     """Something else lies in its place."""
     house = make_house()
-    place = house.client.journal.directory
+    place = house.client.here.journal.directory
     os.rename(place, f"{place}.aside") if os.path.exists(place) else None
     try:
         with open(place, "w"):

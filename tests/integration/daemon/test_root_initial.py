@@ -152,7 +152,7 @@ def test_what_fails_is_tried_again_and_told(kurmad, make_house, ask, tmp_path):
     sleeper(other, "other")
     until(lambda: ask(daemon).info()["daemon"]["prefetchImages"][0]["state"] == "present", "the image")
     assert ask(daemon).info()["daemon"]["prefetchImages"][0]["image"] == image_id(other)
-    assert image_id(other) in [one.id for one in house.client.images.list()]
+    assert image_id(other) in [one.id for one in house.client.here.images.list()]
     assert made(house) == {}
     hang_up(daemon, initial_pods=[str(image)])
     run(house, str(image))
@@ -191,7 +191,7 @@ def test_also_what_nobody_has_thought_of_is_tried_again(kurmad, make_house, busy
     house = make_house(state=str(state))
     configure(house)
     house.client.stager_build("default")
-    house.client.images.fetch(busybox_image)
+    house.client.here.images.fetch(busybox_image)
     daemon = kurmad(house=house)
     client = ask(daemon)
     uuid = started(daemon, "exit 0", annotations=[{"name": restarts.POLICY, "value": "always"}])

@@ -167,7 +167,7 @@ def test_a_start_that_takes_what_waits(before, kurmad, make_house, ask):
         # The other is wholly gone: who is killed while it frees a name leaves that to a later sweep.
         until(lambda: house.names() == {host.record.name}, "the other's going")
         request = house.request(_ENDS, net=_NET)
-        host.dies(fault, lambda client, request=request: client.run_on(request))
+        host.dies(fault, lambda client, request=request: client.run_detached(request))
         until(lambda uuid=uuid: uuid not in waiting(house), f"its going, {fault}")
         state = house.state_of(uuid) if uuid in house.uuids() else {"state": "undone"}
         states[fault] = state["state"]
@@ -217,7 +217,7 @@ def test_start(before, host):
 
 
 def start(daemon, uuid):
-    from kurma_core.client.wire import Connection
+    from kurma_core.client.remote.http import Connection
 
     connection = Connection.open(daemon.socket)
     try:

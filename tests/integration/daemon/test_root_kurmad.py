@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kurma_core.client.wire import Connection
+from kurma_core.client.remote.http import Connection
 from kurma_core.errors import ConfigError, HostError, PodNotFoundError
 from kurma_core.models.stdio import Stdio
-from tests.kit.client import is_remote, open_client
+from tests.kit.client import open_client
 
 pytestmark = pytest.mark.root
 
@@ -27,7 +27,7 @@ def null():
 def test_a_pod_in_the_foreground_belongs_to_the_daemon(kurmad, ask, null):
     daemon = kurmad()
     client, lines, seen = ask(daemon), [], []
-    assert is_remote(client)
+    assert client.remote
 
     def prepared(record):
         seen.append(record)
@@ -109,7 +109,7 @@ def test_a_configuration_that_has_become_wrong_keeps_nobody_from_the_daemon(kurm
         notes = []
         with open_client(str(file), note=notes.append, **settings) as client:
             with pytest.raises(ConfigError, match=r"unknown key|YAML|expected"):
-                client.plugins()
+                client.here.registry.listing(True)
             return [record.uuid for record in client.pods()], notes
 
     place, odd = f"state_dir: {house.state}\n", "rendrer: overlay\n"
@@ -140,4 +140,4 @@ def test_a_daemon_that_was_killed_is_followed_by_another(kurmad, ask):
     assert os.path.exists(daemon.socket)
     with pytest.raises(HostError, match="cannot reach the daemon"):
         ask(daemon)
-    assert is_remote(ask(kurmad(house=daemon.house)))
+    assert ask(kurmad(house=daemon.house)).remote

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.client.wire import Connection
+from kurma_core.client.remote.http import Connection
 from kurma_core.errors import KurmaError
-from tests.kit.client import is_remote, open_client
+from tests.kit.client import open_client
 from tests.kit.command import KURMA
 from tests.kit.waiting import until
 
@@ -94,7 +94,7 @@ def test_a_path_longer_than_the_kernel_takes(tmp_path, make_house):
     assert len(path) > 150
     until(lambda: answers(path), "the daemon")
     with open_client(make_house().config_file, str(deep)) as client:
-        assert is_remote(client)
+        assert client.remote
     process.terminate()
     assert process.wait(20) == 0
     assert not os.path.exists(path)
@@ -156,7 +156,7 @@ def test_a_state_directory_that_is_moved_ends_it(kurmad, ask):
     state = daemon.house.state
     with ask(daemon) as client:
         record = client.prepare(daemon.house.request("true", ephemeral=True))
-        client._ask("POST", ("pods", record.uuid, "start"))
+        client.launch(record.uuid)
         os.rename(state, f"{state}x")
         try:
             assert daemon.process.wait(20) == 125
@@ -210,8 +210,8 @@ def test_it_needs_no_standard_descriptors(make_house):
     assert [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in range(3)] == ["/dev/null"] * 3
     with house.connect() as client:
         record = client.prepare(house.request("echo hello"))
-        answer = client._ask("POST", ("pods", record.uuid, "start"))
-        assert answer["uuid"] == record.uuid
+        answer = client.launch(record.uuid)
+        assert answer.uuid == record.uuid
         assert client.wait(record.uuid).exit_code == 0
         assert [text.text for text in client.logs(record.uuid)] == [b"hello"]
     process.terminate()
@@ -242,7 +242,7 @@ def test_without_descriptors_callers_are_sent_away(kurmad, ask):
     pid = daemon.process.pid
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     client = ask(daemon)
-    client._ask("GET", ("version",))  # it is connected by then
+    client.version()  # it is connected by then
 
     def refused():
         """Who has looked whether it is up may be gone only by now, and leave room."""
@@ -255,10 +255,10 @@ def test_without_descriptors_callers_are_sent_away(kurmad, ask):
 
     try:
         assert b"as many open files as the host lets it have" in until(refused, "the refusal")
-        assert client._ask("GET", ("version",))
+        assert client.version()
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
-    assert ask(daemon)._ask("GET", ("version",))
+    assert ask(daemon).version()
     daemon.wait_said("a connection was refused: there are too many open files")
 
 
@@ -269,7 +269,7 @@ def test_nothing_wakes_a_daemon_that_has_nothing_to_do(kurmad, ask):
     client = ask(daemon)
     pods = [client.prepare(daemon.house.request("while :; do sleep 100; done")).uuid for _ in range(20)]
     for uuid in pods:
-        client._ask("POST", ("pods", uuid, "start"))
+        client.launch(uuid)
     other = daemon.house.launch("sleep 1000")
 
     def switches():
@@ -319,7 +319,7 @@ def test_what_the_daemon_takes_is_not_what_pods_begin_with(kurmad, ask):
 
     def told():
         record = client.prepare(daemon.house.request(script))
-        client._ask("POST", ("pods", record.uuid, "start"))
+        client.launch(record.uuid)
         client.wait(record.uuid)
         return b" ".join(text.text for text in client.logs(record.uuid)).decode().split()
 

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from kurma_core.client.wire import Connection
+from kurma_core.client.remote.http import Connection
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -110,7 +110,7 @@ def test_it_is_told_what_becomes_of_the_daemon(serve, manager, tmp_path):
 
     with house.connect() as client:
         record = client.prepare(house.request("sleep 1000"))
-        client._ask("POST", ("pods", record.uuid, "start"))
+        client.launch(record.uuid)
         assert manager.hear() == {"STATUS": "1 pod"}
         client.stop(record.uuid, force=True)
         assert manager.hear() == {"STATUS": "0 pods"}

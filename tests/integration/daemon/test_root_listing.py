@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from kurma_core.client.wire import Connection
+from kurma_core.client.remote.http import Connection
 from kurma_core.daemon.pods.listing import RECORDS, Listing
 from kurma_core.pods import proof
 from kurma_core.pods.daemon_interface import DaemonInterface

@@ -86,9 +86,9 @@ def _lives(house, client, number):
     request = house.request("echo here; exit 3", name=f"memory-{number}")
     if number % 2:
         uuid = client.prepare(request).uuid
-        client._ask("POST", ("pods", uuid, "start"))
+        client.launch(uuid)
     else:
-        uuid = client._ask("POST", ("pods",), {"start": True}, client._request(request))["uuid"]
+        uuid = client.run_detached(request).uuid
     assert client.wait(uuid).exit_code == 3
     assert text_of(client.logs(uuid)) == "here\n"
     client.rm(uuid)

@@ -15,7 +15,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 
-from kurma_core.client.wire import Connection
+from kurma_core.client.remote.http import Connection
 from kurma_core.testing.graphs import examples
 from tests.kit.waiting import until
 
@@ -40,7 +40,7 @@ def test_figures_of_pods_and_of_the_daemon(kurmad, ask):
     daemon = kurmad()
     client = ask(daemon)
     record = client.prepare(daemon.house.request("x=$(head -c 16000000 /dev/zero | tr '\\0' a); sleep 1000"))
-    client._ask("POST", ("pods", record.uuid, "start"))
+    client.launch(record.uuid)
     own = (("name", record.name), ("pod", record.uuid))
     until(lambda: figures(daemon)["kurma_pod_memory_bytes", own] > 8_000_000)
     found = figures(daemon)

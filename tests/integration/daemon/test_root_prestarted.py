@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.client.wire import Connection
+from kurma_core.client.remote.http import Connection
 from kurma_core.daemon.pods.prestarted import PrestartedPods
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.linux.cgroups import CgroupTree
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.root
 def waiting(house):
     """By UUID, the processes of those that wait."""
     found = {}
-    for uuid, directory in house.client._services.store.reserved().items():
+    for uuid, directory in house.client.here.services.store.reserved().items():
         try:
             if "stagerImage" in directory.read_state():
                 found[uuid] = CgroupTree(f"kurma/{uuid}").pids()
@@ -73,7 +73,7 @@ def begin(daemon, apps="exec sleep 1000", **options):
 
 
 def stager_of(house, pod):
-    return house.client._services.store.directory(pod["uuid"]).read_state()["stager"]["pid"]
+    return house.client.here.services.store.directory(pod["uuid"]).read_state()["stager"]["pid"]
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_pods_take_those_that_wait_and_others_take_their_places(filled, ask):
     assert (record.exit_code, [line.text for line in lines]) == (4, [b"here"])
     assert record.uuid not in full(house)
     there = full(house)
-    on = ask(daemon).run_on(house.request("sleep 1000"))
+    on = ask(daemon).run_detached(house.request("sleep 1000"))
     assert (on.state, on.uuid in there) == ("running", True)
     ask(daemon).stop(on.uuid, force=True)
     ask(daemon).stop(pod["uuid"], force=True)
@@ -287,14 +287,14 @@ def test_those_of_another_image_go(make_house, monkeypatch):
     """The first pod after the change starts by the new image all the same."""
     house = make_house({"stop_timeout": 3})
     client = house.client
-    prestarted = PrestartedPods(DaemonInterface(client.manager))
+    prestarted = PrestartedPods(DaemonInterface(client.here.pods))
     prestarted.start()
     null = os.open("/dev/null", os.O_RDWR)
 
     def run():
         with prestarted.begin(house.request("exec sleep 1000")) as begun:
-            pod = client.manager.start(begun.record.uuid, Stdio(null, null, null), prestarted=begun.prestarted)
-        state = client.services.store.directory(pod.uuid).read_state()
+            pod = client.here.pods.start(begun.record.uuid, Stdio(null, null, null), prestarted=begun.prestarted)
+        state = client.here.services.store.directory(pod.uuid).read_state()
         pod.stop(force=True)
         pod.finish()
         pod.close()
@@ -303,8 +303,8 @@ def test_those_of_another_image_go(make_house, monkeypatch):
     try:
         run()
         there = full(house)
-        real, new = client.services.stagers.image, "sha512-" + "1" * 128
-        monkeypatch.setattr(client.services.stagers, "image", lambda *a, **o: replace(real(*a, **o), id=new))
+        real, new = client.here.services.stagers.image, "sha512-" + "1" * 128
+        monkeypatch.setattr(client.here.services.stagers, "image", lambda *a, **o: replace(real(*a, **o), id=new))
         uuid, stager = run()
         assert stager["image"] == new
         assert stager["pid"] not in [pid for pids in there.values() for pid in pids]
@@ -345,7 +345,7 @@ def test_a_pod_is_as_isolated_as_any_other(filled, kurmad, make_house):
         there = waiting(daemon.house)
         pod = begin(daemon, _LOOK + "exec sleep 1000")
         assert (pod["uuid"] in there) == (not ordinary)
-        log = Path(daemon.house.client.services.store.directory(pod["uuid"]).file("pod/logs/main.log"))
+        log = Path(daemon.house.client.here.services.store.directory(pod["uuid"]).file("pod/logs/main.log"))
         until(lambda log=log: log.exists() and "F over" in log.read_text(), "its output")
         lines = [line.split(" ", 3)[3] for line in log.read_text().splitlines()]
         kinds = ("mnt", "uts", "ipc", "pid", "net")

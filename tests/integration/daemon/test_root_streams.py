@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.client.frames import ERROR, INPUT, LOG, MESSAGE, OUTPUT, FrameReader, frame
+from kurma_core.api.frames import ERROR, INPUT, LOG, MESSAGE, OUTPUT, FrameReader, frame
 from kurma_core.errors import HostError, Interrupted
 from kurma_core.models.stdio import Stdio
 from tests.integration.daemon.test_root_events import watching

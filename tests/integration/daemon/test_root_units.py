@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.client.wire import Connection
-from tests.kit.client import is_remote
+from kurma_core.client.remote.http import Connection
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -89,8 +88,8 @@ def test_activated_by_systemd_itself(make_house):
         until(lambda: Connection.open(path, required=False), "the daemon").close()
         before = time.monotonic()
         with house.connect() as client:
-            assert is_remote(client)
-            assert client._ask("GET", ("version",))
+            assert client.remote
+            assert client.version()
         assert time.monotonic() - before < 10
         assert Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")[2] == "kurma_core.cli.main"
     finally:

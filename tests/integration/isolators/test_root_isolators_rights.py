@@ -66,7 +66,7 @@ def image(tmp_path_factory):
 @pytest.fixture
 def home(make_house, image):
     house = make_house({"stop_timeout": 3}, image=image_id(image))
-    house.client.images.fetch(image)
+    house.client.here.images.fetch(image)
     return house
 
 
@@ -102,7 +102,7 @@ def test_an_image_from_a_registry_has_fewer_by_default(home, tmp_path):
     root = busybox_root(str(tmp_path / "root"))
     told = [{"name": "appc.io/docker/imageid", "value": "sha256:0"}]
     path = archive(root, str(tmp_path / "d.aci"), "example.com/docker", app=shell("true"), annotations=told)
-    home.client.images.fetch(path)
+    home.client.here.images.fetch(path)
     script = f"{STATUS}; echo up; exec sleep 1000"
     app = {"image": image_id(path), "app": shell(script)}
     with home.running({"first": app}) as pod:

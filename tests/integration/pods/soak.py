@@ -94,9 +94,10 @@ def whole_life(house, net):
     with house.connect() as client:
         null = os.open("/dev/null", os.O_RDWR)
         try:
+            from kurma_core.api.pods import EnterRequest
             from kurma_core.models.stdio import Stdio
 
-            assert client.enter(run.uuid, None, ("/bin/true",), Stdio(null, null, null)) == 0
+            assert client.enter(run.uuid, EnterRequest(exec=("/bin/true",)), Stdio(null, null, null)) == 0
         finally:
             os.close(null)
         record = client.stop(run.uuid)

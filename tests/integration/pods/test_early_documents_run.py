@@ -106,7 +106,7 @@ def kurma(house, images, tmp_path):
 
     :param path: a directory with plugins of the test's own."""
     for path, _ in vars(images).values():
-        house.client.images.fetch(path)
+        house.client.here.images.fetch(path)
 
     def begin(*words, pod=None, path=None):
         if pod is not None:
@@ -171,7 +171,7 @@ def test_early_pod_runs_as_it_says(kurma, images, house, tmp_path, renderer):
         {"name": "resource/memory", "value": {"limit": "2Gi"}},
         {"name": "os/linux/cpu-shares", "value": 20},
     ]
-    assert app["image"]["id"] == house.client.images.get(images.worker[1]).id
+    assert app["image"]["id"] == house.client.here.images.get(images.worker[1]).id
     assert record.manifest["isolators"] == [{"name": "resource/memory", "value": {"limit": "4Gi"}}]
     assert record.manifest["annotations"] == [{"name": "ip-address", "value": "10.1.2.3"}]
     assert "kurma.io/" not in json.dumps(record.manifest)
@@ -319,7 +319,7 @@ def test_early_images_and_pods_are_printed_in_the_late_form(kurma, images, house
     (tmp_path / "early.json").write_text(json.dumps(pod_of(images, "worker", uuid=UUID, volumes=volumes)))
     late = json.loads(kurma("pod", "convert", str(tmp_path / "early.json")).stdout)
     (app,) = late["apps"]
-    assert app["image"]["id"] == house.client.images.get(early_id).id
+    assert app["image"]["id"] == house.client.here.images.get(early_id).id
     assert app["mounts"] == [{"volume": "spare", "path": "/work"}]
     prepared = kurma("prepare", "--net", "none", pod=late)
     assert prepared.stdout.strip() == UUID.lower(), prepared.stderr

@@ -75,7 +75,7 @@ def noted(session_state, tmp_path_factory):
     )
     text = subprocess.run(["tar", "-xOf", path, "manifest"], check=True, capture_output=True).stdout
     with open_client(f"{session_state}/../kurma.json", session_state) as client:
-        return client.images.fetch(path).id, text.decode()
+        return client.here.images.fetch(path).id, text.decode()
 
 
 def noted_app(noted):
@@ -99,7 +99,7 @@ def test_everything_by_wget(house, noted, who):
     """From any network, as root and as a plain user, and in a user namespace."""
     user, options = who.get("user"), {key: value for key, value in who.items() if key != "user"}
     with house.running({"main": noted_app(noted)}, annotations=NOTES, **options) as pod:
-        manifest = read_document(house.client._services.store.directory(pod.uuid)).manifest.to_json()
+        manifest = read_document(house.client.here.services.store.directory(pod.uuid)).manifest.to_json()
         app = [
             {"name": "homepage", "value": "http://a/"},
             {"name": "example.com/b", "value": "of the app"},
@@ -137,7 +137,7 @@ def test_everything_by_wget(house, noted, who):
 def test_an_early_image_finds_its_own_documents(house, tmp_path):
     app = early.app_manifest("example.com/early", "sleep 1000", annotations={"note": "of the image"})
     path, early_id = early.archive(tmp_path / "early.aci", busybox_root(str(tmp_path / "root")), app)
-    image = house.client.images.fetch(path)
+    image = house.client.here.images.fetch(path)
     with house.running({"main": {"app": shell("sleep 1000"), "image": {"id": image.id}}}) as pod:
         assert ask(house, pod, "old apps/main/image/manifest") == json.dumps(app)
         assert ask(house, pod, "old apps/main/image/id") == early_id
@@ -401,15 +401,15 @@ class TestLife:
         run.kill()
         assert ask(house, pod, "get pod/uuid; wget $AC_METADATA_URL 2>&1").count("Connection refused") == 1
         assert not connects(listening(house, pod)) or net == "none"
-        directory = house.client._services.store.directory(pod.uuid)
-        metadata.take_up(house.client._services, directory, read_document(directory))
+        directory = house.client.here.services.store.directory(pod.uuid)
+        metadata.take_up(house.client.here.services, directory, read_document(directory))
         try:
             assert ask(house, pod, script) == before
             assert url_of(house, pod) == url
             if net == "none":
                 assert ask(house, pod, "old container/uid") == pod.uuid
         finally:
-            house.client._services.forget_metadata(pod.uuid)
+            house.client.here.services.forget_metadata(pod.uuid)
         assert ask(house, pod, "get pod/uuid") == " (1)"
         house.client.stop(pod.uuid, force=True)
 
@@ -418,10 +418,10 @@ class TestLife:
         run = house.launch("sleep 1000")
         pod = house.client.pod(run.uuid)
         run.kill()
-        directory = house.client._services.store.directory(pod.uuid)
+        directory = house.client.here.services.store.directory(pod.uuid)
         os.unlink(house.path(pod, "metadata/key"))
         with pytest.raises(HostError, match="is lost") as caught:
-            metadata.take_up(house.client._services, directory, read_document(directory))
+            metadata.take_up(house.client.here.services, directory, read_document(directory))
         assert caught.value.hint == f"kurma restart {pod.uuid[:8]}"
         house.client.stop(pod.uuid, force=True)
 
@@ -430,9 +430,9 @@ class TestLife:
         run = house.launch("sleep 1000", net="host")
         pod = house.client.pod(run.uuid)
         run.kill()
-        directory = house.client._services.store.directory(pod.uuid)
+        directory = house.client.here.services.store.directory(pod.uuid)
         with socket.create_server(listening(house, pod)), pytest.raises(HostError, match="in use"):
-            metadata.take_up(house.client._services, directory, read_document(directory))
+            metadata.take_up(house.client.here.services, directory, read_document(directory))
         house.client.stop(pod.uuid, force=True)
 
     def test_a_kernel_without_such_programs(self, house, monkeypatch):

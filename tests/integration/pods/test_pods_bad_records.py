@@ -91,7 +91,7 @@ def remove(house, pod):
         if "no network plugin " not in error.message:
             raise
         shutil.rmtree(house.path(pod))
-        house.client._services.joined.forget(pod)
+        house.client.here.services.joined.forget(pod)
         CgroupTree(f"kurma/{pod}").remove()
 
 

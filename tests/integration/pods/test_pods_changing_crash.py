@@ -289,7 +289,7 @@ def test_call_ins_that_do_not_do_their_part(foreign, script, said):
     """What they print is untrusted, and their time is bounded; what was bound for the app is taken away."""
     house = foreign(SERVE, {"app-add": script, "app-rm": "echo $1 >> /pod/removed"}, **DECLARED)
     with house.running() as pod:
-        driver = house.client._services.stagers.get("shell")
+        driver = house.client.here.services.stagers.get("shell")
         if "did not" in said:
             # As short as a busy machine lets `app-rm` keep it.
             driver.times = type(driver.times)(change=2, document=30 if "answer" in said else 2)
@@ -340,7 +340,7 @@ def test_images_of_an_added_app_are_kept(house, pod, busybox_image, tmp_path):
     from tests.kit.images import archive, busybox_root
 
     other = archive(busybox_root(str(tmp_path / "r"), {"own": "x"}), str(tmp_path / "o.aci"), "example.com/own")
-    image = house.client.images.fetch(other).id
+    image = house.client.here.images.fetch(other).id
     template = {"apps": [{"name": "one", "image": image, "app": shell(SLEEP)}]}
     house.client.app_add(pod.uuid, house.request(None, template=template))
     with pytest.raises(KurmaError, match=r"uses it|in use|is used"):

@@ -101,7 +101,7 @@ def test_a_link_in_the_place_of_the_systems_is_told_in_a_line(house, tmp_path, p
     root = busybox_root(f"{tmp_path}/root")
     os.symlink("/tmp", f"{root}/{place}")
     path = archive(root, f"{tmp_path}/links.aci", f"example.com/link-{place}", app=shell("true"))
-    image = house.client.images.fetch(path).id
+    image = house.client.here.images.fetch(path).id
     with pytest.raises(StagerError) as caught:
         house.run({"main": {"image": image}})
     assert str(caught.value).count("\n") == 0

@@ -35,7 +35,7 @@ def null():
 
 def of_pods(found, house):
     """Without the spawner, which puts volumes and layers into the roots of stagers."""
-    spawner = house.client._services.spawner._pid
+    spawner = house.client.here.services.spawner._pid
     assert spawner
     return [window for pid, window in found() if pid != spawner]
 
@@ -84,9 +84,9 @@ def test_what_is_executed_in_a_pod(house, tmp_path, users):
 @pytest.mark.full
 def test_what_is_executed_in_a_prestarted_pod(house, tmp_path):
     """A process of its own makes the first app's root there."""
-    pods = house.client._pods
+    pods = house.client.here.pods
     with entering.traced(tmp_path) as found:
-        prestarted = prestart(house.client._services, "default")
+        prestarted = prestart(house.client.here.services, "default")
         record = pods.prepare(house.request("echo first; exec sleep 1000"), prestarted=prestarted)
         with null() as none:
             pod = pods.start(record.uuid, Stdio(none, none, none), prestarted=prestarted)

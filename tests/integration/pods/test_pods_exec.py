@@ -77,7 +77,7 @@ def image(tmp_path_factory):
 
 @pytest.fixture
 def bad(house, image):
-    return house.client.images.fetch(image).id
+    return house.client.here.images.fetch(image).id
 
 
 @pytest.fixture

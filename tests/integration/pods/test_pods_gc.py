@@ -34,7 +34,7 @@ def test_a_sweep_beside_pods_that_are_prepared_and_run(make_house, tmp_path):
             for turn in range(11):
                 request = house.request({"main": {"image": path}}, renderer="copy" if turn % 2 else "overlay")
                 record = house.client.prepare(request)
-                house.client.images.get(image_id(path))
+                house.client.here.images.get(image_id(path))
                 if not turn % 10:
                     assert house.start(record.uuid)[0].exit_code == 0
                 house.client.rm(record.uuid)
@@ -53,14 +53,14 @@ def test_the_image_of_a_running_pods_stager_stays(make_house, tmp_path, busybox_
         "host_image_digests": {path: image_id(path)},
     }
     house = make_house({**stagers, "stop_timeout": 1}, state=state, image=image_id(busybox_image))
-    house.client.images.fetch(busybox_image)
+    house.client.here.images.fetch(busybox_image)
     with house.running("true"):
         make_house(state=state).client.image_gc(grace=0)
-        assert set(house.client.images.store.ids()) == {house.image, image_id(path)}
+        assert set(house.client.here.images.store.ids()) == {house.image, image_id(path)}
         with pytest.raises(ImageError, match="a pod uses it"):
             house.client.image_rm(image_id(path))
     house.client.image_gc(grace=0)
-    assert house.client.images.store.ids() == (house.image,), "the pod has ended, and may be started again"
+    assert house.client.here.images.store.ids() == (house.image,), "the pod has ended, and may be started again"
 
 
 @pytest.mark.parametrize("renderer", ["overlay", "copy"])
@@ -80,15 +80,17 @@ def test_a_dependency_that_stands_in_a_running_pod_stays_though_its_name_means_a
         app=shell("sleep 1000"),
         dependencies=[{"imageName": "example.com/base"}],
     )
-    house.client.images.fetch(old)
-    house.image = house.client.images.fetch(app).id
+    house.client.here.images.fetch(old)
+    house.image = house.client.here.images.fetch(app).id
     with house.running("sleep 1000", renderer=renderer):
         root = busybox_root(str(tmp_path / "newer"), {"newer": "yes"})
         new = archive(root, str(tmp_path / "new.aci"), "example.com/base")
-        house.client.images.fetch(new)
+        house.client.here.images.fetch(new)
         house.client.image_gc(grace=0)
-        assert image_id(old) in house.client.images.store.ids()
+        assert image_id(old) in house.client.here.images.store.ids()
         with pytest.raises(ImageError, match="a pod uses it"):
             house.client.image_rm(image_id(old))
     house.client.image_gc(grace=0)
-    assert image_id(old) not in house.client.images.store.ids(), "the pod has ended, and would get the newer one"
+    assert image_id(old) not in house.client.here.images.store.ids(), (
+        "the pod has ended, and would get the newer one"
+    )

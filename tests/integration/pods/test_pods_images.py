@@ -34,7 +34,7 @@ def graph(house, tmp_path):
         for path, target in links:
             os.symlink(target, f"{root}/{path}")
         made = archive(root, f"{tmp_path}/{name}.aci", f"example.com/graph-{name}", **manifest)
-        return house.client.images.fetch(made).id
+        return house.client.here.images.fetch(made).id
 
     base = fetch("base", {"etc/who": "base\n", "etc/hidden": "no\n"}, [("srv", "/etc")])
     libs = fetch("libs", {"lib.so": "lib\n", "etc/who": "libs\n"})
@@ -63,7 +63,7 @@ def graph(house, tmp_path):
 @pytest.mark.parametrize("renderer", ["overlay", "copy"])
 def test_apps_share_trees_and_change_none(house, graph, renderer):
     plain, whole = graph
-    images = house.client.images
+    images = house.client.here.images
     for _ in range(2):  # what the first one did, the second does not see
         record, output = house.run({"main": {"image": whole, "app": shell(_SEES)}}, renderer=renderer)
         assert (record.exit_code, output) == (0, "top\nlib\nlibs\ndata\n")

@@ -90,7 +90,7 @@ def process_of(record, word):
 
 @pytest.mark.parametrize(("pack", "hole"), [(by_kurma, False), (by_gnu_tar, True)])
 def test_everything_is_kept_up_to_the_app(house, tmp_path, pack, hole):
-    images = house.client.images
+    images = house.client.here.images
     root, packed, exported = (f"{tmp_path}/{name}" for name in ("root", "packed.aci", "exported.aci"))
     os.mkdir(root)
     trees.write_tree(EVERYTHING, root)

@@ -71,7 +71,7 @@ def running(house, script, stdin=None, **options):
     record = house.client.prepare(house.request(script, **options))
     null = os.open("/dev/null", os.O_RDWR)
     try:
-        pod = house.client._pods.start(record.uuid, Stdio(null if stdin is None else stdin, null, null))
+        pod = house.client.here.pods.start(record.uuid, Stdio(null if stdin is None else stdin, null, null))
     finally:
         os.close(null)
     try:

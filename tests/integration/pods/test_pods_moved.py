@@ -40,7 +40,7 @@ def own_house(make_house, tmp_path, busybox_image, busybox_id):
         pool = {"first": 3200000000, "count": 131072, "size": 65536}
         config = {**(networks or {}), "stop_timeout": 3, "userns_pool": pool}
         house = make_house(config, state=str(tmp_path / name), image=busybox_id)
-        house.client.images.fetch(busybox_image)
+        house.client.here.images.fetch(busybox_image)
         return house
 
     return make

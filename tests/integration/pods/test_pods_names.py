@@ -65,7 +65,7 @@ def make_town(make_house, resolvers):
 def the_town(make_house, resolvers, kind, config):
     networks = [network(kind, "one", 1), network(kind, "two", 2), network(kind, "quiet", 3, names=False)]
     house = make_house({"stop_timeout": 1, "container_networks": networks, **config})
-    house.image = house.client.images.fetch(resolvers).id
+    house.image = house.client.here.images.fetch(resolvers).id
     # Nobody listens there: what no hosts file knows is soon given up.
     dns = DnsRequest(("127.0.0.1",), options=("timeout:1", "attempts:1"))
     request = house.request
@@ -187,7 +187,7 @@ def test_names_can_be_turned_off(town):
 def test_what_an_app_and_an_image_have_there_stays(town, make_house, tmp_path):
     """An image's own lines stand first, then the pod's own name; what an app adds is its own, and all see pods
     come and go. Where the user says something of hosts, the image's lines are gone (H10)."""
-    own = town.client.images.fetch(
+    own = town.client.here.images.fetch(
         resolver_archive(str(tmp_path), {"etc/hosts": "192.0.2.9 own\n192.0.2.8 old # kurma"})
     )
     apps = {
@@ -227,7 +227,7 @@ def test_what_an_app_and_an_image_have_there_stays(town, make_house, tmp_path):
         assert "second" not in town.enter("first", "cat", "/etc/hosts", app="b")[1]
         code, text, _ = town.enter("first", "sed", "/# kurma$/d", "/etc/hosts", app="b")
         assert (code, text.splitlines()[-1]) == (0, "192.0.2.1 added")
-    town.client.images.remove(own.id)
+    town.client.here.images.remove(own.id)
 
 
 def sleeping():

@@ -211,7 +211,7 @@ def test_the_damaged_record_of_the_default_network(house):
         (found,) = house.client.network_check()
         assert (found.kind, found.network) == ("network", "default")
         assert found.why.startswith(f"cannot read {house.state}/networks/default.json")
-        assert {one.name: one.problem for one in house.client.networks.listing()}["default"] == found.why
+        assert {one.name: one.problem for one in house.client.here.networks.listing()}["default"] == found.why
         assert house.client.gc(grace=1000).lines == ()
         with pytest.raises(HostError) as caught:
             house.client.prepare(house.request("true", net="default"))
@@ -230,7 +230,7 @@ def test_another_state_directory_is_a_stranger(leaky, make_house, tmp_path, busy
     """Its pods, living and dead, are its own to look after, though they use the same places."""
     state = str(tmp_path / "other")
     other = make_house(NETWORKS, state=state, image=leaky.image)
-    other.client.images.fetch(busybox_image)
+    other.client.here.images.fetch(busybox_image)
     with other.running(net="leaky", userns="auto") as living:
         uuid = dead(other, "add:3")
         shutil.rmtree(other.path(uuid))
@@ -251,7 +251,7 @@ def test_another_state_directory_is_a_stranger(leaky, make_house, tmp_path, busy
 def test_a_port_that_a_pod_of_another_state_directory_has(house, make_house, tmp_path, busybox_image):
     """Nothing listens there, and the packet filter of one state directory knows nothing of the other's."""
     other = make_house({"stop_timeout": 3}, state=str(tmp_path / "other"), image=house.image)
-    other.client.images.fetch(busybox_image)
+    other.client.here.images.fetch(busybox_image)
     port = {"name": "web", "hostPort": 8046}
     app = {"main": {"app": shell("sleep 1000", ports=[{"name": "web", "port": 80, "protocol": "tcp"}])}}
     later = house.client.prepare(house.request(app, net="default", name="later", ports=[port]))

@@ -183,7 +183,7 @@ def test_what_an_image_is_made_of_is_judged_with_it(workshop, signers):
     granted = workshop.image("granted")
     below = workshop.image("below", name="example.net/below", signer="mallory")
     for path in (granted, below):
-        house.client.images.fetch(path)
+        house.client.here.images.fetch(path)
 
     def asks(name, signer, **dependency):
         return asking(workshop, "image", PRIVILEGED, True, name=name, signer=signer, dependencies=[dependency])
@@ -192,7 +192,7 @@ def test_what_an_image_is_made_of_is_judged_with_it(workshop, signers):
     with pytest.raises(PowerError, match=r"example.net/back asks .*[(]signed by"):
         house.run({}, template=back)
     by_id = asks("example.com/tools/app", "alice", imageName="example.net/below", imageID=image_id(below))
-    house.client.images.fetch(by_id["apps"][0]["image"])
+    house.client.here.images.fetch(by_id["apps"][0]["image"])
     assert house.run({}, template=by_id)[1] == "1\n"
     by_name = asks("example.com/tools/app", "alice", imageName="example.net/below")
     assert house.run({}, template=by_name)[1] == "1\n"

@@ -44,7 +44,7 @@ with connect(Settings(sys.argv[1], sys.argv[2], note=print)) as client:
                     function(*words, **named)
                 os._exit(9)
             setattr(place, name, die)
-    found = prestart(client._services, "default")
+    found = prestart(client.here.services, "default")
     print(found.uuid, found.waiting.pid, flush=True)
     time.sleep(1000)
 """
@@ -56,7 +56,7 @@ def make(house):
     made = []
 
     def make():
-        made.append(prestart(house.client._services, "default"))
+        made.append(prestart(house.client.here.services, "default"))
         return made[-1]
 
     yield make
@@ -74,7 +74,7 @@ def left(house, uuid):
 
 def begin(house, prestarted, apps="sleep 1000", **options):
     """The pod made of it, and the record of it as it was prepared."""
-    pods = house.client._pods
+    pods = house.client.here.pods
     record = pods.prepare(house.request(apps, **options), prestarted=prestarted)
     null = os.open("/dev/null", os.O_RDWR)
     try:
@@ -143,7 +143,7 @@ def test_an_app_sees_what_it_sees_in_any_pod(house, make):
 def test_a_privileged_app_gets_what_is_its_own(make_house, first):
     """What was made before is for others: nothing is masked for it, and every device is alive."""
     house = make_house({"stop_timeout": 3})
-    prestarted = prestart(house.client._services, "default")
+    prestarted = prestart(house.client.here.services, "default")
     look = "mknod /dev/k c 1 11; (: </dev/k) 2>/dev/null && echo alive; echo looked; exec sleep 1000"
     apps = {"main": look, "other": look}
     if first == "plain":
@@ -184,7 +184,7 @@ def test_nobody_sees_it(house, make):
 
 def test_a_pod_that_was_prepared_of_it_is_left_alone_until_it_is_started(house, make):
     prestarted = make()
-    record = house.client._pods.prepare(house.request("exec sleep 1000"), prestarted=prestarted)
+    record = house.client.here.pods.prepare(house.request("exec sleep 1000"), prestarted=prestarted)
     with house.connect() as other:
         assert other.pod(record.uuid).state == "preparing", "it is about to be started"
         prestarted.settle()
@@ -193,7 +193,7 @@ def test_a_pod_that_was_prepared_of_it_is_left_alone_until_it_is_started(house, 
         assert not [one for one in other.network_check() if one.pod == prestarted.uuid]
     assert prestarted.alive()
     null = os.open("/dev/null", os.O_RDWR)
-    pod = house.client._pods.start(record.uuid, Stdio(null, null, null), prestarted=prestarted)
+    pod = house.client.here.pods.start(record.uuid, Stdio(null, null, null), prestarted=prestarted)
     os.close(null)
     assert pod.stager.pid == prestarted.waiting.pid
     finish(pod)
@@ -220,11 +220,11 @@ def test_a_pod_that_it_does_not_fit_is_made_without(house, make, why):
 def test_a_stager_that_dies_in_between_is_replaced(house, make):
     """After the pod was prepared of it: it gets another one, in the namespace and the cgroup that are there."""
     prestarted = make()
-    record = house.client._pods.prepare(house.request("exec sleep 1000"), prestarted=prestarted)
+    record = house.client.here.pods.prepare(house.request("exec sleep 1000"), prestarted=prestarted)
     namespace = os.stat(f"/run/netns/kurma-{prestarted.uuid}").st_ino
     os.kill(prestarted.waiting.pid, signal.SIGKILL)
     null = os.open("/dev/null", os.O_RDWR)
-    pod = house.client._pods.start(record.uuid, Stdio(null, null, null), prestarted=prestarted)
+    pod = house.client.here.pods.start(record.uuid, Stdio(null, null, null), prestarted=prestarted)
     os.close(null)
     assert pod.stager.pid != prestarted.waiting.pid
     assert os.stat(f"/proc/{pod.stager.pid}/ns/net").st_ino == namespace
@@ -235,7 +235,7 @@ def test_a_pod_that_cannot_be_made_leaves_nothing(house, make):
     prestarted = make()
     missing = PodTemplate.parse({"apps": [{"name": "main", "image": "sha512-" + "0" * 128}]})
     with pytest.raises(ImageError):
-        house.client._pods.prepare(house.request(None, template=missing.to_json()), prestarted=prestarted)
+        house.client.here.pods.prepare(house.request(None, template=missing.to_json()), prestarted=prestarted)
     assert left(house, prestarted.uuid) == []
     assert not alive(prestarted.waiting.pid)
 
@@ -248,10 +248,10 @@ def test_a_pod_that_does_not_come_up_is_taken_down(house, make, tmp_path):
     volumes = [{"name": "v", "kind": "host", "source": str(source)}]
     app = {"exec": ["/bin/true"], "user": "0", "group": "0"}
     request = house.request({"main": {"app": app, "mounts": [{"volume": "v", "path": "/v"}]}}, volumes=volumes)
-    record = house.client._pods.prepare(request, prestarted=prestarted)
+    record = house.client.here.pods.prepare(request, prestarted=prestarted)
     source.rmdir()
     with pytest.raises(VolumeError):
-        house.client._pods.start(record.uuid, Stdio(0, 1, 2), prestarted=prestarted)
+        house.client.here.pods.start(record.uuid, Stdio(0, 1, 2), prestarted=prestarted)
     assert not alive(prestarted.waiting.pid)
     assert house.state_of(record)["state"] == "errored"
     assert house.state_of(record)["steps"] == []
@@ -260,7 +260,7 @@ def test_a_pod_that_does_not_come_up_is_taken_down(house, make, tmp_path):
 
 
 def test_one_that_is_discarded_leaves_nothing(house):
-    prestarted = prestart(house.client._services, "default")
+    prestarted = prestart(house.client.here.services, "default")
     assert len(left(house, prestarted.uuid)) > 3
     prestarted.discard()
     prestarted.discard()
@@ -271,7 +271,7 @@ def test_one_that_is_discarded_leaves_nothing(house):
 def test_a_stager_that_does_not_wait_is_not_prestarted(make_house, tmp_path):
     house = make_house({"stagers": {"other": {"driver": "nobody"}}})
     with pytest.raises(StagerError):
-        prestart(house.client._services, "other")
+        prestart(house.client.here.services, "other")
 
 
 def _hold(house, word="-"):

@@ -97,7 +97,7 @@ def test_an_image_with_its_own_files(house, tmp_path, userns):
     root = busybox_root(str(tmp_path / "root"), files)
     from_docker = [{"name": "appc.io/docker/registryurl", "value": "registry.example.com"}]
     images = [
-        house.client.images.fetch(
+        house.client.here.images.fetch(
             archive(root, str(tmp_path / f"{name}.aci"), f"example.com/{name}", app=shell("true"), **more)
         ).id
         for name, more in (("aci", {}), ("docker", {"annotations": from_docker}))
@@ -132,7 +132,7 @@ def test_an_image_with_its_own_files(house, tmp_path, userns):
         assert [app.files for app in record.apps] == [{**ours, "hostname": "image"}, ours]
     house.client.rm(record.uuid)
     for image in images:
-        house.client.images.remove(image)
+        house.client.here.images.remove(image)
 
 
 def test_apps_of_a_pod_share_localhost(house):

@@ -95,7 +95,7 @@ def machine_code(tmp_path_factory):
 @pytest.fixture
 def coded(make_house, machine_code):
     house = make_house({"stop_timeout": 3})
-    house.image = house.client.images.fetch(machine_code).id
+    house.image = house.client.here.images.fetch(machine_code).id
     return house
 
 
@@ -294,7 +294,7 @@ def debian(tmp_path_factory):
 @pytest.fixture
 def pythonic(make_house, debian):
     house = make_house({"stop_timeout": 3})
-    house.image = house.client.images.fetch(debian).id
+    house.image = house.client.here.images.fetch(debian).id
     return house
 
 

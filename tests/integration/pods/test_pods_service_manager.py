@@ -50,7 +50,7 @@ def speaking(make_house, speaker_archives, served):
 
     def make(config=None, *, ready=False):
         house = served(make_house({"stop_timeout": 3, **(config or {})}))
-        house.image = house.client.images.fetch(speaker_archives[ready]).id
+        house.image = house.client.here.images.fetch(speaker_archives[ready]).id
         return house
 
     return make

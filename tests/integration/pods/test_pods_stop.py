@@ -47,7 +47,7 @@ def test_one_that_starts_is_stopped_and_has_not_failed(foreign, force):
     def start():
         null = os.open("/dev/null", os.O_RDWR)
         with pytest.raises(PodStateError) as error, open(null, "rb"):
-            house.client._pods.start(record.uuid, Stdio(null, null, null))
+            house.client.here.pods.start(record.uuid, Stdio(null, null, null))
         caught.append(error.value.message)
 
     with pytest.MonkeyPatch.context() as patch:

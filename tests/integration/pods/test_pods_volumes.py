@@ -145,12 +145,12 @@ def test_a_seeded_volume_is_used_by_its_own_app_alone(house, tmp_path):
     os.chown(f"{root}/data", 33, 34)
     os.chmod(f"{root}/data", 0o710)
     path = archive(root, str(tmp_path / "other.aci"), "example.com/other", app=shell("true"))
-    image = house.client.images.fetch(path).id
+    image = house.client.here.images.fetch(path).id
     app = {"image": image, "app": mounting("stat -c '%a %u %g' /data; cat /data/mine", "data")}
     record, output = house.run({"main": app})
     assert output == "710 33 34\ncontent\n"
     house.client.rm(record.uuid)
-    house.client.images.remove(image)
+    house.client.here.images.remove(image)
 
 
 def test_a_missing_source(house, tmp_path):
@@ -213,7 +213,7 @@ def test_a_target_that_leads_out_of_the_image(house, tmp_path):
     root = busybox_root(str(tmp_path / "root"))
     os.symlink("/../../../../../etc", f"{root}/vol")
     path = archive(root, str(tmp_path / "evil.aci"), "example.com/evil", app=shell("true"))
-    image = house.client.images.fetch(path).id
+    image = house.client.here.images.fetch(path).id
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "here").write_text("x")
     app = {"image": image, "app": mounting("ls /etc/here /vol/here", "vol")}
@@ -223,7 +223,7 @@ def test_a_target_that_leads_out_of_the_image(house, tmp_path):
     except KurmaError:
         record = house.client.pods()[-1]
     house.client.rm(record.uuid)
-    house.client.images.remove(image)
+    house.client.here.images.remove(image)
     assert not os.path.exists("/etc/here")
 
 

@@ -21,7 +21,7 @@ SERVE = "trap 'exit 0' TERM; exec 4>&-; while :; do sleep 0.02; done"
 
 
 def driver_of(house):
-    return house.client._services.stagers.get("shell")
+    return house.client.here.services.stagers.get("shell")
 
 
 @pytest.mark.parametrize(

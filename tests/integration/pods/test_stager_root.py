@@ -231,7 +231,7 @@ def test_the_manifest_key_by_key(seen):
         assert document["pod"]["acKind"] == "PodManifest"
         assert [app["name"] for app in document["pod"]["apps"]] == ["one", "two"]
         assert all(app["image"]["id"] == house.image for app in document["pod"]["apps"])
-        assert document["images"] == {house.image: house.client.images.manifest(house.image).to_json()}
+        assert document["images"] == {house.image: house.client.here.images.manifest(house.image).to_json()}
         assert document["appImageOrder"] == {"one": [house.image], "two": [house.image]}
         assert set(document["stagerConfig"]) == {"colour", "kurma.io"}
         assert document["stagerConfig"]["colour"] == "blue"

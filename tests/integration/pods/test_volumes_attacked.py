@@ -61,7 +61,7 @@ def hostile(tmp_path_factory):
 
 @pytest.fixture
 def image(house, hostile):
-    return house.client.images.fetch(hostile).id
+    return house.client.here.images.fetch(hostile).id
 
 
 def app(image, script, *targets, volume="vol", **fields):
@@ -255,7 +255,7 @@ def test_an_app_that_swaps_what_is_added_to_its_pod(house, tmp_path):
 def test_places_inside_whatever_links_say(make_house, hostile, source, tmp_path, storage, userns):
     """V3: links of all kinds, long names and paths, files in the way; made 0755 and root's; a read-only root."""
     house = make_house({"plugins": {"stagers": {"default": {"config": {"graphStorage": storage}}}}})
-    image = house.client.images.fetch(hostile).id
+    image = house.client.here.images.fetch(hostile).id
     places = {
         "/absolute/x": "/run/made/x",
         "/up/x": "/made/up/x",

@@ -193,7 +193,7 @@ def owners(make_house, tmp_path):
     os.lchown(f"{root}/data/link", 1000, 100)
     path = archive(root, str(tmp_path / "owners.aci"), "example.com/owners", app=shell("true"))
     house = make_house()
-    house.image = house.client.images.fetch(path).id
+    house.image = house.client.here.images.fetch(path).id
     yield house
     for record in house.client.pods():
         house.client.rm(record.uuid, force=True)
@@ -532,7 +532,7 @@ def test_layers_that_cannot_be_mapped_are_refused(make_house, busybox_image, tmp
     subprocess.run(["mount", "-t", "ramfs", "-o", "mode=0700", "ramfs", str(state)], check=True)
     try:
         house = make_house(state=str(state))
-        house.image = house.client.images.fetch(busybox_image).id
+        house.image = house.client.here.images.fetch(busybox_image).id
         with pytest.raises(
             StagerError, match=r"layer sha512-\S+: owners cannot be mapped .* its file system \(ramfs\)"
         ):

@@ -165,7 +165,7 @@ class Life:
         try:
             with house.connect() as client:
                 try:
-                    pod = client._pods.start(self.uuid, Stdio(null, null, null))
+                    pod = client.here.pods.start(self.uuid, Stdio(null, null, null))
                     started.set()
                     pod.finish()
                 except KurmaError as error:

@@ -144,7 +144,7 @@ def _state(pid):
 def test_call_ins_that_hang(foreign):
     """``status`` of every such pod says nothing: lists, stops and removals go on, and do not wait for each."""
     house = foreign(SERVE, {"status": "exec sleep 1000", "run": "cat <&3 > /dev/null; exec sleep 1000"})
-    driver = house.client._services.stagers.get("shell")
+    driver = house.client.here.services.stagers.get("shell")
     driver.times = replace(driver.times, status=1.0)
     runs = [house.launch("true") for _ in range(3)]
     seconds, records = took(house.client.pods)

@@ -1,4 +1,9 @@
-"""What a thread of the daemon is doing for somebody, and how that is told what happens on the way."""
+"""Messages to a client while its operation is done: notes, progress, problems, questions for passphrases.
+
+A client may read slowly, or not at all, and the operation goes on all the same: another caller may wait for what
+it holds, such as a download. So messages are sent as far as the connection takes them at once. Notes wait for
+that; progress does not. Only the end of the operation waits for the client.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,21 @@ import base64
 import contextlib
 import contextvars
 import secrets
+import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.api.errors import error_to_json
 from kurma_core.cancellation import current as cancellation
+from kurma_core.daemon.http.exchange import Gone
 from kurma_core.errors import KurmaError, UsageError
 
 if TYPE_CHECKING:
+    import socket
+
     from kurma_core.progress import Progress
     from kurma_core.trust.encryption import Passphrases
 
@@ -45,9 +56,7 @@ class Operation:
 
     def problem(self, error: KurmaError) -> None:
         """Something is wrong that does not end the operation."""
-        from kurma_core.daemon.failures import error_json
-
-        self.tell({"is": "problem", **error_json(error)})
+        self.tell({"is": "problem", **error_to_json(error)})
 
     def progress(self) -> Progress | None:
         """What tells them how far it is; None: they do not listen."""
@@ -196,4 +205,59 @@ def asking() -> Passphrases:
     return _Asked(current())
 
 
-__all__ = ["Operation", "answer", "asking", "attempts_of", "current", "noting", "working"]
+#: Messages that wait for a reader.
+_MOST = 1000
+#: Words of which the next says the same, and more.
+_PASSING = ("progress",)
+
+
+class Messages:
+    """Any thread may tell. Whoever has gone is told nothing, and nobody hears of that here.
+
+    :param connected: where it goes. :param send: sends one message there, and raises Gone.
+    """
+
+    def __init__(self, connected: socket.socket, send: Callable[[Json], None]) -> None:
+        self._send = send
+        self._lock = threading.Lock()
+        self._waiting: deque[Json] = deque()
+        self._lost = 0
+        self._gone = self._begun = False
+        self._poll = select.poll()
+        self._poll.register(connected, select.POLLOUT)
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing was told yet: the answer may still be another one."""
+        return not (self._begun or self._waiting)
+
+    def tell(self, message: dict[str, Json]) -> None:
+        """As much as goes at once."""
+        with self._lock:
+            if not (message["is"] in _PASSING and (self._waiting or not self._writable())):
+                self._waiting.append(message)
+            if len(self._waiting) > _MOST:
+                self._waiting.popleft()
+                self._lost += 1
+            try:
+                while self._waiting and self._writable():
+                    self._begun = True
+                    self._send(self._waiting.popleft())
+            except Gone:
+                self._gone = True
+
+    def end(self, message: dict[str, Json]) -> None:
+        """All the rest, and the last message. :raises Gone: nobody reads it."""
+        with self._lock:
+            if self._lost:
+                self._waiting.appendleft({"is": "note", "text": f"{self._lost} notes were not read in time"})
+            self._waiting.append(message)
+            while self._waiting:
+                self._send(self._waiting.popleft())
+
+    def _writable(self) -> bool:
+        """Whether there is room for some messages: a unix socket says so while a quarter of it is full at most."""
+        return not self._gone and bool(self._poll.poll(0))
+
+
+__all__ = ["Messages", "Operation", "answer", "asking", "attempts_of", "current", "noting", "working"]

@@ -28,10 +28,10 @@ _WHO = re.compile(
 )
 
 
-def shown(value: Json) -> Json:
+def redacted(value: Json) -> Json:
     """The value without what only ``full`` rights show."""
     if isinstance(value, list | tuple):
-        return [shown(one) for one in value]
+        return [redacted(one) for one in value]
     if not hasattr(value, "items"):
         return value
     found = {}
@@ -41,7 +41,7 @@ def shown(value: Json) -> Json:
         elif key in _ADDRESSES and isinstance(one, str):
             found[key] = without_passwords(one)
         else:
-            found[key] = shown(one)
+            found[key] = redacted(one)
     return found
 
 
@@ -50,4 +50,4 @@ def without_passwords(text: str) -> str:
     return _WHO.sub(r"\1", text) if "@" in text or "%40" in text else text
 
 
-__all__ = ["shown", "without_passwords"]
+__all__ = ["redacted", "without_passwords"]

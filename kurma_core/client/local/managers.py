@@ -1,4 +1,4 @@
-"""What a client is made of: the registry, the images, the pods of one state directory, each made when needed."""
+"""The managers of one state directory: plugins, images, pods, networks. Each is made when it is first needed."""
 
 from __future__ import annotations
 
@@ -9,53 +9,39 @@ from kurma_core.value import kept
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
-
     from kurma_core.client import Settings
+    from kurma_core.client.local.logs import PodLogs
     from kurma_core.config import Config
-    from kurma_core.errors import ConfigError
     from kurma_core.hookspecs.driver import HostProgram, HostTree, Started
     from kurma_core.images import ImageManager
-    from kurma_core.networking import Networking
-    from kurma_core.pod_store import PodDirectory, PodStore
+    from kurma_core.journal import Journal
+    from kurma_core.networking.manager import Networking
+    from kurma_core.pod_store import PodStore
+    from kurma_core.pods.foreground import Signals
     from kurma_core.pods.manager import PodManager
     from kurma_core.pods.services import Services
     from kurma_core.registry import PluginRegistry
 
 
-class Rooms:
-    #: Whether a daemon does what is asked, which has powers that this process may lack.
-    remote = False
+class Managers:
+    """:param refused: the socket of a kurmad that would do it, and that this process may not use."""
 
-    def __init__(self, settings: Settings, config: Config) -> None:
+    def __init__(self, settings: Settings, config: Config, refused: str | None = None) -> None:
         self.settings = settings
-        self._config = config
-        #: What is wrong with the configuration, which only what is done in this process needs.
-        self.wrong: ConfigError | None = None
-        #: The socket of a daemon that would do it, and that we may not use.
-        self.refused: str | None = None
-
-    @property
-    def config(self) -> Config:
-        """:raises ConfigError: it is wrong (:attr:`wrong`)."""
-        if self.wrong is not None:
-            raise self.wrong
-        return self._config
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self.close()
+        self.config = config
+        self.refused = refused
 
     def close(self) -> None:
-        if "_services" in self.__dict__:
-            self._services.close()
+        if "services" in self.__dict__:
+            self.services.close()
 
-    # -- rooms --
+    def successor(self, config: Config) -> Managers:
+        """The managers of the same state directory by another configuration, used and closed in place of these.
+        What runs goes on with what it has: spawner and metadata service are the same.
+        """
+        found = Managers(self.settings, config)
+        found.services.share(self.services)
+        return found
 
     @kept
     def registry(self) -> PluginRegistry:
@@ -72,18 +58,18 @@ class Rooms:
         return HostTree(image.id, image.path, image.manifest)
 
     def _start_program(self, program: HostProgram) -> Started:
-        return self._services.start_program(program)
+        return self.services.start_program(program)
 
     @kept
     def images(self) -> ImageManager:
-        """The images of this state directory. Removal goes by :meth:`image_rm` and :meth:`image_gc`."""
         from kurma_core.images import make_image_manager
 
         self._check_state_directory()
         return make_image_manager(self.config, self.registry, self.settings.note, self.settings.passphrases)
 
     @kept
-    def _services(self) -> Services:
+    def services(self) -> Services:
+        """What the pod manager works with."""
         from kurma_core.pods.services import Services
 
         self._check_state_directory()
@@ -92,11 +78,11 @@ class Rooms:
         return services
 
     def _served(self) -> bool:
-        """Whether a daemon serves the state directory; this one, perhaps."""
+        """Whether a kurmad serves the state directory; this process, perhaps."""
         if self.settings.daemon:
             return True
         from kurma_core.client import SOCKET
-        from kurma_core.client.wire import Connection
+        from kurma_core.client.remote.http import Connection
 
         try:
             connection = Connection.open(f"{self.config.run_dir}/{SOCKET}", required=False)
@@ -112,58 +98,63 @@ class Rooms:
         state_directory.check(self.config.state_dir, self.config.origins.get("state_dir", "default"))
 
     @kept
-    def _pods(self) -> PodManager:
+    def pods(self) -> PodManager:
         from kurma_core.pods.manager import PodManager
 
-        return PodManager(self._services)
+        return PodManager(self.services)
 
     @kept
-    def _store(self) -> PodStore:
-        """The pods' directories: what is enough to list them."""
+    def store(self) -> PodStore:
+        """The pods' directories: enough to list them."""
         from kurma_core.pod_store import PodStore
 
         self._check_state_directory()
         return PodStore(self.config.state_dir)
 
-    def warm(self) -> None:
-        """Makes now what is otherwise made when first needed. From then on, threads may share this client."""
-        for place, names in (
-            (self, ("_pods",)),
-            (self.images, ("keys", "files", "removal")),
-            (self._services, ("networking", "joined", "names", "id_ranges", "metadata")),
-        ):
-            for name in names:
-                getattr(place, name)
-        self._services.spawner.open()
+    @kept
+    def logs(self) -> PodLogs:
+        from kurma_core.client.local.logs import PodLogs
 
-    @property
-    def services(self) -> Services:
-        """For who owns pods: the daemon."""
-        return self._services
-
-    def probe(self) -> None:
-        """:raises HostError: programs cannot be started: the spawner does not answer."""
-        self._services.spawner.probe()
-
-    def _recover(self, directory: PodDirectory) -> None:
-        self._pods.recover(directory)
-
-    @property
-    def manager(self) -> PodManager:
-        """For who owns pods: the daemon."""
-        return self._pods
+        return PodLogs(self.pods, self.settings.note)
 
     @property
     def networks(self) -> Networking:
-        return self._services.networking
+        return self.services.networking
 
-    def _need_root(self, what: str) -> None:
-        """:raises PrivilegeError: we are not root."""
+    @property
+    def journal(self) -> Journal:
+        return self.services.journal
+
+    def warm(self) -> None:
+        """Makes now what is otherwise made when first needed. From then on, threads may share these managers."""
+        for place, names in (
+            (self, ("pods",)),
+            (self.images, ("keys", "files", "removal")),
+            (self.services, ("networking", "joined", "names", "id_ranges", "metadata")),
+        ):
+            for name in names:
+                getattr(place, name)
+        self.services.spawner.open()
+
+    def signals(self) -> Signals:
+        from kurma_core.pods.foreground import Signals
+
+        return Signals(taken=self.settings.signals)
+
+    def tell_service(self, text: str) -> None:
+        """Tells the service manager, if one has started this process for a pod in the foreground."""
+        if self.settings.service is not None:
+            from kurma_core.linux import service_manager
+
+            service_manager.tell(self.settings.service, text)
+
+    def need_root(self, what: str) -> None:
+        """:raises PrivilegeError: this process is not root."""
         if os.geteuid() != 0:
             raise PrivilegeError(f"cannot {what}: only root can", hint=self.way_to_power())
 
     def way_to_power(self) -> str:
-        """What somebody can do who is not root."""
+        """What a caller who is not root can do."""
         found = "run it as root, with sudo for instance"
         if self.refused is None:
             return f"{found}; or have root start kurmad, and be a member of the group kurma"
@@ -179,4 +170,4 @@ class Rooms:
         return f"{found}; or by way of the kurmad that runs, as a member of the group {name}"
 
 
-__all__ = ["Rooms"]
+__all__ = ["Managers"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from kurma_core.client.wire import Connection
+from kurma_core.client.remote.http import Connection
 from kurma_core.errors import HostError, PrivilegeError
 
 TYPE_CHECKING = False
@@ -137,9 +137,9 @@ def _understand(said: bytes, config: Config, log: str) -> None:
             f"kurmad for {config.state_dir} ended before it was ready", hint=f"its log: {log}", path=log
         ) from None
     if "error" in answer:
-        from kurma_core.client import values
+        from kurma_core.api.errors import error_from_json
 
-        raise values.error(answer["error"])
+        raise error_from_json(answer)
 
 
 def _cannot(config: Config, why: str, error: OSError) -> HostError:

@@ -6,8 +6,8 @@ import _signal  # type: ignore[import-not-found]
 import os
 import select
 
-from kurma_core.client import values
-from kurma_core.client.frames import ERROR, INPUT, LOG, MESSAGE, OUTPUT, WINDOW, FrameReader, frame
+from kurma_core.api.errors import error_from_json
+from kurma_core.api.frames import ERROR, INPUT, LOG, MESSAGE, OUTPUT, WINDOW, FrameReader, frame
 from kurma_core.errors import Cancelled, DaemonGoneError, HostError, Interrupted, UsageError
 from kurma_core.linux import caller_streams
 from kurma_core.linux.smalljson import decode, encode
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from kurma_core.client.wire import Connection
+    from kurma_core.client.remote.http import Connection
     from kurma_core.linux.raw_terminal import RawTerminal
     from kurma_core.models.stdio import Stdio
     from kurma_core.pods.foreground import Signals
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _PIECE = 1 << 18
 _INPUT_PIECE = 65536
 #: Signals that say that the terminal has changed.
-OF_TERMINALS = (_signal.SIGWINCH, _signal.SIGCONT)
+TERMINAL_SIGNALS = (_signal.SIGWINCH, _signal.SIGCONT)
 _STREAMS = {OUTPUT: "stdout", ERROR: "stderr"}
 
 
@@ -88,9 +88,15 @@ class Stream:
             if message["is"] == "result":
                 yield MESSAGE, message["value"]
             elif message["is"] == "error":
-                raise values.failure(message["error"])
+                raise _failure(message)
             else:
                 self._tell(message)
+
+
+def _failure(message: Json) -> BaseException:
+    """What kurmad tells went wrong; what it has given up is not an error."""
+    said = message["error"]
+    return Cancelled(said["message"]) if said["kind"] == "Cancelled" else error_from_json(message)
 
 
 class CallerStreams:
@@ -220,7 +226,7 @@ class CallerStreams:
     def signal(self, number: int) -> None:
         """A signal for what runs, which is told of a terminal's size besides."""
         assert self._stream is not None
-        if number not in OF_TERMINALS:
+        if number not in TERMINAL_SIGNALS:
             self._stream.say(**{"is": "signal", "number": number})
         elif self._raw is not None:
             if number == _signal.SIGCONT:
@@ -235,7 +241,7 @@ class CallerStreams:
             self._source = -1
 
 
-class Shower:
+class ForegroundPod:
     """A pod in the foreground here: its logs come out, signals stop it, its end is ours; as
     :func:`kurma_core.pods.foreground.run_to_end` has it for a pod that is this process's own.
 
@@ -338,7 +344,7 @@ class Shower:
 
     def _look(self) -> None:
         for number in self._signals.numbers():
-            if number in OF_TERMINALS:
+            if number in TERMINAL_SIGNALS:
                 self._streams.signal(number)
             elif self.runs:
                 self._stops.ask()
@@ -357,7 +363,7 @@ def call_in(stream: Stream, streams: CallerStreams, *, terminal: bool) -> int:
     """
     from kurma_core.pods.foreground import Signals
 
-    also = (*OF_TERMINALS, _signal.SIGQUIT)
+    also = (*TERMINAL_SIGNALS, _signal.SIGQUIT)
     with Signals(taken=terminal, also=also) as signals:
         signals.settle()
         try:
@@ -402,4 +408,4 @@ def texts(payload: bytes) -> Iterator[LogText]:
         at = end
 
 
-__all__ = ["OF_TERMINALS", "CallerStreams", "Shower", "Stream", "call_in", "texts"]
+__all__ = ["TERMINAL_SIGNALS", "CallerStreams", "ForegroundPod", "Stream", "call_in", "texts"]

@@ -1,0 +1,763 @@
+# mypy: disable-error-code="empty-body"
+"""Every operation of Kurma, declared once: what a client calls, and what kurmad serves over HTTP.
+
+A method of :class:`Api` below is the declaration. Its signature gives the parameters: those in braces in the path,
+those of the query, and those of the body; its annotations give their JSON, and its result's. Its first line is the
+summary; ``:param x:`` lines describe the parameters. From this come the remote client's requests, the daemon's
+dispatch, and the OpenAPI document (:mod:`kurma_core.api.describe`).
+
+A parameter whose type is a :class:`~kurma_core.schema.JsonValue` is the body. Where ``body`` names a schema, the
+parameters that are not in the path are the keys of the body. Else they are in the query. ``Progress``, ``Stdio``,
+functions and files stay in the caller's process.
+
+Types are resolved when they are first needed: a command imports only the values that it uses.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from kurma_core.appc.types import absolute_path, ac_identifier, nonempty
+from kurma_core.schema import Count, List, Seconds, Shape, Text, Whole, Words, camel_case
+from kurma_core.schema import resolve as resolve_shape
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from typing import Any, BinaryIO, TypeVar
+
+    from kurma_core.api.host import (
+        CheckLine,
+        Event,
+        HostInfo,
+        IsolatorInfo,
+        NetworkFinding,
+        NetworkInfo,
+        PluginInfo,
+        StagerInfo,
+        Version,
+    )
+    from kurma_core.api.images import (
+        HostImage,
+        ImageChecked,
+        ImageGc,
+        ImageId,
+        ImageListing,
+        ImagePage,
+        ImageRendered,
+        PullPolicy,
+    )
+    from kurma_core.api.pods import Collected, EnterRequest, LogLine, PodRequest, Process, Usage
+    from kurma_core.api.trust import Key, TrustChange, TrustedKey
+    from kurma_core.models.image import ImageRecord
+    from kurma_core.models.log import LogText
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.summary import PodSummary
+    from kurma_core.progress import Progress
+
+    F = TypeVar("F", bound=Callable[..., Any])
+    Json = Any
+    Nonempty = str
+    Path = str
+    Identifier = str
+    OutputStream = str
+    SignalNumber = int
+    Nanoseconds = int
+    File = str
+    EventSubject = str
+    EventKind = str
+else:
+    Nonempty = Text(nonempty)
+    Path = Text(absolute_path)
+    Identifier = Text(ac_identifier)
+    OutputStream = Words("stdout", "stderr")
+    SignalNumber = Whole(0, 64)
+    Nanoseconds = Whole(-(2**63) + 1, 2**63 - 1)
+    TerminalSize = Whole(0, 65535)
+
+#: Where the names of types are.
+_WHERE = {
+    "AppOverrides AppRow PodRequest EnterRequest Exit Usage Process Collected LogLine": "kurma_core.api.pods",
+    "ListedImage ImagePage ImageChecked ImageGc ImageId ImageRendered ImageSigned": "kurma_core.api.images",
+    "ImageVerified HostImage PullPolicy": "kurma_core.api.images",
+    "Key TrustChange TrustedKey": "kurma_core.api.trust",
+    "CheckLine ErrorBody Event EventKind EventSubject Health HostInfo IsolatorInfo": "kurma_core.api.host",
+    "NetworkFinding NetworkInfo PluginInfo PluginPage StagerInfo Version": "kurma_core.api.host",
+    "ImageRecord": "kurma_core.models.image",
+    "PodRecord": "kurma_core.models.pod",
+    "PodSummary": "kurma_core.models.summary",
+}
+#: Beginnings of the types of what stays in the caller's process.
+_CALLERS = ("Progress", "Stdio", "Callable", "BinaryIO", "File")
+_REQUIRED: Any = object()
+
+
+class _Types(dict[str, "Any"]):
+    """The names that annotations may use, each imported when it is looked for."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in _MODULES or super().__contains__(name)
+
+    def __missing__(self, name: str) -> Any:
+        __import__(_MODULES[name])
+        found = self[name] = getattr(sys.modules[_MODULES[name]], name)
+        return found
+
+
+_MODULES = {name: module for names, module in _WHERE.items() for name in names.split()}
+
+
+class Parameter:
+    """One parameter of an operation.
+
+    :param name: in Python. :param key: in JSON, in the query, or in the path.
+    :param place: ``path``, ``query``, ``body`` (a key of it) or ``whole body``.
+    :param annotation: its type, as text. :param default: where it is left out.
+    :param help: of one that is not a parameter of the method.
+    """
+
+    __slots__ = ("_shape", "annotation", "default", "help", "key", "name", "place")
+
+    def __init__(self, name: str, place: str, annotation: str, default: Json = _REQUIRED, help: str = "") -> None:
+        self.name = name
+        self.key = camel_case(name)
+        self.place = place
+        self.annotation = annotation
+        self.default = default
+        self.help = help
+        self._shape: Shape | None = None
+
+    @property
+    def required(self) -> bool:
+        return self.default is _REQUIRED
+
+    @property
+    def shape(self) -> Shape:
+        if self._shape is None:
+            self._shape = resolve(self.annotation)
+        return self._shape
+
+
+class Operation:
+    """An operation; see :func:`operation` for most of its attributes.
+
+    :ivar method: the name of the method of :class:`Api`.
+    :ivar names: of all its parameters in Python, those that stay in the caller's process among them.
+    """
+
+    def __init__(self, stub: Callable[..., Any], verb: str, path: str, given: Mapping[str, Any]) -> None:
+        self._stub = stub
+        self.verb = verb
+        self.path = path
+        self.method = stub.__name__
+        self.name: str = given["name"] or self.method
+        self.rights: str = given["rights"]
+        self.kind: str = given["kind"]
+        self.body: str | None = given["body"]
+        self.body_needed: bool = given["body_needed"]
+        self.takes: str | None = given["takes"]
+        self.gives: tuple[str, ...] = given["gives"]
+        self.given_up: bool = given["given_up"]
+        self.lasts: bool = given["lasts"]
+        self._result: str | None = given["result"]
+        self._further: tuple[Parameter, ...] = given["query"]
+        code = stub.__code__
+        self.names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        self._positional = code.co_argcount - 1
+        self._parameters: tuple[Parameter, ...] | None = None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Of the path, behind ``/v1``."""
+        return tuple(self.path.removeprefix("/v1").strip("/").split("/"))
+
+    @property
+    def summary(self) -> str:
+        return (self._stub.__doc__ or "").partition("\n")[0]
+
+    @property
+    def documentation(self) -> str:
+        return self._stub.__doc__ or ""
+
+    @property
+    def defaults(self) -> dict[str, Json]:
+        """By name in Python."""
+        values = self._stub.__defaults__ or ()
+        names = self.names[self._positional - len(values) : self._positional]
+        return {**dict(zip(names, values, strict=True)), **(self._stub.__kwdefaults__ or {})}
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Those that cross the socket."""
+        if self._parameters is None:
+            self._parameters = (*self._find_parameters(), *self._further)
+        return self._parameters
+
+    def _find_parameters(self) -> list[Parameter]:
+        annotations, defaults = self._stub.__annotations__, self.defaults
+        found = []
+        for name in self.names:
+            annotation = annotations[name].removesuffix(" | None")
+            if annotation.startswith(_CALLERS):
+                continue
+            if f"{{{name}}}" in self.path:
+                place = "path"
+            elif annotation in ("PodRequest", "EnterRequest"):
+                place = "whole body"
+            else:
+                place = "query" if self.body is None else "body"
+            missing = None if annotations[name] != annotation else _REQUIRED
+            found.append(Parameter(name, place, annotations[name], defaults.get(name, missing)))
+        return found
+
+    @property
+    def result(self) -> Shape | None:
+        """The shape of the answer, or of each line of it; None: the answer is null, or is not JSON."""
+        text: str = self._result or self._stub.__annotations__["return"]
+        if text in ("None", "bytes"):
+            return None
+        found = resolve(text.replace("Iterator[", "list["))
+        return found.inner if text.startswith("Iterator") and isinstance(found, List) else found
+
+    def to_json(self, value: Any) -> Json:
+        """A result as JSON, or an item of one that comes line by line. JSON objects stay as they are."""
+        result = self.result
+        return value if result is None or isinstance(value, dict) else result.write(value)
+
+    def arguments(self, given: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        """By name in Python, with the defaults of what is left out.
+
+        :raises TypeError: a parameter is unknown, or missing, or given twice.
+        """
+        if len(given) > self._positional:
+            raise TypeError(
+                f"{self.method} takes {self._positional} positional arguments, {len(given)} were given"
+            )
+        found = {**self.defaults, **dict(zip(self.names, given, strict=False)), **named}
+        if len(found) != len(self.names) or not named.keys() <= set(self.names):
+            wrong = sorted(set(found) ^ set(self.names))
+            raise TypeError(f"{self.method}: wrong or missing arguments: {', '.join(wrong)}")
+        return found
+
+
+_TYPES = _Types(globals())
+
+
+def resolve(annotation: str) -> Shape:
+    """The shape of a type that an operation names."""
+    return resolve_shape(annotation, _TYPES)
+
+
+#: By name, in the order of their declaration.
+OPERATIONS: dict[str, Operation] = {}
+
+
+def operation(
+    verb: str,
+    path: str,
+    *,
+    name: str | None = None,
+    rights: str = "full",
+    kind: str = "json",
+    body: str | None = None,
+    body_needed: bool = True,
+    takes: str | None = None,
+    gives: tuple[str, ...] = ("application/octet-stream",),
+    result: str | None = None,
+    query: tuple[Parameter, ...] = (),
+    given_up: bool = False,
+    lasts: bool = False,
+) -> Callable[[F], F]:
+    """Declares the operation that the method below is.
+
+    :param path: ``/v1/pods/{pod}``.
+    :param name: as the OpenAPI document and the metrics call it; None: as the method.
+    :param rights: who may ask for it: ``read`` or ``full``.
+    :param kind: ``json``: the answer is the result; ``stream``: frames on an upgraded connection
+        (:mod:`kurma_core.api.frames`); ``bytes``: a document; ``lines``: NDJSON.
+    :param body: name of the schema of the body, whose keys are the parameters.
+    :param body_needed: the body may not be left out.
+    :param takes: content type of a body that is not JSON.
+    :param gives: content types of an answer of kind ``bytes``.
+    :param result: its type, where it is not that of the method.
+    :param query: further parameters, which the client itself sets.
+    :param given_up: it is cancelled when the caller goes away; else it is done to its end.
+    :param lasts: it may take as long as it likes.
+    """
+    given = locals()
+
+    def declare(stub: F) -> F:
+        found = Operation(stub, verb, path, given)
+        OPERATIONS[found.name] = found
+
+        def call(self: Api, *args: Any, **named: Any) -> Any:
+            return self.transport.call(found, found.arguments(args, named))
+
+        call.__name__, call.__doc__ = stub.__name__, stub.__doc__
+        made: Any = call
+        return made  # type: ignore[no-any-return] # the stub says its type
+
+    return declare
+
+
+class Transport:
+    """How a client's operations are done: in this process, or by kurmad."""
+
+    #: Whether kurmad does it.
+    remote = False
+
+    def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        """:param arguments: by name in Python, every one.
+
+        :raises UsageError: this transport does not have the operation.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Ends what the transport started for itself, never a pod."""
+
+
+_ARCHIVE = "application/x-tar"
+_JSON = "application/json"
+NDJSON = "application/x-ndjson"
+SSE = "text/event-stream"
+#: Bytes of a body that is JSON, at most.
+BODY_LIMIT = 4 << 20
+_OF_TERMINALS = (
+    Parameter("terminal", "query", "bool", False, "the client's standard input is a terminal"),
+    Parameter("rows", "query", "TerminalSize", 24, "of that terminal"),
+    Parameter("columns", "query", "TerminalSize", 80, "of that terminal"),
+)
+_HOLD = Parameter("hold", "query", "bool", False, "wait for the client's word before it is started")
+_FILE_NAME = Parameter("name", "query", "str", "archive.aci", "what to call it: a file's name")
+
+
+class Api:
+    """Kurma's operations. :param transport: does them."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+
+    # -- pods --
+
+    @operation("GET", "/v1/pods", rights="read")
+    def pods(self) -> list[PodRecord]:
+        """List pods, the oldest first."""
+
+    @operation("GET", "/v1/listing", name="listing", rights="read")
+    def summaries(self) -> list[PodSummary]:
+        """List pods, the oldest first: what a table shows of each."""
+
+    @operation("POST", "/v1/pods", name="pod_prepare", given_up=True)
+    def prepare(self, request: PodRequest, progress: Progress | None = None, *, start: bool = False) -> PodRecord:
+        """Prepare a pod.
+
+        :param start: and start it; it runs on by itself
+        """
+
+    @operation("GET", "/v1/pods/{pod}", rights="read")
+    def pod(self, pod: str) -> PodRecord:
+        """Show a pod."""
+
+    @operation("DELETE", "/v1/pods/{pod}", name="pod_remove")
+    def rm(self, pod: str, *, force: bool = False) -> None:
+        """Remove a pod that does not run.
+
+        :param force: at once, and by force
+        """
+
+    @operation("POST", "/v1/pods/{pod}/start", name="pod_start")
+    def launch(self, pod: str) -> PodRecord:
+        """Start a prepared or ended pod; it runs on by itself."""
+
+    @operation("POST", "/v1/pods/{pod}/stop", name="pod_stop")
+    def stop(
+        self, pod: str, *, force: bool = False, timeout: Seconds | None = None, again: bool = False
+    ) -> PodRecord:
+        """Stop a pod.
+
+        :param force: at once, and by force
+        :param timeout: how long it has before it is ended by force
+        :param again: to start it again: it is left as it is if it may not be
+        """
+
+    @operation("POST", "/v1/pods/{pod}/kill", name="pod_kill")
+    def kill(self, pod: str, signal: SignalNumber = 15, app: str | None = None) -> None:
+        """Send a signal to the apps of a pod.
+
+        :param signal: its number
+        :param app: only to that one
+        """
+
+    @operation("GET", "/v1/pods/{pod}/wait", name="pod_wait", rights="read", given_up=True, lasts=True)
+    def wait(self, pod: str) -> PodRecord:
+        """Wait for a pod's end."""
+
+    @operation("POST", "/v1/pods/gc", name="pod_gc")
+    def gc(self, *, grace: Seconds = 1800.0, dry_run: bool = False) -> Collected:
+        """Take down what is dead, and remove pods that ended a while ago.
+
+        :param grace: keep what ended less than that ago
+        :param dry_run: only say what would be done
+        """
+
+    @operation("GET", "/v1/usage", rights="read")
+    def usage(self, pod: Collection[str] = ()) -> list[Usage]:
+        """What pods use by now.
+
+        :param pod: only that one; else all that run
+        """
+
+    @operation("GET", "/v1/pods/{pod}/processes", name="pod_processes", rights="read")
+    def processes(self, pod: str, app: str | None = None) -> list[Process]:
+        """The processes of a pod that runs.
+
+        :param app: only of that one
+        """
+
+    @operation("GET", "/v1/pods/{pod}/logs", name="pod_logs", kind="lines", given_up=True)
+    def log_lines(
+        self,
+        pod: str,
+        app: str | None = None,
+        *,
+        follow: bool = False,
+        tail: Count | None = None,
+        since: Nanoseconds | None = None,
+        stream: OutputStream | None = None,
+        instance: Nanoseconds | None = None,
+    ) -> Iterator[LogLine]:
+        """What the apps of a pod have written, a line of JSON for each.
+
+        :param app: only of that one
+        :param follow: and what they will write
+        :param tail: only the last so many lines of what is there
+        :param since: nanoseconds since 1970: only what was written from then on
+        :param stream: only that one
+        :param instance: of that execution of the app; -1: the one before the last
+        """
+
+    @operation("POST", "/v1/pods/{pod}/logs", name="pod_logs_in_frames", kind="stream", result="None")
+    def logs(
+        self,
+        pod: str,
+        app: str | None = None,
+        *,
+        follow: bool = False,
+        tail: Count | None = None,
+        since: Nanoseconds | None = None,
+        stream: OutputStream | None = None,
+        instance: Nanoseconds | None = None,
+    ) -> Iterator[LogText]:
+        """What the apps of a pod have written, in frames.
+
+        :param app: only of that one
+        :param follow: and what they will write
+        :param tail: only the last so many lines of what is there
+        :param since: nanoseconds since 1970: only what was written from then on
+        :param stream: only that one
+        :param instance: of that execution of the app; -1: the one before the last
+        """
+
+    @operation(
+        "POST",
+        "/v1/pods/run",
+        name="pod_run",
+        kind="stream",
+        query=(*_OF_TERMINALS, _HOLD),
+    )
+    def run(
+        self,
+        request: PodRequest,
+        stdio: Stdio,
+        output: Callable[[LogText], None],
+        progress: Progress | None = None,
+        prepared: Callable[[PodRecord], None] = lambda record: None,
+    ) -> PodRecord:
+        """Prepare a pod and run it, with its output.
+
+        It runs in the foreground, to its end. SIGINT, SIGTERM and SIGHUP stop it; a second one ends it by force.
+        An ephemeral pod is removed at the end.
+
+        :param output: gets each line of the apps' logs as it comes.
+        :param prepared: gets the pod before it is started.
+        :raises KurmaError: it could not be prepared (nothing is left) or started (it is recorded as errored, or,
+            ephemeral, removed).
+        """
+
+    @operation("POST", "/v1/pods/{pod}/foreground", name="pod_foreground", kind="stream", query=_OF_TERMINALS)
+    def start(self, pod: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
+        """Start a prepared or ended pod, with its output."""
+
+    @operation("POST", "/v1/pods/{pod}/enter", name="pod_enter", kind="stream", query=_OF_TERMINALS, result="Exit")
+    def enter(self, pod: str, request: EnterRequest, stdio: Stdio) -> int:
+        """Run a command in an app of a running pod.
+
+        :returns: its exit code.
+        """
+
+    @operation(
+        "POST", "/v1/pods/{pod}/attach", name="pod_attach", kind="stream", query=_OF_TERMINALS, result="Exit"
+    )
+    def attach(
+        self,
+        pod: str,
+        app: str | None,
+        stdio: Stdio,
+        *,
+        stdin: bool = True,
+        detach_keys: str | None = None,
+    ) -> int:
+        """Join a running app: its output from now on, and its standard input.
+
+        :param app: which; it may be left out where the pod has one
+        :param stdin: what is typed goes to the app
+        :param detach_keys: ctrl-p,ctrl-q; empty: none
+        :returns: the app's exit code if it ends meanwhile, 0 if the person left it.
+        """
+
+    # -- apps --
+
+    @operation("POST", "/v1/pods/{pod}/apps", given_up=True)
+    def app_add(
+        self, pod: str, request: PodRequest, *, start: bool = False, progress: Progress | None = None
+    ) -> PodRecord:
+        """Add an app to a pod that runs.
+
+        :param start: and start it
+        """
+
+    @operation("POST", "/v1/pods/{pod}/apps/{app}/start")
+    def app_start(self, pod: str, app: str) -> PodRecord:
+        """Start an app that was added, or has ended."""
+
+    @operation("POST", "/v1/pods/{pod}/apps/{app}/stop")
+    def app_stop(self, pod: str, app: str, *, force: bool = False, timeout: Seconds | None = None) -> PodRecord:
+        """Stop an app; the rest of the pod goes on.
+
+        :param force: at once, and by force
+        :param timeout: how long it has before it is ended by force
+        """
+
+    @operation("DELETE", "/v1/pods/{pod}/apps/{app}", name="app_remove")
+    def app_rm(self, pod: str, app: str, *, force: bool = False) -> None:
+        """Remove an app that does not run.
+
+        :param force: at once, and by force
+        """
+
+    # -- images --
+
+    @operation("GET", "/v1/images", name="images", rights="read", result="list[ListedImage]")
+    def images_list(self) -> ImageListing:
+        """List images; what is wrong with damaged ones is told."""
+
+    @operation("POST", "/v1/images", body="ImageWish", given_up=True)
+    def image_fetch(
+        self,
+        locator: Nonempty,
+        *,
+        pull: PullPolicy = "new",
+        insecure: Collection[Nonempty] = (),
+        progress: Progress | None = None,
+    ) -> ImageRecord:
+        """Fetch an image.
+
+        :param insecure: checks to relax: ``image``, ``tls``, ``http``, ``pubkey``.
+        """
+
+    @operation(
+        "POST",
+        "/v1/images/upload",
+        takes=_ARCHIVE,
+        query=(_FILE_NAME,),
+        given_up=True,
+    )
+    def image_upload(
+        self,
+        path: File,
+        *,
+        signature: File | None = None,
+        insecure: Collection[str] = (),
+        progress: Progress | None = None,
+    ) -> ImageRecord:
+        """Bring the archive that is the body into the store. Header Kurma-Signature: its signature, in base64.
+
+        :param path: of the archive, a file of the caller's. :param signature: of its detached signature.
+        :param insecure: a check to relax
+        """
+
+    @operation("GET", "/v1/images/{image}", rights="read")
+    def image(self, image: str) -> ImagePage:
+        """Show an image."""
+
+    @operation("GET", "/v1/images/{image}/manifest", kind="bytes", gives=(_JSON,))
+    def image_manifest(self, image: str, *, original: bool = False) -> bytes:
+        """An image's manifest, byte for byte.
+
+        :param original: of an early image its own documents
+        """
+
+    @operation("GET", "/v1/images/{image}/archive", kind="bytes", gives=(_ARCHIVE,), given_up=True)
+    def image_archive(self, image: str, out: BinaryIO) -> None:
+        """An image as an archive, uncompressed, with exactly its ID."""
+
+    @operation("POST", "/v1/images/{image}/verify", given_up=True)
+    def image_verify(self, image: str) -> ImageChecked:
+        """Read all of an image and check it."""
+
+    @operation("POST", "/v1/images/{image}/render", given_up=True)
+    def image_render(self, image: str, renderer: str | None = None, *, verify: bool = False) -> ImageRendered:
+        """Make an image's directories, top first.
+
+        :param renderer: the configured one otherwise
+        :param verify: check the images' content again first
+        """
+
+    @operation("POST", "/v1/images/{image}/extract", body="Directory", given_up=True)
+    def image_extract(self, image: str, directory: Path) -> ImageId:
+        """Extract an image's root filesystem into a directory of the host; its ID."""
+
+    @operation("DELETE", "/v1/images/{image}", name="image_remove")
+    def image_rm(self, image: str, *, dry_run: bool = False) -> ImageGc:
+        """Remove an image that no pod uses.
+
+        :param dry_run: only say what would be done
+        """
+
+    @operation("POST", "/v1/images/gc")
+    def image_gc(self, *, grace: Seconds = 86400.0, dry_run: bool = False) -> ImageGc:
+        """Remove images that were not used for a while.
+
+        :param grace: keep what was used less than that ago
+        :param dry_run: only say what would be done
+        """
+
+    @operation("POST", "/v1/answers/{answer}", body="Answer")
+    def answer(self, answer: str, passphrase: str | None = None) -> None:
+        """Answer what an operation asks its client (a passphrase).
+
+        :param passphrase: base64; null: there is none
+        """
+
+    # -- keys --
+
+    @operation("GET", "/v1/trust", name="trust", rights="read")
+    def trust_list(self) -> list[TrustedKey]:
+        """List the keys of the keystores."""
+
+    @operation("POST", "/v1/trust/find", body="KeySearch", given_up=True)
+    def trust_find(
+        self,
+        *,
+        address: Nonempty | None = None,
+        name: Nonempty | None = None,
+        insecure: Collection[Nonempty] = (),
+    ) -> list[Key]:
+        """Get the keys at an address, or those that the owner of a name publishes. None is trusted by that."""
+
+    @operation("POST", "/v1/trust", body="KeyWish")
+    def trust_add(
+        self, key: Nonempty, *, source: str | None = None, prefix: Identifier | None = None
+    ) -> TrustChange:
+        """Trust a key.
+
+        :param prefix: for images of that name; without it: for all images
+        """
+
+    @operation("DELETE", "/v1/trust/{key}", name="trust_remove")
+    def trust_rm(self, key: str, prefix: str | None = None, *, dry_run: bool = False) -> TrustChange:
+        """Trust a key no longer.
+
+        :param prefix: for images of that name; without it: for all images
+        :param dry_run: only say what would be done
+        """
+
+    # -- networks --
+
+    @operation("GET", "/v1/networks", name="networks", rights="read")
+    def networks_list(self) -> list[NetworkInfo]:
+        """List networks."""
+
+    @operation("GET", "/v1/networks/{network}", rights="read")
+    def network(self, network: str) -> NetworkInfo:
+        """Show a network."""
+
+    @operation("POST", "/v1/networks/check", body="NetworkCheck", body_needed=False)
+    def network_check(self, names: Collection[Nonempty] = (), *, repair: bool = False) -> list[NetworkFinding]:
+        """Tell what is wrong with networks, and what pods have left; with repair, mend it."""
+
+    @operation("DELETE", "/v1/networks/{network}", name="network_remove")
+    def network_rm(self, network: str) -> None:
+        """Take from the host what pods share of a network."""
+
+    # -- the host --
+
+    @operation("GET", "/v1/stagers", rights="read")
+    def stagers(self) -> list[StagerInfo]:
+        """List the stagers that pods may name."""
+
+    @operation("POST", "/v1/stagers/{stager}/build", given_up=True)
+    def stager_build(self, stager: str, *, force: bool = False) -> HostImage:
+        """Build, or fetch, and verify a stager's image.
+
+        :param force: anew, even if it is there
+        """
+
+    @operation("POST", "/v1/stagers/check", body="StagerWish", given_up=True)
+    def stager_check(self, image: Nonempty, tell: Callable[[CheckLine], None]) -> list[CheckLine]:
+        """Run the contract suite on a stager; each line is told as soon as it is known.
+
+        :param tell: gets each line as soon as it is known.
+        """
+
+    @operation("GET", "/v1/isolators", rights="read")
+    def isolators(self) -> list[IsolatorInfo]:
+        """List isolators, and what this host makes of each."""
+
+    @operation("GET", "/v1/plugins", rights="read")
+    def plugins(self, *, load: bool = True) -> list[PluginInfo]:
+        """List the daemon's plugins, and why one does not work.
+
+        :param load: load them, to know
+        """
+
+    @operation("GET", "/v1/info", rights="read")
+    def info(self) -> HostInfo:
+        """What this host and this installation are."""
+
+    @operation("GET", "/v1/version", rights="read")
+    def version(self) -> Version:
+        """Kurma's version."""
+
+    @operation("GET", "/healthz", rights="read", kind="bytes", gives=(_JSON,), result="Health")
+    def healthz(self) -> bytes:
+        """Whether the daemon is well: 200, or 503 with what is wrong."""
+
+    @operation("GET", "/metrics", rights="read", kind="bytes", gives=("text/plain; version=0.0.4; charset=utf-8",))
+    def metrics(self) -> bytes:
+        """Figures for Prometheus, in its text format."""
+
+    @operation("GET", "/v1/openapi.json", rights="read")
+    def openapi(self) -> Json:
+        """This description of the API."""
+
+    @operation("GET", "/v1/events", rights="read", kind="bytes", result="Iterator[Event]", gives=(NDJSON, SSE))
+    def events(
+        self,
+        since: Nanoseconds | None = None,
+        *,
+        follow: bool = False,
+        pod: str | None = None,
+        subject: Collection[EventSubject] = (),
+        kind: Collection[EventKind] = (),
+    ) -> Iterator[Event]:
+        """What has happened, and what happens: a line of JSON for each, or server-sent events.
+
+        :param since: only events behind that number (Last-Event-ID says it, too); else all that are kept
+        :param follow: and those that come; without since, only those
+        :param pod: only of pods of that name, UUID, or beginning of one
+        :param subject: only of such
+        :param kind: only such
+        """

@@ -1,0 +1,241 @@
+"""The client: Kurma's operations, done in this process or by kurmad, with the same methods, values and errors."""
+
+from __future__ import annotations
+
+from kurma_core.api.operations import OPERATIONS, Api
+from kurma_core.errors import KurmaError
+from kurma_core.value import kept
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Any, BinaryIO, Self
+
+    from kurma_core.api.operations import Transport
+    from kurma_core.api.pods import PodRequest
+    from kurma_core.api.trust import Key
+    from kurma_core.client import Settings
+    from kurma_core.client.local.managers import Managers
+    from kurma_core.config import Config
+    from kurma_core.models.log import LogText
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.models.stdio import Stdio
+    from kurma_core.progress import Progress
+
+    Json = Any
+
+#: In the data of an error: the UUID of a pod that was made to be run at once, and has not come up.
+_UNSTARTED_POD = "left"
+
+
+class Client(Api):
+    """Use it as a context manager: leaving it ends what it started for itself, never a pod.
+
+    The operations are those of :class:`Api`. The further methods are made of them, or work in this process on the
+    caller's files, whatever the transport is.
+
+    :param transport: does the operations.
+    :param here: gives the managers of this process; raises :class:`ConfigError` where the configuration is wrong.
+    """
+
+    def __init__(self, settings: Settings, transport: Transport, here: Callable[[], Managers]) -> None:
+        super().__init__(transport)
+        self.settings = settings
+        self._make_here = here
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.transport.close()
+        if self.remote and "here" in self.__dict__:
+            self.here.close()
+
+    @property
+    def remote(self) -> bool:
+        """Whether kurmad does the operations, with powers that this process may lack."""
+        return self.transport.remote
+
+    @kept
+    def here(self) -> Managers:
+        """The managers of this process: for files of the caller's, and for the configuration.
+
+        :raises ConfigError: the configuration is wrong.
+        """
+        return self._make_here()
+
+    @property
+    def config(self) -> Config:
+        """:raises ConfigError: it is wrong."""
+        return self.here.config
+
+    # -- pods --
+
+    def pods_json(self) -> list[Json]:
+        """:meth:`pods` as JSON. By way of kurmad, it is not taken apart on the way."""
+        if not self.remote:
+            return [record.to_json() for record in self.pods()]
+        from kurma_core.client.remote.transport import Remote
+
+        assert isinstance(self.transport, Remote)
+        found: list[Json] = self.transport.ask(OPERATIONS["pods"], {})
+        return found
+
+    def run_detached(self, request: PodRequest, progress: Progress | None = None) -> PodRecord:
+        """Prepares a pod and starts it, at once; it runs on by itself. What does not come up stays as it is after
+        :meth:`launch`; an ephemeral pod is removed.
+
+        :raises UsageError: there is no kurmad.
+        """
+        return self.prepare(request, progress, start=True)
+
+    def restart(self, pod: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
+        """Stops the pod if it runs, and runs it again as :meth:`start` does."""
+        return self.start(self.stop(pod, again=True).uuid, stdio, output)
+
+    def copy_out(
+        self,
+        pod: str,
+        app: str | None,
+        path: str,
+        target: str | BinaryIO,
+        *,
+        whole: bool = False,
+        follow: bool = False,
+    ) -> None:
+        """Copies from an app that runs; see :func:`kurma_core.pods.copying.copy_out`."""
+        self.here.need_root("copy from a pod")
+        from kurma_core.pods.copying import copy_out
+
+        copy_out(self.pod(pod), app, path, target, self.settings.note, whole=whole, follow=follow)
+
+    def copy_in(
+        self,
+        pod: str,
+        app: str | None,
+        source: str | BinaryIO,
+        path: str,
+        *,
+        whole: bool = False,
+        follow: bool = False,
+    ) -> None:
+        """Copies to an app that runs; see :func:`kurma_core.pods.copying.copy_in`."""
+        self.here.need_root("copy to a pod")
+        from kurma_core.pods.copying import copy_in
+
+        copy_in(self.pod(pod), app, source, path, self.settings.note, whole=whole, follow=follow)
+
+    # -- images, keys and stagers: files of the caller's --
+
+    def archive_path(self, reference: str) -> str | None:
+        """The path, if the reference is an archive file of the caller's, and not an image of the store."""
+        from kurma_core.errors import UsageError
+        from kurma_core.fetching import parse_locator
+        from kurma_core.images.archives import path_of
+
+        try:
+            locator = parse_locator(reference, ("file",))
+        except UsageError:
+            return None  # which the store says in its own words
+        return path_of(locator) if locator.scheme == "file" else None
+
+    def image_export(self, image: str, path: str, progress: Progress | None = None) -> None:
+        """Writes the image's archive, uncompressed, to a file of the caller's: whole, or not at all.
+
+        :param progress: told how much of it is written; how long it will be is not known before.
+        :raises ImageNotFoundError: :raises StoreError: :raises HostError: the file cannot be written.
+        """
+        from kurma_core.named_files import written
+
+        with written(path) as out:
+            if progress is None:
+                self.image_archive(image, out)
+                return
+            counted: Any = _Counted(out, progress)
+            progress.start(image, None)
+            try:
+                self.image_archive(image, counted)
+            finally:
+                progress.finish()
+
+    def extract(self, reference: str, directory: str) -> str:
+        """Extracts the root filesystem of an image of the store, or of an archive file of the caller's.
+
+        :returns: the image's ID.
+        """
+        if self.archive_path(reference) is not None:
+            return self.here.images.extract(reference, directory)
+        return self.image_extract(reference, directory).id
+
+    def trust_read(self, source: str, insecure: frozenset[str] = frozenset()) -> tuple[Key, ...]:
+        """The keys in a file of the caller's, or at an address.
+
+        :raises TrustError: there is none.
+        """
+        if source.lower().startswith(("http://", "https://")):
+            return tuple(self.trust_find(address=source, insecure=insecure))
+        return self.here.images.keys.read(source, insecure)
+
+    def stager_export(self, path: str, *, format: str, name: str | None = None) -> str:
+        """Writes a stager as an image for others to run pods with. Nothing comes into the store.
+
+        :param path: the archive; whole, or not at all.
+        :param format: by which contract it is called.
+        :param name: of the stager; None: the configured one.
+        :returns: the image's ID.
+        :raises StagerError: it cannot be exported as that. :raises HostError: the file cannot be written.
+        """
+        import os
+        import tempfile
+
+        from kurma_core.image_store.store import guard
+
+        name = name or self.config.stager
+        with (
+            guard(f"cannot export stager {name}"),
+            tempfile.TemporaryDirectory(prefix="kurma-export-") as directory,
+        ):
+            rootfs = f"{directory}/rootfs"
+            os.mkdir(rootfs)
+            manifest = self.here.services.stagers.export(name, format, rootfs)
+            # It runs as root, whoever has written it here.
+            return self.here.images.files.build(rootfs, manifest, path, owner=(0, 0))
+
+
+class _Counted:
+    """A file of which each byte moves the progress bar."""
+
+    def __init__(self, out: BinaryIO, progress: Progress) -> None:
+        self._out, self._progress = out, progress
+
+    def write(self, data: bytes) -> int:
+        count = self._out.write(data)
+        self._progress.advance(count)
+        return count
+
+
+def add_unstarted_pod(error: KurmaError, uuid: str, pod: Callable[[str], PodRecord]) -> None:
+    """Has the error tell of a pod that was made to be run at once, and that is there and has not run.
+
+    :param pod: gets the pod's record.
+    """
+    try:
+        state = pod(uuid).state
+    except KurmaError:
+        return  # it has gone, or says itself what is wrong with it
+    if state in ("prepared", "errored"):
+        error.data[_UNSTARTED_POD] = uuid
+
+
+def unstarted_pod_hint(error: KurmaError) -> str | None:
+    uuid = error.data.get(_UNSTARTED_POD)
+    return None if uuid is None else f"the pod is still there: kurma logs {uuid}, kurma rm {uuid}"
+
+
+__all__ = ["Client", "add_unstarted_pod", "unstarted_pod_hint"]

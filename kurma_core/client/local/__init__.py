@@ -1,0 +1,1 @@
+"""Operations done in this process, on a state directory."""

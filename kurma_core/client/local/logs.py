@@ -1,0 +1,175 @@
+"""Logs of pods in this process: from their files, or from what their stager prints."""
+
+from __future__ import annotations
+
+from kurma_core.errors import AppNotFoundError, KurmaError, PodNotFoundError
+from kurma_core.value import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kurma_core.hookspecs.stager import RunningStager
+    from kurma_core.models.log import LogText
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.pods.manager import PodManager
+
+
+@frozen
+class LogOptions:
+    """What of a pod's output is read.
+
+    :param follow: and what will be written.
+    :param tail: only the last so many lines, of all apps together, before what is followed.
+    :param since: nanoseconds since the epoch. :param stream: ``stdout`` or ``stderr``.
+    """
+
+    follow: bool = False
+    tail: int | None = None
+    since: int | None = None
+    stream: str | None = None
+
+
+class PodLogs:
+    """:param note: tells the user something in one line."""
+
+    def __init__(self, pods: PodManager, note: Callable[[str], None]) -> None:
+        self._pods = pods
+        self._note = note
+
+    def read(
+        self,
+        pod: str,
+        app: str | None,
+        instance: int | None,
+        options: LogOptions,
+        idle: Callable[[], None] = lambda: None,
+    ) -> Iterator[LogText]:
+        """What the apps have written.
+
+        :param app: only of that one.
+        :param instance: only that execution of the app; -1: the one before the last.
+        :param idle: called before more is waited for.
+        :raises KurmaError: at once: there is no such pod, app or execution.
+        """
+        record = self._pods.pod(pod)
+        if instance is None:
+            apps, directory = self._files(record, app), None
+        else:
+            apps, directory = self._file_of_execution(record, app, instance)
+        return self._read(record, app, apps, directory, options, idle)
+
+    def files(self, pod: str) -> list[tuple[str, str]]:
+        """The logs of a pod's apps: (app, name of the file)."""
+        return self._files(self._pods.pod(pod))
+
+    def of_failed_start(self, pod: str) -> Iterator[LogText]:
+        """What the apps of a pod that has failed to come up had written, such as their pre-start handlers."""
+        from kurma_core.pods.logs import LogReader
+
+        try:
+            record = self._pods.pod(pod)
+            path = self._pods.services.store.directory(record.uuid).path
+            with LogReader(path, self._files(record)) as reader:
+                if reader.kept:  # else it is its stager's own, which the error tells
+                    yield from reader.rest()
+        except KurmaError:
+            return  # the pod has gone, or its logs cannot be read
+
+    @staticmethod
+    def _files(record: PodRecord, app: str | None = None) -> list[tuple[str, str]]:
+        if app is not None:
+            from kurma_core.pods.apps import the_app
+
+            the_app(record, app)
+        return [(each.name, each.log or f"{each.name}.log") for each in record.apps if app in (None, each.name)]
+
+    @staticmethod
+    def _file_of_execution(record: PodRecord, app: str | None, instance: int) -> tuple[list[tuple[str, str]], str]:
+        """The log of one execution of an app, and the directory that it is in."""
+        from kurma_core.pods import executions
+        from kurma_core.pods.apps import the_app
+
+        status = the_app(record, app)
+        found = executions.find(record.name, status, instance)
+        return [(status.name, found.log or f"{status.name}.log")], executions.log_directory(status, found)
+
+    def _read(
+        self,
+        record: PodRecord,
+        app: str | None,
+        apps: list[tuple[str, str]],
+        directory: str | None,
+        options: LogOptions,
+        idle: Callable[[], None],
+    ) -> Iterator[LogText]:
+        """:param directory: of the execution that is asked for; None: of all that are."""
+        from kurma_core.linux import crilog
+        from kurma_core.models.log import LogText
+        from kurma_core.pods import recovery
+        from kurma_core.pods.logs import LogReader
+        from kurma_core.staging.callin import has_call_in
+
+        wanted = crilog.Filter(options.since, options.stream)
+
+        def then(found: Iterator[LogText]) -> Iterator[LogText]:
+            return filter(wanted, found)
+
+        def first(found: Iterator[LogText]) -> Iterator[LogText]:
+            return crilog.tail(then(found), options.tail, LogText)
+
+        pod = self._pods.services.store.directory(record.uuid)
+        ongoing = directory in (None, "pod/logs")
+        stager = recovery.find_stager(self._pods.services, pod) if ongoing else None
+        try:
+            with LogReader(pod.path, apps, directory, newcomers=app is None) as reader:
+                from_stager = directory is None and not reader.kept and record.state != "starting"
+                if from_stager and stager is not None and has_call_in(stager, "logs"):
+                    yield from self._from_stager(record, app, stager, options, idle)
+                elif stager is None or not options.follow:
+                    yield from first(reader.rest())
+                else:
+                    yield from reader.follow(stager.fileno(), first, then, idle)
+            if directory is None:
+                self._tell_lost(record.uuid, app)
+        finally:
+            if stager is not None:
+                stager.close()
+
+    def _tell_lost(self, uuid: str, app: str | None) -> None:
+        """Tells what the logs lack, since a disk was full."""
+        try:
+            apps = self._pods.pod(uuid).apps
+        except PodNotFoundError:
+            return  # an ephemeral pod that was followed to its end
+        for each in apps:
+            if each.lost and app in (None, each.name):
+                self._note(each.lost)
+
+    def _from_stager(
+        self,
+        record: PodRecord,
+        app: str | None,
+        stager: RunningStager,
+        options: LogOptions,
+        idle: Callable[[], None],
+    ) -> Iterator[LogText]:
+        """Of a pod whose stager keeps no logs in files: what its ``logs`` call-in prints, app by app."""
+        from kurma_core.pods.calledlogs import arguments, called_logs
+
+        names = [name for name, _ in self._files(record, app)]
+        if options.follow and len(names) > 1:
+            raise AppNotFoundError(
+                f"the stager of pod {record.name} shows the log of one app at a time",
+                hint="name one of " + ", ".join(names),
+            )
+        driver = self._pods.services.stagers.of_pod(record.stager)
+        path = self._pods.services.store.directory(record.uuid).path
+        for name in names:
+            words = arguments(
+                name, follow=options.follow, tail=options.tail, since=options.since, stream=options.stream
+            )
+            yield from called_logs(driver, path, stager, words, idle)
+
+
+__all__ = ["LogOptions", "PodLogs"]

@@ -1,0 +1,241 @@
+"""Operations on pods and their apps, in this process."""
+
+from __future__ import annotations
+
+from kurma_core.errors import KurmaError, PodNotFoundError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from typing import Any
+
+    from kurma_core.api.pods import Collected, EnterRequest, LogLine, PodRequest, Process, Usage
+    from kurma_core.client.local.managers import Managers
+    from kurma_core.models.log import LogText
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.summary import PodSummary
+    from kurma_core.pods.foreground import Signals
+    from kurma_core.progress import Progress
+
+
+class LocalPods:
+    """The methods of :class:`kurma_core.api.operations.Api` that are about pods, by their names."""
+
+    def __init__(self, managers: Managers) -> None:
+        self._m = managers
+
+    # -- preparing and running --
+
+    def prepare(self, request: PodRequest, progress: Progress | None, start: bool) -> PodRecord:
+        """:raises UsageError: it is to be started, and no kurmad would own it."""
+        if start:
+            raise UsageError(
+                f"no pod can run on by itself: no kurmad serves {self._m.config.state_dir}",
+                hint="start kurmad, or leave --detach away",
+            )
+        self._m.need_root("prepare a pod")
+        self._m.registry.check_required()
+        with self._m.signals():
+            return self._m.pods.prepare(request, progress)
+
+    def launch(self, pod: str) -> PodRecord:
+        """:raises UsageError: always: no kurmad would own it."""
+        raise UsageError(
+            f"pod {pod} cannot run on by itself: no kurmad serves {self._m.config.state_dir}",
+            hint="start kurmad, or leave --detach away",
+        )
+
+    def run(
+        self,
+        request: PodRequest,
+        stdio: Stdio,
+        output: Callable[[LogText], None],
+        progress: Progress | None,
+        prepared: Callable[[PodRecord], None],
+    ) -> PodRecord:
+        self._m.need_root("run a pod")
+        # The spawner starts while plugins are loaded and images looked for.
+        self._m.services.spawner.open()
+        self._m.registry.check_required()
+        with self._m.signals() as signals:
+            record = self._m.pods.prepare(request, progress)
+            try:
+                prepared(record)
+                return self._foreground(record.uuid, stdio, output, signals)
+            except KurmaError as error:
+                if not request.ephemeral:
+                    from kurma_core.client.client import add_unstarted_pod
+
+                    add_unstarted_pod(error, record.uuid, self.pod)
+                raise
+            finally:
+                signals.settle()
+                if request.ephemeral:
+                    self._remove_ended(record.uuid)
+
+    def start(self, pod: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
+        self._m.need_root("start a pod")
+        self._m.services.spawner.open()
+        with self._m.signals() as signals:
+            try:
+                return self._foreground(pod, stdio, output, signals)
+            finally:
+                signals.settle()
+
+    def _remove_ended(self, uuid: str) -> None:
+        """Removes an ephemeral pod. A failure is told, and hides nothing else that went wrong."""
+        try:
+            self._m.pods.remove(uuid)
+        except PodNotFoundError:
+            return
+        except KurmaError as error:
+            self._m.settings.note(error.message)
+
+    def _foreground(
+        self, reference: str, stdio: Stdio, output: Callable[[LogText], None], signals: Signals
+    ) -> PodRecord:
+        from kurma_core.pods.foreground import Shown, run_to_end
+
+        begun: list[bool] = []
+
+        def settled() -> None:
+            begun.append(True)
+            signals.settle()
+
+        try:
+            pod = self._m.pods.start(reference, stdio, settled)
+        except KurmaError:
+            shown = Shown(output)
+            for text in self._m.logs.of_failed_start(reference) if begun else ():
+                shown(text)
+            shown.flush()
+            raise
+        relay = typing = None
+        try:
+            app = pod.typed_into
+            if app is not None:
+                from kurma_core.pods.attach import type_into
+                from kurma_core.staging.relay import CallerRelay
+
+                relay = CallerRelay(stdio, wants_terminal=True, passes_signals=False)
+                relay.__enter__()
+                typing = type_into(self._m.services, pod, app, relay.stdio)
+            record = self._m.pods.pod(pod.uuid)
+            self._m.tell_service(f"READY=1\nSTATUS=pod {record.name} runs")
+            ending = lambda: self._m.tell_service("STOPPING=1")  # noqa: E731 - functools is not light
+            return run_to_end(pod, self._m.logs.files(record.uuid), signals, output, stdio.stdout, ending)
+        except BaseException:
+            # The output's disk is full, say: a pod in the foreground does not outlive its command.
+            pod.abandon()
+            raise
+        finally:
+            if typing is not None:
+                typing.end()
+            if relay is not None:
+                relay.__exit__(None, None, None)
+            pod.close()
+
+    # -- looking --
+
+    def pods(self) -> list[PodRecord]:
+        self._m.need_root("list pods")
+        return self._m.pods.pods()
+
+    def summaries(self) -> list[PodSummary]:
+        """No stager is asked."""
+        self._m.need_root("list pods")
+        from kurma_core.pods import listing
+
+        return listing.summaries(self._m.store, lambda directory: self._m.pods.recover(directory))
+
+    def pod(self, pod: str) -> PodRecord:
+        self._m.need_root("look at a pod")
+        return self._m.pods.pod(pod)
+
+    def wait(self, pod: str) -> PodRecord:
+        self._m.need_root("wait for a pod")
+        return self._m.pods.wait(pod)
+
+    def usage(self, pod: Collection[str]) -> list[Usage]:
+        """:raises PodStateError: one of them does not run."""
+        self._m.need_root("measure pods")
+        from kurma_core.pods.usage import check_measurable, usage
+
+        if not pod:
+            return usage(self._m.pods.pods())
+        return usage([check_measurable(self._m.pods.pod(reference)) for reference in dict.fromkeys(pod)])
+
+    def processes(self, pod: str, app: str | None) -> list[Process]:
+        self._m.need_root("see the processes of a pod")
+        from kurma_core.pods.processes import processes
+
+        return processes(self._m.pods.pod(pod), app)
+
+    def logs(self, pod: str, app: str | None, instance: int | None, **options: Any) -> Iterator[LogText]:
+        self._m.need_root("look at a pod")
+        from kurma_core.client.local.logs import LogOptions
+
+        return self._m.logs.read(pod, app, instance, LogOptions(**options))
+
+    def log_lines(self, **options: Any) -> Iterator[LogLine]:
+        from kurma_core.api.pods import LogLine
+
+        return (LogLine(*text) for text in self.logs(**options))
+
+    # -- reaching in --
+
+    def enter(self, pod: str, request: EnterRequest, stdio: Stdio) -> int:
+        self._m.need_root("enter a pod")
+        from kurma_core.pods.enter import enter
+
+        said = {key: value for key, value in request.to_json().items() if value not in (None, [], False)}
+        app = said.pop("app", None)
+        return enter(self._m.services, self._m.pods.pod(pod), app, said, stdio)
+
+    def attach(self, pod: str, app: str | None, stdio: Stdio, stdin: bool, detach_keys: str | None) -> int:
+        self._m.need_root("attach to a pod")
+        from kurma_core.pods.attach import attach
+
+        return attach(self._m.services, self._m.pods.pod(pod), app, stdio, stdin, detach_keys)
+
+    # -- changing and ending --
+
+    def app_add(self, pod: str, request: PodRequest, start: bool, progress: Progress | None) -> PodRecord:
+        self._m.need_root("change a pod")
+        self._m.services.spawner.open()
+        self._m.registry.check_required()
+        with self._m.signals():
+            return self._m.pods.app_add(pod, request, start=start, progress=progress)
+
+    def app_start(self, pod: str, app: str) -> PodRecord:
+        self._m.need_root("change a pod")
+        return self._m.pods.app_start(pod, app)
+
+    def app_stop(self, pod: str, app: str, force: bool, timeout: float | None) -> PodRecord:
+        self._m.need_root("change a pod")
+        return self._m.pods.app_stop(pod, app, timeout=0.0 if force else timeout)
+
+    def app_rm(self, pod: str, app: str, force: bool) -> None:
+        self._m.need_root("change a pod")
+        self._m.pods.app_rm(pod, app, force=force)
+
+    def stop(self, pod: str, force: bool, timeout: float | None, again: bool) -> PodRecord:
+        self._m.need_root("stop a pod")
+        stop = self._m.pods.stop_to_restart if again else self._m.pods.stop
+        return stop(pod, timeout=timeout, force=force)
+
+    def kill(self, pod: str, signal: int, app: str | None) -> None:
+        self._m.need_root("signal a pod")
+        self._m.pods.kill(pod, signal, app)
+
+    def rm(self, pod: str, force: bool) -> None:
+        self._m.need_root("remove a pod")
+        self._m.pods.remove(pod, force=force)
+
+    def gc(self, grace: float, dry_run: bool) -> Collected:
+        self._m.need_root("collect garbage")
+        return self._m.pods.collect(grace=grace, dry_run=dry_run)
+
+
+__all__ = ["LocalPods"]

@@ -1,0 +1,1 @@
+"""Operations done by kurmad, asked for over its socket."""

@@ -1,0 +1,548 @@
+"""The transport by way of kurmad: one request after the other, on a connection that is kept.
+
+An operation's declaration says how it is asked for (:mod:`kurma_core.api.operations`). The methods here are those
+that need more: standard streams, files of the caller, answers that come in pieces.
+"""
+
+from __future__ import annotations
+
+import os
+
+from kurma_core.api.errors import error_from_json
+from kurma_core.api.operations import NDJSON, Transport
+from kurma_core.errors import HostError, KurmaError, UsageError
+from kurma_core.linux.smalljson import decode, encode
+from kurma_core.version import VERSION
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from typing import Any, BinaryIO, TypeVar
+
+    from kurma_core.api.host import CheckLine, Event
+    from kurma_core.api.images import ImageId, ImageListing
+    from kurma_core.api.operations import Operation
+    from kurma_core.api.pods import EnterRequest, PodRequest
+    from kurma_core.client import Settings
+    from kurma_core.client.local.managers import Managers
+    from kurma_core.client.remote.http import Body, Connection, Response
+    from kurma_core.client.remote.streams import CallerStreams, Stream
+    from kurma_core.models.image import ImageRecord
+    from kurma_core.models.log import LogText
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.models.stdio import Stdio
+    from kurma_core.progress import Progress
+
+    Json = Any
+    T = TypeVar("T")
+    Hear = Callable[[Json], None]
+
+_NONSENSE = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_PIECE = 1 << 18
+
+
+def _ignore(message: Json) -> None:
+    """A newer kurmad may tell more than this client knows."""
+
+
+class Remote(Transport):
+    """:param here: the managers of this process, for the names of fetchers."""
+
+    remote = True
+
+    def __init__(self, settings: Settings, connection: Connection, here: Callable[[], Managers]) -> None:
+        self._settings = settings
+        self._connection = connection
+        self._here = here
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        own = getattr(self, operation.method, None)
+        if own is not None:
+            return own(operation, **arguments)
+        if operation.kind == "lines":
+            return self._each_line(operation, arguments)
+        if operation.kind == "bytes":
+            return b"".join(self._document(operation, arguments))
+        return self._result(operation, self.ask(operation, arguments))
+
+    def ask(self, operation: Operation, arguments: dict[str, Any], hear: Hear = _ignore) -> Json:
+        """The JSON of an operation's result; what kurmad notes on the way is told.
+
+        :param hear: gets the messages that only some operations have.
+        :raises KurmaError: what kurmad had; or it has gone.
+        """
+        target, body = self._request(operation, arguments)
+        headers = {"Accept": NDJSON}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        elif operation.verb != "GET":
+            body = b""
+        if "progress" in operation.names:
+            headers.update(self._passphrases())
+        return self._ask(operation.verb, target, body, headers, arguments.get("progress"), hear)
+
+    def _request(
+        self, operation: Operation, arguments: Mapping[str, Any], **further: Json
+    ) -> tuple[str, bytes | None]:
+        """The request's target and its body.
+
+        :param further: parameters that are not of the method.
+        :raises UsageError: the name of what is meant is empty.
+        """
+        given = {**arguments, **further}
+        path, query, document = operation.path, [], {}
+        body: bytes | None = None
+        for one in operation.parameters:
+            value = given.get(one.name, one.default)
+            said = value if value is None else one.shape.write(value)
+            if one.place == "path":
+                if not said:
+                    raise UsageError(
+                        f"an {one.name}'s name is empty" if one.name == "image" else f"the {one.name} is empty"
+                    )
+                path = path.replace(f"{{{one.name}}}", quoted(said))
+            elif one.place == "whole body":
+                body = encode(said).encode()
+            elif one.place == "body":
+                document[one.key] = said
+            elif said is not None and said != one.default:
+                every = said if isinstance(said, list) else [said]
+                query += [f"{one.key}={quoted(_query_text(each))}" for each in every]
+        if operation.body is not None:
+            body = encode(document).encode()
+        return (f"{path}?{'&'.join(query)}" if query else path), body
+
+    def _ask(
+        self,
+        verb: str,
+        target: str,
+        body: bytes | Body | None,
+        headers: Mapping[str, str],
+        progress: Progress | None = None,
+        hear: Hear = _ignore,
+    ) -> Json:
+        notes = Notes(self, progress)
+        value = None
+        try:
+            answer = self._connection.request(verb, target, body, headers)
+            if not answer.headers.get("content-type", "").startswith(NDJSON):
+                value = self._understood(decode, answer.read())
+                if answer.status >= 400:
+                    raise self._failure(value)
+                return value
+            for line in answer.lines():
+                message = self._understood(decode, line)
+                kind = self._understood(lambda said: said["is"], message)
+                if kind == "result":
+                    value = message["value"]
+                elif kind == "error":
+                    raise self._failure(message)
+                elif not notes.hear(message):
+                    hear(message)
+        except KurmaError:
+            self._connection.let_go_unless_whole()
+            raise
+        except BaseException:
+            # Ctrl-C, say: a client that goes away cancels what it has asked for.
+            self._connection.let_go()
+            raise
+        finally:
+            notes.close()
+        return value
+
+    def _result(self, operation: Operation, said: Json) -> Any:
+        shape = operation.result
+        return None if shape is None else self._understood(lambda value: shape.read(value, "$"), said)
+
+    def _document(self, operation: Operation, arguments: dict[str, Any]) -> Iterator[bytes]:
+        """What an operation gives that is not JSON.
+
+        :raises KurmaError: what kurmad had, be it on the way.
+        """
+        target, _ = self._request(operation, arguments)
+        try:
+            answer = self._connection.request("GET", target, None, {"TE": "trailers"})
+            # /healthz tells what is wrong by its document.
+            if answer.status >= 400 and operation.result is None:
+                raise self._failure(self._understood(decode, answer.read()))
+            yield from answer.pieces()
+        except KurmaError:
+            self._connection.let_go_unless_whole()
+            raise
+        except BaseException:
+            self._connection.let_go()
+            raise
+        self._check_trailers(answer)
+
+    def _each_line(self, operation: Operation, arguments: dict[str, Any]) -> Iterator[Any]:
+        """What an operation tells line by line, as it comes. On a connection of its own: meanwhile, others may be
+        asked for."""
+        target, _ = self._request(operation, arguments)
+        with self._connection.again() as connection:
+            answer = connection.request("GET", target, None, {"TE": "trailers"})
+            if answer.status >= 400:
+                raise self._failure(self._understood(decode, answer.read()))
+            for line in answer.lines():
+                yield self._result(operation, self._understood(decode, line))
+            for note in self._understood(decode, answer.trailers.get("kurma-notes", "[]")):
+                self._settings.note(note)
+            self._check_trailers(answer)
+
+    def _check_trailers(self, answer: Response) -> None:
+        """:raises KurmaError: what went wrong while the answer was on its way."""
+        late = answer.trailers.get("kurma-error")
+        if late is not None:
+            raise self._failure(self._understood(decode, late))
+
+    # -- passphrases, errors --
+
+    def _passphrases(self) -> dict[str, str]:
+        """Tells how often it is worth to ask for a passphrase."""
+        if self._settings.passphrases is None:
+            return {}
+        return {"Kurma-Passphrases": str(self._settings.passphrases().attempts)}
+
+    def tell_passphrase(self, question: Mapping[str, Json]) -> None:
+        """Tells kurmad a passphrase that it asks for, on another connection: the one that asks is taken."""
+        from binascii import b2a_base64
+
+        assert self._settings.passphrases is not None
+        found = self._settings.passphrases().get(question["what"], wrong=question["wrong"])
+        said = None if found is None else b2a_base64(found, newline=False).decode()
+        with self._connection.again() as connection:
+            body = encode({"passphrase": said}).encode()
+            headers = {"Content-Type": "application/json"}
+            answer = connection.request("POST", f"/v1/answers/{quoted(question['id'])}", body, headers)
+            if answer.status >= 400:
+                raise self._failure(self._understood(decode, answer.read()))
+
+    def note(self, text: str) -> None:
+        self._settings.note(text)
+
+    def _failure(self, value: Mapping[str, Json]) -> KurmaError:
+        """The error that an answer tells of."""
+        found = self._understood(error_from_json, value)
+        theirs = self._connection.version
+        if found.data.get("unknown") and theirs != VERSION:
+            return HostError(
+                f"the daemon is kurma {theirs}, and this is {VERSION}: {found.message}",
+                hint="restart the daemon with this version; --host local works without it",
+            )
+        return found
+
+    def _understood(self, read: Callable[[Json], T], said: Json) -> T:
+        """What ``read`` makes of what kurmad has said.
+
+        :raises HostError: it makes nothing of it.
+        """
+        try:
+            return read(said)
+        except _NONSENSE as error:
+            theirs = self._connection.version
+            other = "" if theirs == VERSION else f": it is kurma {theirs}, and this is {VERSION}"
+            raise HostError(
+                f"what the daemon at {self._connection.path} says is not understood{other}",
+                hint="restart the daemon with this version; --host local works without it",
+            ) from error
+
+    # -- operations with files, and locators, of the caller's --
+
+    def locator(self, text: str) -> str:
+        """A locator as it is meant here: a path is one of this process's working directory."""
+        from kurma_core.client.remote.locators import absolute
+
+        return absolute(text, lambda: self._here().registry.names("kurma.fetchers"))
+
+    def _absolute(self, request: PodRequest) -> PodRequest:
+        from kurma_core.client.remote.locators import absolute_request
+
+        return absolute_request(request, self.locator)
+
+    def prepare(
+        self, operation: Operation, request: PodRequest, progress: Progress | None, start: bool
+    ) -> PodRecord:
+        given = {"request": self._absolute(request), "progress": progress, "start": start}
+        found: PodRecord = self._result(operation, self.ask(operation, given))
+        return found
+
+    def app_add(self, operation: Operation, request: PodRequest, **arguments: Any) -> PodRecord:
+        given = {"request": self._absolute(request), **arguments}
+        found: PodRecord = self._result(operation, self.ask(operation, given))
+        return found
+
+    def image_fetch(self, operation: Operation, locator: str, **arguments: Any) -> ImageRecord:
+        given = {"locator": self.locator(locator), **arguments}
+        found: ImageRecord = self._result(operation, self.ask(operation, given))
+        return found
+
+    def image_extract(self, operation: Operation, image: str, directory: str) -> ImageId:
+        given = {"image": image, "directory": os.path.abspath(directory)}
+        found: ImageId = self._result(operation, self.ask(operation, given))
+        return found
+
+    def image_upload(
+        self,
+        operation: Operation,
+        path: str,
+        signature: str | None,
+        insecure: Collection[str],
+        progress: Progress | None,
+    ) -> ImageRecord:
+        from kurma_core.client.local.images import signature_in
+        from kurma_core.named_files import opened
+
+        name = os.path.basename(path)
+        headers = {"Accept": NDJSON, "Content-Type": operation.takes or "", **self._passphrases()}
+        if signature is not None:
+            from binascii import b2a_base64
+
+            headers["Kurma-Signature"] = b2a_base64(signature_in(signature), newline=False).decode()
+        target, _ = self._request(operation, {"insecure": sorted(insecure)}, name=name)
+        with opened(path) as stream:
+            said = self._ask("POST", target, _upload(stream, name, progress), headers)
+            found: ImageRecord = self._result(operation, said)
+            return found
+
+    def images_list(self, operation: Operation) -> ImageListing:
+        from kurma_core.api.images import ImageListing
+
+        damaged = []
+
+        def hear(message: Json) -> None:
+            if message["is"] == "problem":
+                damaged.append(self._failure(message))
+
+        found = self._result(operation, self.ask(operation, {}, hear))
+        return ImageListing(tuple(found), tuple(damaged))
+
+    def image_archive(self, operation: Operation, image: str, out: BinaryIO) -> None:
+        for piece in self._document(operation, {"image": image}):
+            out.write(piece)
+
+    def stager_check(self, operation: Operation, image: str, tell: Callable[[CheckLine], None]) -> list[CheckLine]:
+        def hear(message: Json) -> None:
+            if message["is"] == "line":
+                (line,) = self._result(operation, [message["line"]])
+                tell(line)
+
+        found: list[CheckLine] = self._result(operation, self.ask(operation, {"image": self.locator(image)}, hear))
+        return found
+
+    def events(self, operation: Operation, since: int | None, follow: bool, **arguments: Any) -> Iterator[Event]:
+        if since is None and not follow:
+            return iter(())
+        return self._each_line(operation, {"since": since, "follow": follow, **arguments})
+
+    # -- operations with standard streams --
+
+    def run(
+        self,
+        operation: Operation,
+        request: PodRequest,
+        stdio: Stdio,
+        output: Callable[[LogText], None],
+        progress: Progress | None,
+        prepared: Callable[[PodRecord], None],
+    ) -> PodRecord:
+        typed = request.terminal is not None and request.interactive == request.terminal
+        given = {"request": self._absolute(request), "hold": True}
+        return self._in_foreground(operation, given, stdio, output, typed, prepared, progress)
+
+    def start(self, operation: Operation, pod: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
+        return self._in_foreground(operation, {"pod": pod}, stdio, output)
+
+    def _in_foreground(
+        self,
+        operation: Operation,
+        arguments: dict[str, Any],
+        stdio: Stdio,
+        output: Callable[[LogText], None],
+        typed: bool = False,
+        prepared: Callable[[PodRecord], None] = lambda record: None,
+        progress: Progress | None = None,
+    ) -> PodRecord:
+        """A pod that kurmad runs and that is shown here, to its end."""
+        from kurma_core.client.remote.streams import TERMINAL_SIGNALS, CallerStreams, ForegroundPod
+        from kurma_core.pods.foreground import Signals
+
+        here = self._here
+
+        def tell(message: Json) -> None:
+            if message["is"] == "prepared":
+                prepared(self._result(operation, message["pod"]))
+                stream.say(**{"is": "go"})
+            elif message["is"] == "running":
+                pod.runs = True
+                here().tell_service(f"READY=1\nSTATUS=pod {message['name']} runs")
+
+        also = TERMINAL_SIGNALS if stdio.terminal else ()
+        with (
+            CallerStreams(stdio, typed=typed) as streams,
+            Signals(taken=self._settings.signals, also=also) as signals,
+        ):
+            signals.settle()
+            given = {**arguments, **streams.size()}
+            with self._stream(operation, given, streams, tell, progress) as stream:
+                stopping = lambda: here().tell_service("STOPPING=1")  # noqa: E731 - functools is not light
+                pod = ForegroundPod(stream, streams, signals, output, stdio.stdout, stopping)
+                found: PodRecord = self._result(operation, pod.follow())
+                return found
+
+    def enter(self, operation: Operation, pod: str, request: EnterRequest, stdio: Stdio) -> int:
+        from kurma_core.client.remote.streams import CallerStreams, call_in
+
+        with CallerStreams(stdio, typed=request.tty) as streams:
+            given = {"pod": pod, "request": request, **streams.size()}
+            with self._stream(operation, given, streams) as stream:
+                return call_in(stream, streams, terminal=request.tty and stdio.terminal)
+
+    def attach(
+        self,
+        operation: Operation,
+        pod: str,
+        app: str | None,
+        stdio: Stdio,
+        stdin: bool,
+        detach_keys: str | None,
+    ) -> int:
+        from kurma_core.client.remote.streams import CallerStreams, call_in
+
+        with CallerStreams(stdio, typed=stdin) as streams:
+            given = {"pod": pod, "app": app, "stdin": stdin, "detach_keys": detach_keys, **streams.size()}
+            with self._stream(operation, given, streams) as stream:
+                return call_in(stream, streams, terminal=stdio.terminal)
+
+    def logs(self, operation: Operation, **arguments: Any) -> Iterator[LogText]:
+        from kurma_core.api.frames import LOG
+        from kurma_core.client.remote.streams import texts
+
+        with self._stream(operation, arguments, None) as stream:
+            while True:
+                for kind, value in stream.frames():
+                    if kind != LOG:
+                        return
+                    yield from texts(value)
+                stream.receive()
+
+    def _stream(
+        self,
+        operation: Operation,
+        arguments: dict[str, Any],
+        streams: CallerStreams | None,
+        tell: Hear = _ignore,
+        progress: Progress | None = None,
+    ) -> Stream:
+        """A connection that speaks frames from here on.
+
+        :param streams: are carried; None: the operation has none.
+        :param tell: gets the messages that not all operations have.
+        """
+        from kurma_core.api.frames import PROTOCOL
+        from kurma_core.client.remote.streams import Stream
+
+        def hear(message: Json) -> None:
+            if not notes.hear(message) and (streams is None or not streams.hear(message)):
+                tell(message)
+
+        notes = Notes(self, progress)
+        target, body = self._request(operation, arguments)
+        connection = self._connection.again()
+        headers = {"Connection": "Upgrade", "Upgrade": PROTOCOL, **self._passphrases()}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            answer = connection.request("POST", target, body or b"", headers)
+            if answer.status != 101:
+                raise self._failure(self._understood(decode, answer.read()))
+            stream = Stream(connection, hear)
+            if streams is not None:
+                streams.connect(stream)
+        except BaseException:
+            connection.close()
+            raise
+        return stream
+
+
+class Notes:
+    """Hears what any operation may tell on its way: notes, progress, a question for a passphrase."""
+
+    def __init__(self, transport: Remote, progress: Progress | None) -> None:
+        self._transport = transport
+        self._progress = progress
+        self._open: tuple[str, int | None] | None = None
+        self._done = self._skipped = 0
+
+    def hear(self, message: Json) -> bool:
+        """:returns: whether it was something of that kind."""
+        kind = message["is"]
+        if kind == "note":
+            self._transport.note(message["text"])
+        elif kind == "progress":
+            if self._progress is not None:
+                self._move(self._progress, message)
+        elif kind == "ask":
+            self._transport.tell_passphrase(message)
+        else:
+            return False
+        return True
+
+    def _move(self, progress: Progress, message: Mapping[str, Json]) -> None:
+        """Moves the progress bar as kurmad says."""
+        what = message["what"], message["total"]
+        if what != self._open or message["done"] < self._done:
+            self.close()
+            self._open, self._done, self._skipped = what, 0, 0
+            progress.start(*what)
+        skipped = message["skipped"] - self._skipped
+        if skipped:
+            progress.skip(skipped)
+        advanced = message["done"] - self._done - skipped
+        if advanced > 0:
+            progress.advance(advanced)
+        self._done, self._skipped = message["done"], message["skipped"]
+        if message["finished"]:
+            self.close()
+
+    def close(self) -> None:
+        if self._open is not None and self._progress is not None:
+            self._progress.finish()
+            self._open = None
+
+
+def _query_text(value: Json) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def quoted(text: str) -> str:
+    """Percent-encodes all that is not unreserved (RFC 3986). ``urllib.parse`` takes longer to import than this."""
+    data = text.encode("utf-8", "surrogatepass")
+    return "".join([chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in data])
+
+
+def _upload(stream: BinaryIO, name: str, progress: Progress | None) -> Body:
+    """A file as a request's body; what is sent moves the progress bar."""
+    from kurma_core.client.remote.http import Body
+
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+
+    def pieces() -> Iterator[bytes]:
+        if progress is not None:
+            progress.start(name, size)
+        left = size
+        while left and (piece := stream.read(min(left, _PIECE))):
+            yield piece
+            left -= len(piece)
+            if progress is not None:
+                progress.advance(len(piece))
+        if progress is not None:
+            progress.finish()
+
+    return Body(size, pieces())
+
+
+__all__ = ["Notes", "Remote", "quoted"]

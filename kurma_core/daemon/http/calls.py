@@ -1,0 +1,150 @@
+"""A request for an operation: its arguments, read as the operation declares them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kurma_core import schema
+from kurma_core.cancellation import Cancellation
+from kurma_core.errors import ManifestError, UsageError
+from kurma_core.schema import SchemaError, child, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kurma_core.api.operations import Operation
+    from kurma_core.client.client import Client
+    from kurma_core.daemon.http.daemon import Daemon
+    from kurma_core.daemon.http.exchange import Exchange
+    from kurma_core.daemon.http.streams import Stream
+
+Json = Any
+#: Characters of a caller's words in an error.
+_MOST = 60
+
+
+class Call:
+    """One request for an operation.
+
+    :param arguments: of the operation, by name in Python.
+    """
+
+    def __init__(
+        self, daemon: Daemon, exchange: Exchange, operation: Operation, arguments: Mapping[str, Any]
+    ) -> None:
+        self.daemon = daemon
+        self.exchange = exchange
+        self.operation = operation
+        self.arguments = arguments
+        #: Of an operation of kind ``stream``.
+        self.stream: Stream | None = None
+        #: Cancelled: what is done for this call is given up.
+        self.cancellation = Cancellation()
+
+    @property
+    def client(self) -> Client:
+        return self.daemon.client
+
+    def method_arguments(self, **further: Any) -> dict[str, Any]:
+        """Those of the client's method. :param further: those that do not cross the socket."""
+        own = {name: self.arguments[name] for name in self.operation.names if name in self.arguments}
+        return {**own, **further}
+
+
+def check_keys(operation: Operation, body: Json) -> None:
+    """:raises UsageError: the body has a key that the operation does not have."""
+    for one in operation.parameters:
+        if one.place == "whole body":
+            one.shape.find_unknown(body, "$", _refuse_key)
+    if operation.body is not None and isinstance(body, dict):
+        known = {one.key: one.shape for one in operation.parameters if one.place == "body"}
+        for key, value in body.items():
+            if key not in known:
+                _refuse_key("$", key, list(known))
+            known[key].find_unknown(value, child("$", key), _refuse_key)
+
+
+def read_body(operation: Operation, body: Json) -> dict[str, Any]:
+    """The arguments that are in the body, by name in Python.
+
+    :raises ManifestError: a value is wrong.
+    """
+    for one in operation.parameters:
+        if one.place == "whole body":
+            return {one.name: _read(one.shape, body, "$")}
+    if operation.body is None:
+        return {}
+    value = {} if body is None and not operation.body_needed else body
+    if not isinstance(value, dict):
+        raise ManifestError("$", "an object", describe(value))
+    found = {}
+    for one in operation.parameters:
+        if one.place == "body":
+            given, where = value.get(one.key), child("$", one.key)
+            if given is not None:
+                found[one.name] = _read(one.shape, given, where)
+            elif one.required:
+                raise ManifestError(where, one.shape.expected, "null" if one.key in value else schema.MISSING)
+            else:
+                found[one.name] = one.default
+    return found
+
+
+def _refuse_key(path: str, key: str, known: list[str]) -> None:
+    raise UsageError(
+        f"the request's body: {path} has an unknown key {key[:_MOST]!r}",
+        hint=f"the keys that there are: {', '.join(known)}; see /v1/openapi.json",
+        unknown=True,
+    )
+
+
+def _read(shape: schema.Shape, value: Json, path: str) -> Any:
+    try:
+        return shape.read(value, path)
+    except SchemaError as error:
+        raise ManifestError(error.path, error.expected, error.found) from None
+
+
+def read_query(operation: Operation, given: list[tuple[str, str]]) -> dict[str, Any]:
+    """The arguments that are in the query, by name in Python.
+
+    :raises UsageError: one is unknown, given twice, or malformed.
+    """
+    known = {one.key: one for one in operation.parameters if one.place == "query"}
+    found = {one.name: one.default for one in known.values()}
+    seen: set[str] = set()
+    for key, text in given:
+        one = known.get(key)
+        if one is None:
+            raise UsageError(f"{operation.verb} {operation.path}: there is no parameter {key!r}", unknown=True)
+        shape = one.shape.inner if isinstance(one.shape, schema.Maybe) else one.shape
+        if isinstance(shape, schema.List):
+            found[one.name] = (*found[one.name], _from_text(key, shape.inner, text))
+            continue
+        if key in seen:
+            raise UsageError(f"parameter {key}: it is given more than once")
+        seen.add(key)
+        found[one.name] = _from_text(key, shape, text)
+    return found
+
+
+def _from_text(key: str, shape: schema.Shape, text: str) -> Any:
+    """A value as it stands in a query."""
+    value: Json = text
+    if isinstance(shape, schema.Flag):
+        value = {"": True, "true": True, "false": False}.get(text)
+    elif isinstance(shape, schema.Whole):
+        digits = text.removeprefix("-")
+        value = int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
+    elif isinstance(shape, schema.Number):
+        try:
+            value = float(text)
+        except ValueError:
+            value = None
+    try:
+        return shape.read(value, key)
+    except SchemaError as error:
+        raise UsageError(f"parameter {key}: expected {error.expected}, found {describe(text)}") from None
+
+
+__all__ = ["Call", "check_keys", "read_body", "read_query"]

@@ -1,0 +1,323 @@
+"""Operations that need more than the client does: pods of kurmad, streams, documents, what only kurmad knows."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import select
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.api import describe
+from kurma_core.api.host import CheckLine, Event, Health
+from kurma_core.api.operations import NDJSON, SSE
+from kurma_core.client.local.events import wanted
+from kurma_core.daemon import metrics as prometheus
+from kurma_core.daemon.http import foreground, messages
+from kurma_core.daemon.http.exchange import Gone, TooLargeError, json_line
+from kurma_core.daemon.http.stdio import Caller
+from kurma_core.daemon.pods.listing import RECORDS, SHOWN, SUMMARIES
+from kurma_core.errors import HostError, UsageError
+from kurma_core.journal import Cursor
+from kurma_core.pods.attach import attaches_terminal
+from kurma_core.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import BinaryIO
+
+    from kurma_core.daemon.http.calls import Call
+    from kurma_core.daemon.http.exchange import Exchange
+    from kurma_core.daemon.pods.owned import RunningPod
+    from kurma_core.journal import Journal
+    from kurma_core.models.pod import PodRecord
+
+Json = Any
+_ARCHIVE = "application/x-tar"
+#: Bytes of a signature in a header.
+_LARGEST_SIGNATURE = 8192
+
+
+def handle(call: Call) -> Any:
+    """Does what is asked for.
+
+    :returns: the operation's result, or JSON that was made of it; None for kinds ``bytes`` and ``stream`` of which
+        the handler has answered.
+    """
+    handler = HANDLERS.get(call.operation.name)
+    if handler is not None:
+        return handler(call)
+    further = {"progress": messages.current().progress()} if "progress" in call.operation.names else {}
+    return getattr(call.client, call.operation.method)(**call.method_arguments(**further))
+
+
+# --- pods ------------------------------------------------------------------------------------------------------
+
+
+def pods(call: Call) -> Json:
+    return call.daemon.listing.json(RECORDS if call.exchange.peer.rights == "full" else SHOWN)
+
+
+def listing(call: Call) -> Json:
+    return call.daemon.listing.json(SUMMARIES)
+
+
+def pod_prepare(call: Call) -> PodRecord:
+    request, progress = call.arguments["request"], messages.current().progress()
+    if call.arguments["start"]:
+        return _started(call, lambda up: call.daemon.run(request, progress, up))
+    return call.client.prepare(request, progress)
+
+
+def pod_start(call: Call) -> PodRecord:
+    return _started(call, lambda up: call.daemon.launch(call.arguments["pod"], up=up))
+
+
+def _started(call: Call, start: Callable[[Callable[[RunningPod], None]], RunningPod]) -> PodRecord:
+    """The pod that was started, also if it is over, and removed at its end. One that was over before it was up, or
+    because a program could not be executed, is told of as it has ended.
+    """
+    with contextlib.ExitStack() as held:
+        running = start(lambda running: held.enter_context(running.reading()))
+        record = call.client.pod(running.uuid)
+        stopped = record.unstarted and all(app.exited for app in record.apps) and not running.pod.stays
+        return running.wait() if stopped or running.pod.over_at_once else record
+
+
+def pod_wait(call: Call) -> PodRecord:
+    running = call.daemon.running(call.arguments["pod"])
+    if running is not None:
+        # Any number may wait so; of watches on directories a host has few.
+        return running.wait_asked()
+    return call.client.wait(call.arguments["pod"])
+
+
+def pod_enter(call: Call) -> Json:
+    request = call.arguments["request"]
+    if not request.exec:
+        raise UsageError("exec is empty: it is the command and its arguments")
+    with Caller(call) as caller:
+        stdio = caller.open(terminal=request.tty)
+        return {"exitCode": call.client.enter(call.arguments["pod"], request, stdio)}
+
+
+def pod_attach(call: Call) -> Json:
+    given = call.arguments
+    pod, app = given["pod"], given["app"]
+    terminal = attaches_terminal(call.client.here.services, call.client.pod(pod), app)
+    # The app's input goes on with those who are still attached.
+    with Caller(call, ends_input=False) as caller:
+        stdio = caller.open(terminal=terminal, reads_input=given["stdin"])
+        return {"exitCode": call.client.attach(**call.method_arguments(stdio=stdio))}
+
+
+# --- images ----------------------------------------------------------------------------------------------------
+
+
+def images(call: Call) -> Json:
+    found = call.client.images_list()
+    for error in found.damaged:
+        messages.current().problem(error)
+    return found.images
+
+
+def image_upload(call: Call) -> Json:
+    signature = _signature(call.exchange)
+    with call.client.here.images.upload_file() as stream:
+        # All of it first: a client that is slow, or asked for a passphrase on the way, holds up no other.
+        _spool(call, stream)
+        return call.client.here.images.upload(
+            stream,
+            call.arguments["name"],
+            signature=signature,
+            insecure=frozenset(call.arguments["insecure"]),
+        )
+
+
+def _spool(call: Call, stream: BinaryIO) -> None:
+    """:raises TooLargeError: it is larger than an image may be."""
+    largest = call.daemon.config.limits.total_size
+    count = 0
+    for piece in call.exchange.pieces():
+        count += len(piece)
+        if count > largest:
+            raise TooLargeError(f"the archive is longer than an image may be ({largest} bytes)")
+        stream.write(piece)
+    stream.flush()
+
+
+def _signature(exchange: Exchange) -> bytes | None:
+    text = exchange.headers.get("kurma-signature")
+    if text is None:
+        return None
+    try:
+        found = base64.b64decode(text, validate=True)
+    except ValueError:
+        raise UsageError("Kurma-Signature: the signature must be base64-encoded") from None
+    if len(found) > _LARGEST_SIGNATURE:
+        raise UsageError(f"Kurma-Signature: longer than a signature may be here ({_LARGEST_SIGNATURE} bytes)")
+    return found
+
+
+def image_manifest(call: Call) -> None:
+    call.exchange.respond(200, call.client.image_manifest(**call.arguments), "application/json")
+
+
+def image_archive(call: Call) -> None:
+    out: Any = _Pieces(call.exchange)
+    call.client.image_archive(call.arguments["image"], out)
+    out.end()
+
+
+class _Pieces:
+    """A file that is the answer; it begins with the first byte, so that what is wrong before that can be told."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def write(self, data: bytes) -> int:
+        if not self._exchange.answered:
+            self._exchange.begin(_ARCHIVE)
+        self._exchange.piece(bytes(data))
+        return len(data)
+
+    def end(self) -> None:
+        self._exchange.end()
+
+
+def answer(call: Call) -> None:
+    messages.answer(call.arguments["answer"], call.arguments["passphrase"])
+
+
+# --- the host --------------------------------------------------------------------------------------------------
+
+
+def stager_check(call: Call) -> Json:
+    current = messages.current()
+
+    def tell(line: CheckLine) -> None:
+        current.tell({"is": "line", "line": line.to_json()})
+
+    return call.client.stager_check(call.arguments["image"], tell)
+
+
+def healthz(call: Call) -> None:
+    problems = call.daemon.problems()
+    value = Health("failing" if problems else "ok", VERSION, tuple(problems))
+    call.exchange.respond_json(503 if problems else 200, value.to_json())
+
+
+def info(call: Call) -> Json:
+    return {**call.client.info().to_json(), "daemon": call.daemon.described()}
+
+
+def openapi(call: Call) -> Json:
+    return describe.openapi()
+
+
+def metrics(call: Call) -> None:
+    call.exchange.respond(200, prometheus.text(call.daemon).encode(), call.operation.gives[0])
+
+
+# --- events ----------------------------------------------------------------------------------------------------
+
+
+def events(call: Call) -> None:
+    exchange, given = call.exchange, call.arguments
+    sent = SSE in exchange.headers.get("accept", "")
+    journal = call.client.here.journal
+    cursor = Cursor(journal, _since(call))
+    fits = wanted(given["pod"], given["subject"], given["kind"])
+    try:
+        if not given["follow"]:
+            batches: Iterator[list[Event]] = iter([list(cursor.read())])
+        else:
+            batches = _follow(cursor, journal, exchange)
+        first = next(batches, [])
+        exchange.begin(SSE if sent else NDJSON)
+        form = _sent if sent else _line
+        _send(exchange, form, filter(fits, first))
+        for batch in batches:
+            _send(exchange, form, filter(fits, batch))
+    finally:
+        cursor.close()
+    exchange.end()
+
+
+def _follow(cursor: Cursor, journal: Journal, exchange: Exchange) -> Iterator[list[Event]]:
+    """Yields the events that there are, and then those that come.
+
+    :raises Gone: the client has disconnected, or the daemon ends, which closes connections.
+    :raises HostError: the kernel allows no more watches.
+    """
+    try:
+        watch = journal.watch()
+    except OSError as error:
+        raise HostError(f"events cannot be followed: {error.strerror}", errno=error.errno) from None
+    poll = select.poll()
+    poll.register(watch, select.POLLIN)
+    poll.register(exchange.socket, select.POLLRDHUP)
+    with contextlib.closing(watch):
+        ready: list[int] = []
+        while exchange.socket.fileno() not in ready:
+            yield list(cursor.read())
+            ready = [fd for fd, _ in poll.poll()]
+            watch.drain()
+    # The answer is broken off, not ended: there may be more events.
+    raise Gone
+
+
+def _since(call: Call) -> int | None:
+    """:raises UsageError: Last-Event-ID is no number."""
+    last = call.exchange.headers.get("last-event-id")
+    given = call.arguments["since"]
+    if given is None and last is not None:
+        if not (last.isascii() and last.isdigit() and len(last) < 20):
+            raise UsageError("Last-Event-ID is no number of an event")
+        given = int(last)
+    if given is not None and given < 0:
+        raise UsageError("parameter since: an event's number is not negative")
+    if given is None:
+        return None if call.arguments["follow"] else 0
+    return int(given)
+
+
+def _send(exchange: Exchange, form: Callable[[Event], bytes], found: Iterator[Event]) -> None:
+    data = b"".join(form(event) for event in found)
+    if data:
+        exchange.piece(data)
+
+
+def _line(event: Event) -> bytes:
+    return json_line(event.to_json())
+
+
+def _sent(event: Event) -> bytes:
+    return b"id: %d\nevent: %s\ndata: %s\n" % (event.seq, event.kind.encode(), _line(event))
+
+
+#: By the name of the operation.
+HANDLERS: dict[str, Callable[[Call], Any]] = {
+    "pods": pods,
+    "listing": listing,
+    "pod_prepare": pod_prepare,
+    "pod_start": pod_start,
+    "pod_wait": pod_wait,
+    "pod_run": foreground.run,
+    "pod_foreground": foreground.start,
+    "pod_enter": pod_enter,
+    "pod_attach": pod_attach,
+    "pod_logs_in_frames": foreground.logs,
+    "images": images,
+    "image_upload": image_upload,
+    "image_manifest": image_manifest,
+    "image_archive": image_archive,
+    "answer": answer,
+    "stager_check": stager_check,
+    "healthz": healthz,
+    "info": info,
+    "openapi": openapi,
+    "metrics": metrics,
+    "events": events,
+}
+
+__all__ = ["HANDLERS", "handle"]
