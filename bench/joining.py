@@ -17,7 +17,7 @@ from typing import Any
 from kurma_core.client import Settings, connect
 from kurma_core.linux import namespaces
 from kurma_core.models.network import Attachment
-from kurma_core.networking import Networking, namespace_path
+from kurma_core.networking.manager import Networking, namespace_path
 from kurma_core.pods.services import Services
 
 AT_ONCE = 10

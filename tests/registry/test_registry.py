@@ -76,7 +76,7 @@ def test_drivers_of_a_daemon_are_told_so(install, network, tmp_path):
     (tmp_path / "kurma.json").write_text("{}")
     daemon = Daemon(Settings(str(tmp_path / "kurma.json"), str(tmp_path / "state")))
     assert daemon.client.here.registry.driver(NETWORKS, "one").context.daemon is True
-    assert daemon.client.successor(daemon.config).registry.driver(NETWORKS, "one").context.daemon is True
+    assert daemon.managers.successor(daemon.config).registry.driver(NETWORKS, "one").context.daemon is True
 
 
 @pytest.mark.parametrize(

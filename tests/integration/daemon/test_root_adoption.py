@@ -261,14 +261,14 @@ def test_an_upgrade_keeps_the_pods(kurmad, ask, tmp_path):
     old = kurmad(code=tmp_path)
     house = old.house
     client = ask(old)
-    assert client.info()["version"] == "0.0.9"
+    assert client.info().version == "0.0.9"
     client.close()
     uuid = started(old, {"main": "trap 'exit 4' TERM; " + TICKS}, net="default")
     before, signature = house.client.pod(uuid), house.enter(uuid, "sh", "-c", SIGNS)
     assert old.end() == 0
     new = kurmad(house=house)
     until(lambda: owner(house, uuid) == new.process.pid, "the adoption")
-    assert ask(new).info()["version"] == VERSION
+    assert ask(new).info().version == VERSION
     now = house.client.pod(uuid)
     assert (now.stager_pid, now.apps[0].pid) == (before.stager_pid, before.apps[0].pid)
     assert house.enter(uuid, "sh", "-c", SIGNS) == signature

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from kurma_core.client import starting
+from kurma_core.client.remote import starting
 from kurma_core.errors import HostError, KurmaError, PrivilegeError, UsageError
 from kurma_core.linux.lockfile import locked
 from tests.kit.client import open_client

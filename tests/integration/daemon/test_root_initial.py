@@ -71,9 +71,10 @@ def test_initial_pods(kurmad, make_house, ask, tmp_path):
     first, named = run(house, image, "web")
     assert house.client.pod("web").uuid == named
     assert house.client.pod("web").restart["policy"] == "always"
-    told = ask(daemon).info()["daemon"]
+    told = ask(daemon).info().to_json()["daemon"]
     until(
-        lambda: {one["state"] for one in ask(daemon).info()["daemon"]["initialPods"]} == {"present"}, "both told"
+        lambda: {one["state"] for one in ask(daemon).info().to_json()["daemon"]["initialPods"]} == {"present"},
+        "both told",
     )
     assert {one["name"] for one in told["initialPods"]} == {image, "web"}
     # It ends, and is started again.
@@ -83,7 +84,7 @@ def test_initial_pods(kurmad, make_house, ask, tmp_path):
     # Another daemon, and the same configuration again: nothing changes.
     daemon.end(signal.SIGKILL)
     daemon = kurmad(house=house)
-    until(lambda: ask(daemon).info()["daemon"]["recovered"], "the recovery")
+    until(lambda: ask(daemon).info().daemon.recovered, "the recovery")
     hang_up(daemon, initial_pods=[image, web(house)])
     time.sleep(0.5)
     assert run(house, image, "web") == (first, named)
@@ -132,7 +133,7 @@ def test_what_fails_is_tried_again_and_told(kurmad, make_house, ask, tmp_path):
     daemon = kurmad(house=house)
 
     def told():
-        found = ask(daemon).info()["daemon"]
+        found = ask(daemon).info().to_json()["daemon"]
         return *found["initialPods"], *found["prefetchImages"]
 
     until(lambda: {one["state"] for one in told()} == {"failed"}, "the failure")
@@ -150,13 +151,16 @@ def test_what_fails_is_tried_again_and_told(kurmad, make_house, ask, tmp_path):
     hang_up(daemon, initial_pods=[], prefetch_images=[str(other)])
     sleeper(image)
     sleeper(other, "other")
-    until(lambda: ask(daemon).info()["daemon"]["prefetchImages"][0]["state"] == "present", "the image")
-    assert ask(daemon).info()["daemon"]["prefetchImages"][0]["image"] == image_id(other)
+    until(lambda: ask(daemon).info().to_json()["daemon"]["prefetchImages"][0]["state"] == "present", "the image")
+    assert ask(daemon).info().to_json()["daemon"]["prefetchImages"][0]["image"] == image_id(other)
     assert image_id(other) in [one.id for one in house.client.here.images.list()]
     assert made(house) == {}
     hang_up(daemon, initial_pods=[str(image)])
     run(house, str(image))
-    until(lambda: [one["error"] for one in ask(daemon).info()["daemon"]["initialPods"]] == [None], "what is told")
+    until(
+        lambda: [one["error"] for one in ask(daemon).info().to_json()["daemon"]["initialPods"]] == [None],
+        "what is told",
+    )
     hang_up(daemon)
     until(lambda: made(house) == {}, "its removal")
 
@@ -199,7 +203,10 @@ def test_also_what_nobody_has_thought_of_is_tried_again(kurmad, make_house, busy
     store.rename(state / "away")
     store.write_text("in the way")
     hang_up(daemon, initial_pods=[web(house)])
-    until(lambda: [one["state"] for one in client.info()["daemon"]["initialPods"]] == ["failed"], "the failure")
+    until(
+        lambda: [one["state"] for one in client.info().to_json()["daemon"]["initialPods"]] == ["failed"],
+        "the failure",
+    )
     daemon.wait_said(f"pod {uuid} cannot be started again")
     store.unlink()
     (state / "away").rename(store)

@@ -98,7 +98,7 @@ class Host:
 
     def recovered(self):
         client = self._ask(self.daemon)
-        until(lambda: client.info()["daemon"]["recovered"], "the recovery")
+        until(lambda: client.info().daemon.recovered, "the recovery")
         client.close()
         assert owner(self.house, self.neighbour) == self.daemon.process.pid
         now = self.house.client.pod(self.neighbour)

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from kurma_core.api.pods import EnterRequest
 from kurma_core.errors import AppNotFoundError, PodEndedError, PodStateError, StagerError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.stdio import Stdio
@@ -166,7 +167,7 @@ def test_a_call_in_is_in_the_pods_cgroup_and_namespaces_and_ends_with_it(foreign
             def call():
                 null = os.open("/dev/null", os.O_RDWR)
                 try:
-                    other.enter(pod.uuid, None, ("true",), Stdio(null, null, null))
+                    other.enter(pod.uuid, EnterRequest(exec=("true",)), Stdio(null, null, null))
                 except PodEndedError as error:
                     ended.append((str(error), error.exit_code))
                 os.close(null)
@@ -198,7 +199,8 @@ def test_a_command_does_not_outlive_who_entered(house):
         if entering == 0:
             try:
                 null = os.open("/dev/null", os.O_RDWR)
-                house.connect().enter(pod.uuid, None, ("sleep", "1234"), Stdio(null, null, null))
+                request = EnterRequest(exec=("sleep", "1234"))
+                house.connect().enter(pod.uuid, request, Stdio(null, null, null))
             finally:
                 os._exit(0)
 
