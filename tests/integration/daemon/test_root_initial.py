@@ -22,6 +22,11 @@ pytestmark = pytest.mark.root
 SLEEP = "trap 'exit 0' TERM; while :; do sleep 0.02; done"
 
 
+def told_of(client):
+    """What kurmad tells of itself, as JSON."""
+    return client.info().to_json()["daemon"]
+
+
 def web(house, script=SLEEP, **more):
     return {"name": "web", **house.template({"main": script}, **more)}
 
@@ -71,9 +76,9 @@ def test_initial_pods(kurmad, make_house, ask, tmp_path):
     first, named = run(house, image, "web")
     assert house.client.pod("web").uuid == named
     assert house.client.pod("web").restart["policy"] == "always"
-    told = ask(daemon).info().to_json()["daemon"]
+    told = told_of(ask(daemon))
     until(
-        lambda: {one["state"] for one in ask(daemon).info().to_json()["daemon"]["initialPods"]} == {"present"},
+        lambda: {one["state"] for one in told_of(ask(daemon))["initialPods"]} == {"present"},
         "both told",
     )
     assert {one["name"] for one in told["initialPods"]} == {image, "web"}
@@ -133,7 +138,7 @@ def test_what_fails_is_tried_again_and_told(kurmad, make_house, ask, tmp_path):
     daemon = kurmad(house=house)
 
     def told():
-        found = ask(daemon).info().to_json()["daemon"]
+        found = told_of(ask(daemon))
         return *found["initialPods"], *found["prefetchImages"]
 
     until(lambda: {one["state"] for one in told()} == {"failed"}, "the failure")
@@ -151,14 +156,14 @@ def test_what_fails_is_tried_again_and_told(kurmad, make_house, ask, tmp_path):
     hang_up(daemon, initial_pods=[], prefetch_images=[str(other)])
     sleeper(image)
     sleeper(other, "other")
-    until(lambda: ask(daemon).info().to_json()["daemon"]["prefetchImages"][0]["state"] == "present", "the image")
-    assert ask(daemon).info().to_json()["daemon"]["prefetchImages"][0]["image"] == image_id(other)
+    until(lambda: told_of(ask(daemon))["prefetchImages"][0]["state"] == "present", "the image")
+    assert told_of(ask(daemon))["prefetchImages"][0]["image"] == image_id(other)
     assert image_id(other) in [one.id for one in house.client.here.images.list()]
     assert made(house) == {}
     hang_up(daemon, initial_pods=[str(image)])
     run(house, str(image))
     until(
-        lambda: [one["error"] for one in ask(daemon).info().to_json()["daemon"]["initialPods"]] == [None],
+        lambda: [one["error"] for one in told_of(ask(daemon))["initialPods"]] == [None],
         "what is told",
     )
     hang_up(daemon)
@@ -204,7 +209,7 @@ def test_also_what_nobody_has_thought_of_is_tried_again(kurmad, make_house, busy
     store.write_text("in the way")
     hang_up(daemon, initial_pods=[web(house)])
     until(
-        lambda: [one["state"] for one in client.info().to_json()["daemon"]["initialPods"]] == ["failed"],
+        lambda: [one["state"] for one in told_of(client)["initialPods"]] == ["failed"],
         "the failure",
     )
     daemon.wait_said(f"pod {uuid} cannot be started again")
