@@ -18,7 +18,7 @@ from kurma_core.api.pods import PodRequest
 from kurma_core.appc.template import PodTemplate, app_name
 from kurma_core.client import Settings, connect
 from kurma_core.models.network import NetworkRequest
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.pods.manager import PodManager
 from kurma_core.pods.prestarted import PrestartedPod, prestart
 from kurma_core.pods.services import Services

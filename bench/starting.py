@@ -17,7 +17,7 @@ import launching
 from kurma_core.client import Settings, connect
 from kurma_core.hookspecs.pod_setup import PodSetup
 from kurma_core.linux.process import exit_status
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.pods.launch import Launch, bring_up, tear_down
 from kurma_core.pods.manager import PodManager
 from kurma_core.pods.records import read_document

@@ -188,7 +188,7 @@ def _image_name(value: str) -> str:
 
 
 def _userns(value: str) -> str:
-    from kurma_core.models.userns import userns_word
+    from kurma_core.models.isolator import userns_word
 
     return userns_word(value)
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Bytes of a document that somebody wrote: manifests, pods, lists of variables.
 LARGEST = 16 << 20
+#: Bytes of a detached signature.
+LARGEST_SIGNATURE = 8192
 
 
 def called(path: str) -> str:

@@ -30,6 +30,7 @@ FLOORS = {
         "config_schema",
         "config_files",
         "named_files",
+        "network_options",
         "spawn_plan",
         "state_directory",
     },
@@ -156,10 +157,10 @@ BELOW = {
 }
 #: (module of the daemon, module below the client) that are still to go.
 PAST_THE_CLIENT = {
-    ("http.daemon", "pods.daemon_interface"),
+    ("http.calls", "pods.daemon_interface"),
     ("http.handlers", "pods.attach"),
     ("http.messages", "trust.encryption"),
-    ("http.stdio", "staging.relay"),
+    ("http.streams", "staging.relay"),
     ("metrics", "fetching.download"),
     ("metrics", "pods.usage"),
 }

@@ -10,8 +10,8 @@ import re
 from typing import Any
 
 from kurma_core import schema as shapes
-from kurma_core.api.frames import PROTOCOL
 from kurma_core.api.operations import BODY_LIMIT, NDJSON, OPERATIONS, Operation, Parameter, resolve
+from kurma_core.api.wire import PROTOCOL
 from kurma_core.schema import JsonValue, Maybe, Shape, members
 from kurma_core.version import VERSION
 

@@ -45,14 +45,15 @@ if TYPE_CHECKING:
         ImageListing,
         ImagePage,
         ImageRendered,
+        Key,
         PullPolicy,
+        TrustChange,
+        TrustedKey,
     )
     from kurma_core.api.pods import Collected, EnterRequest, LogLine, PodRequest, Process, Usage
-    from kurma_core.api.trust import Key, TrustChange, TrustedKey
     from kurma_core.models.image import ImageRecord
-    from kurma_core.models.log import LogText
     from kurma_core.models.pod import PodRecord
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import LogText, Stdio
     from kurma_core.models.summary import PodSummary
     from kurma_core.progress import Progress
 
@@ -80,8 +81,7 @@ else:
 _WHERE = {
     "AppOverrides AppRow PodRequest EnterRequest Exit Usage Process Collected LogLine": "kurma_core.api.pods",
     "ListedImage ImagePage ImageChecked ImageGc ImageId ImageRendered ImageSigned": "kurma_core.api.images",
-    "ImageVerified HostImage PullPolicy": "kurma_core.api.images",
-    "Key TrustChange TrustedKey": "kurma_core.api.trust",
+    "ImageVerified HostImage PullPolicy Key TrustChange TrustedKey": "kurma_core.api.images",
     "CheckLine ErrorBody Event EventKind EventSubject Health HostInfo IsolatorInfo": "kurma_core.api.host",
     "NetworkFinding NetworkInfo PluginInfo PluginPage StagerInfo Version": "kurma_core.api.host",
     "ImageRecord": "kurma_core.models.image",
@@ -275,7 +275,7 @@ def operation(
     :param name: as the OpenAPI document and the metrics call it; None: as the method.
     :param rights: who may ask for it: ``read`` or ``full``.
     :param kind: ``json``: the answer is the result; ``stream``: frames on an upgraded connection
-        (:mod:`kurma_core.api.frames`); ``bytes``: a document; ``lines``: NDJSON.
+        (:mod:`kurma_core.api.wire`); ``bytes``: a document; ``lines``: NDJSON.
     :param body: name of the schema of the body, whose keys are the parameters.
     :param body_needed: the body may not be left out.
     :param takes: content type of a body that is not JSON.

@@ -38,7 +38,7 @@ def show(session: Session, *, format: str, no_legend: bool) -> None:
 @command()
 def check(session: Session) -> int:
     """Check the configuration, with the plugins that it names."""
-    from kurma_core.client.local.config_check import problems
+    from kurma_core.client.local.managers import problems
 
     found = problems(session.client.here)
     for problem in found:

@@ -49,7 +49,7 @@ def daemon(
 
     from kurma_core.cli.values import seconds
     from kurma_core.daemon.process import log
-    from kurma_core.daemon.process.readiness import reporting_readiness
+    from kurma_core.daemon.process.lifecycle import reporting_readiness
 
     with reporting_readiness(os.environ) as ready:
         idle = None if idle_timeout is None else seconds(idle_timeout, "--idle-timeout")

@@ -31,7 +31,7 @@ def main() -> int:
 
 def _told(error: OSError) -> int:
     """Tells the command that has started us why there is no daemon; the exit code."""
-    from kurma_core.daemon.process.readiness import reporting_readiness
+    from kurma_core.daemon.process.lifecycle import reporting_readiness
 
     try:
         with reporting_readiness(os.environ):

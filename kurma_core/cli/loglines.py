@@ -5,7 +5,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.cli.session import Session
-    from kurma_core.models.log import LogText
+    from kurma_core.models.streams import LogText
 
 
 #: Bytes that are gathered before they are written.

@@ -345,16 +345,16 @@ def _annotated_userns(pairs: list[tuple[str, str]]) -> str | None:
     told of where the annotation is read."""
     if not pairs:
         return None
-    from kurma_core.models.userns import ANNOTATION, userns_word
+    from kurma_core.models.isolator import USERNS_ANNOTATION, userns_word
 
     try:
-        return userns_word(dict(pairs)[ANNOTATION])
+        return userns_word(dict(pairs)[USERNS_ANNOTATION])
     except (KeyError, ValueError):
         return None
 
 
 def _userns(text: str | None) -> str | None:
-    from kurma_core.models.userns import USERNS_WORDS, userns_word
+    from kurma_core.models.isolator import USERNS_WORDS, userns_word
 
     try:
         return None if text is None else userns_word(text)
@@ -366,7 +366,7 @@ def _networks(texts: tuple[str, ...], template: PodTemplate) -> tuple[NetworkReq
     """None: as the template says."""
     if not texts:
         return None
-    from kurma_core.api.networks import parse_net
+    from kurma_core.network_options import parse_net
 
     return tuple(parse_net(text) for text in texts)
 
@@ -374,7 +374,7 @@ def _networks(texts: tuple[str, ...], template: PodTemplate) -> tuple[NetworkReq
 def _ports(texts: tuple[str, ...]) -> tuple[PortMapping, ...]:
     if not texts:
         return ()
-    from kurma_core.api.networks import parse_ports
+    from kurma_core.network_options import parse_ports
 
     return tuple(port for text in texts for port in parse_ports(text))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kurma_core.client.client import Client
     from kurma_core.errors import KurmaError
     from kurma_core.linux.service_manager import Service
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import Stdio
 
     Connect = Callable[[Settings], Client]
 
@@ -230,7 +230,7 @@ class Session:
     @staticmethod
     def stdio() -> Stdio:
         """What was printed before is flushed: others will write to the same descriptors."""
-        from kurma_core.models.stdio import Stdio
+        from kurma_core.models.streams import Stdio
 
         sys.stdout.flush()
         sys.stderr.flush()

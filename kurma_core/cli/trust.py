@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kurma_core.api.trust import Key, TrustedKey
+    from kurma_core.api.images import Key, TrustedKey
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
 

@@ -12,15 +12,14 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, BinaryIO, Self
 
+    from kurma_core.api.images import Key
     from kurma_core.api.operations import Transport
     from kurma_core.api.pods import PodRequest
-    from kurma_core.api.trust import Key
     from kurma_core.client import Settings
     from kurma_core.client.local.managers import Managers
     from kurma_core.config import Config
-    from kurma_core.models.log import LogText
     from kurma_core.models.pod import PodRecord
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import LogText, Stdio
     from kurma_core.progress import Progress
 
     Json = Any

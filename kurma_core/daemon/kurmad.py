@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.cancellation import shielded
 from kurma_core.client import Settings, in_process, socket_path
 from kurma_core.client.client import add_unstarted_pod
-from kurma_core.client.local.config_check import problems
-from kurma_core.client.local.managers import Managers
+from kurma_core.client.local.managers import Managers, problems
 from kurma_core.client.remote.starting import LOCK as START_LOCK
 from kurma_core.config import load
 from kurma_core.daemon.http.dispatch import Dispatcher
@@ -28,12 +27,11 @@ from kurma_core.daemon.pods.listing import Listing
 from kurma_core.daemon.pods.owned import OwnedPods, Restarts, RunningPod
 from kurma_core.daemon.pods.prestarted import PreparedPod, PrestartedPods
 from kurma_core.daemon.pods.recovery import Recovery
-from kurma_core.daemon.process.idle import IdleEnd, MemoryTrimmer
-from kurma_core.daemon.process.readiness import Notifier
+from kurma_core.daemon.process.lifecycle import IdleEnd, MemoryTrimmer, Notifier
 from kurma_core.daemon.process.run_directory import RunDirectory, passed_sockets
 from kurma_core.errors import KurmaError
 from kurma_core.linux import memory
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.pods.daemon_interface import DaemonInterface
 from kurma_core.state_directory import run_dir_hint
 from kurma_core.value import replace

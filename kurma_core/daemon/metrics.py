@@ -14,7 +14,7 @@ from kurma_core.models.pod import STATES
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
-    from kurma_core.daemon.http.daemon import Daemon
+    from kurma_core.daemon.http.calls import Daemon
     from kurma_core.models.pod import PodRecord
 
 Json = Any

@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from kurma_core.appc.pod import PodManifest
     from kurma_core.hookspecs.driver import Json
     from kurma_core.models.image import RenderedLayer
-    from kurma_core.models.isolator import IsolatorPlan
+    from kurma_core.models.isolator import IdRange, IsolatorPlan
     from kurma_core.models.network import Attachment
-    from kurma_core.models.userns import IdRange
 
 
 @frozen

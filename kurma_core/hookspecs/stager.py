@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import Json
     from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_core.models.pod import AppStatus
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import Stdio
 
 
 class RunningStager(Protocol):

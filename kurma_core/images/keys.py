@@ -16,7 +16,7 @@ from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
 from kurma_core.images.policy import relaxations, tell_relaxations
 
 if TYPE_CHECKING:
-    from kurma_core.api.trust import Key, TrustChange, TrustedKey
+    from kurma_core.api.images import Key, TrustChange, TrustedKey
     from kurma_core.trust import Trust
 
 #: Bytes of a file of keys.

@@ -1,7 +1,7 @@
 """Lines of an app's log in the CRI text format, ``TIME STREAM P|F LINE``: taken apart and chosen (H7, G9).
 
 The core and the stager's ``logs`` call-in read by this, so that both show the same. A text is a tuple: app, time,
-stream, whether it is a part of a line, bytes. The core gives :class:`kurma_core.models.log.LogText` as ``make``.
+stream, whether it is a part of a line, bytes. The core gives its class ``LogText`` as ``make``.
 Part of the light library that ships inside the stager.
 """
 

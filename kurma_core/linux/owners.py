@@ -7,7 +7,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.models.userns import IdRange
+    from kurma_core.models.isolator import IdRange
 
 _CAPABILITY = "security.capability"
 _ACLS = ("system.posix_acl_access", "system.posix_acl_default")

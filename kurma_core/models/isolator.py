@@ -1,12 +1,18 @@
-"""Isolator plans, which stagers apply, and reports on each isolator."""
+"""Isolator plans, which stagers apply, reports on each isolator, and ranges of ids that user namespaces have."""
 
 from __future__ import annotations
 
 from _collections_abc import Iterable, Mapping  # without collections
 
-from kurma_core.models.userns import MAX_ID
 from kurma_core.schema import Count, JsonValue, SchemaError, Text, Whole, Words, describe
 from kurma_core.value import field, frozen
+
+#: The largest id there is; the one above it means "none".
+MAX_ID = (1 << 32) - 2
+#: A pod's annotation that says which user namespace it has.
+USERNS_ANNOTATION = "kurma.io/userns"
+#: The hint to a malformed word.
+USERNS_WORDS = "none, auto, or UID:COUNT with a UID from 1 on"
 
 
 class Hex(Text):
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
     Id = int
     Limit = int
     Mode = int
+    NamespaceId = int
     OomScore = int
     Outcome = str
 else:
@@ -49,6 +56,7 @@ else:
     Id = Whole(0, MAX_ID)
     Limit = Whole(-1, (1 << 64) - 1)
     Mode = Whole(0, 0o7777)
+    NamespaceId = Whole(1, MAX_ID)
     OomScore = Whole(-1000, 1000)
     Outcome = Words("enforced", "modified", "ignored")
 
@@ -205,3 +213,39 @@ class IsolatorReport(JsonValue):
     default: bool = False
     value: Json = None
     amounts: str = ""
+
+
+@frozen
+class IdRange(JsonValue):
+    """Users and groups of the host that a pod's user namespace has: its 0 is ``first`` outside, and so on (H9)."""
+
+    first: NamespaceId
+    count: NamespaceId
+
+    @classmethod
+    def parse(cls, text: str) -> IdRange:
+        """``UID:COUNT``. :raises ValueError: it is none, or root's own id is in it."""
+        first, colon, count = text.partition(":")
+        if not colon or not all(part.isascii() and part.isdecimal() and len(part) < 11 for part in (first, count)):
+            raise ValueError(text)
+        found = cls(int(first), int(count))
+        if not (found.first and found.count and found.last <= MAX_ID):
+            raise ValueError(text)
+        return found
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1
+
+    def overlaps(self, other: IdRange) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+    def __str__(self) -> str:
+        return f"{self.first}:{self.count}"
+
+
+def userns_word(text: str) -> str:
+    """What ``--userns`` takes: ``none``, ``auto`` or ``UID:COUNT``. :raises ValueError: another word."""
+    if text not in ("none", "auto"):
+        IdRange.parse(text)
+    return text

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from _collections_abc import Mapping  # without collections
 
-from kurma_core.models.isolator import IsolatorReport
+from kurma_core.models.isolator import IdRange, IsolatorReport
 from kurma_core.models.network import Attachment
 from kurma_core.models.summary import STATES as STATES
 from kurma_core.models.summary import State
-from kurma_core.models.userns import IdRange
 from kurma_core.schema import Count, ExitCode, JsonValue, Pid, Port, Timestamp, Whole, Words
 from kurma_core.value import field, frozen
 

@@ -7,7 +7,7 @@ import select
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.pods.apps import the_app
 from kurma_core.pods.document import read_document
 from kurma_core.pods.inside import call

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError, StagerError
 from kurma_core.linux.clock import stamp
-from kurma_core.models.log import LogText
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import LogText, Stdio
 from kurma_core.pods.waiting import GivenUp
 
 if TYPE_CHECKING:

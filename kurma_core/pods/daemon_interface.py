@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kurma_core.config import Config
     from kurma_core.hookspecs.stager import CallInProcess
     from kurma_core.models.pod import PodRecord
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import Stdio
     from kurma_core.models.summary import PodSummary
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument

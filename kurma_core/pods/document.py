@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import ManifestError
-from kurma_core.models.isolator import IsolatorPlan, IsolatorReport
+from kurma_core.models.isolator import IdRange, IsolatorPlan, IsolatorReport
 from kurma_core.models.network import Attachment
-from kurma_core.models.userns import IdRange
 from kurma_core.schema import MISSING, SchemaError, fit
 from kurma_core.value import field, frozen
 

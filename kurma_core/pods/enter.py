@@ -12,7 +12,7 @@ from kurma_core.pods.records import read_document
 
 if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import Stdio
     from kurma_core.pods.services import Services
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from signal import Handlers
     from types import FrameType, TracebackType
 
-    from kurma_core.models.log import LogText
     from kurma_core.models.pod import PodRecord
+    from kurma_core.models.streams import LogText
     from kurma_core.pods.owned import OwnedPod
 
 #: Lines shown between two looks for a signal.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import HostError, IdRangeError, ManifestError
 from kurma_core.linux.lockfile import lock_file
-from kurma_core.models.userns import ANNOTATION, USERNS_WORDS, IdRange, userns_word
+from kurma_core.models.isolator import USERNS_ANNOTATION, USERNS_WORDS, IdRange, userns_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,13 +38,13 @@ def wanted(asked: str | None, pod: PodManifest, usual: str) -> str:
     """
     if asked is not None:
         return asked
-    word = pod.annotation(ANNOTATION)
+    word = pod.annotation(USERNS_ANNOTATION)
     if word is None:
         return usual
     try:
         return userns_word(word)
     except ValueError:
-        raise ManifestError(f"annotation {ANNOTATION}", USERNS_WORDS, repr(word)) from None
+        raise ManifestError(f"annotation {USERNS_ANNOTATION}", USERNS_WORDS, repr(word)) from None
 
 
 class IdRanges:

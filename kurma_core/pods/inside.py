@@ -13,7 +13,7 @@ from kurma_core.staging.relay import CallerRelay
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStager
     from kurma_core.models.pod import PodRecord
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import Stdio
     from kurma_core.pods.services import Services
 
 _KILLED = 137

@@ -28,7 +28,7 @@ from kurma_core.pods.space import free_layers, unwritable
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStager
     from kurma_core.models.image import RenderedImage, RenderedLayer
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import Stdio
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.prestarted import PrestartedPod

@@ -18,7 +18,7 @@ from kurma_core.linux.crilog import LogFile
 from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO
 from kurma_core.linux.logchain import LogChain
 from kurma_core.linux.watches import SharedWatch
-from kurma_core.models.log import LogText
+from kurma_core.models.streams import LogText
 from kurma_core.pods.waiting import GivenUp
 from kurma_core.staging.records import read_status_file
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from kurma_core.api.pods import PodRequest
     from kurma_core.models.image import RenderedImage
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import Stdio
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.prestarted import PrestartedPod

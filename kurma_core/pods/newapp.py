@@ -12,9 +12,9 @@ from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, reify
 from kurma_core.errors import PodStateError, UsageError
 from kurma_core.pods import api, gate, hostmounts, isolators, terminals, volumes
+from kurma_core.pods.apps import overridden
 from kurma_core.pods.docker import is_docker
 from kurma_core.pods.prepare import mount_setups, told_of_api
-from kurma_core.pods.request import overridden
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from kurma_core.api.networks import parse_net
 from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, idle_volumes, reify
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.isolation import scopes
 from kurma_core.models.network import NetworkRequest, PortMapping
+from kurma_core.network_options import parse_net
 from kurma_core.pods import isolators, namespaces, ports, restarts, terminals, traffic, volumes
+from kurma_core.pods.apps import overridden, with_isolators
 from kurma_core.pods.docker import is_docker
 from kurma_core.pods.document import PodDocument
-from kurma_core.pods.request import overridden, with_isolators
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.isolator import Isolator as IsolatorDriver
     from kurma_core.isolation import Isolation
     from kurma_core.models.image import RenderedImage
-    from kurma_core.models.isolator import IsolatorPlan
+    from kurma_core.models.isolator import IdRange, IsolatorPlan
     from kurma_core.models.network import Attachment
-    from kurma_core.models.userns import IdRange
     from kurma_core.pods.document import Need
     from kurma_core.pods.services import Services
     from kurma_core.progress import Progress

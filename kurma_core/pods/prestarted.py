@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError, StagerError
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.models.userns import ANNOTATION as USERNS
+from kurma_core.models.isolator import USERNS_ANNOTATION
 from kurma_core.networking.joined import pin_path
 from kurma_core.pods import metadata
 from kurma_core.pods.launch import PRESTARTED_STEPS
@@ -200,7 +200,7 @@ def fits_request(request: PodRequest, config: Config) -> bool:
         request.uuid is None
         and request.interactive is None
         and request.stager in (None, config.stager)
-        and (request.userns or pod.annotation(USERNS) or config.userns) == "none"
+        and (request.userns or pod.annotation(USERNS_ANNOTATION) or config.userns) == "none"
         and "host" not in networks
         and NAMESPACES not in isolators
     )

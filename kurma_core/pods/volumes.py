@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from kurma_core.appc.pod import PodManifest, Volume
-    from kurma_core.models.userns import IdRange
+    from kurma_core.models.isolator import IdRange
 
 
 def check_sources(volumes: Iterable[Volume], *, allow_links: bool) -> None:

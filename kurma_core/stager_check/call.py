@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.stager_check.lines import Wrong, shortened
 from kurma_core.staging.callin import CallIn
 

@@ -18,7 +18,7 @@ from kurma_core.json_text import loads
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file, spare_file, use_spare
 from kurma_core.models.isolator import needs_powers
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.schema import fit
 from kurma_core.staging import apps, records
 from kurma_core.staging.callin import CallIn

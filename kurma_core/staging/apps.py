@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.errors import HostError, StagerError
 from kurma_core.json_text import loads
 from kurma_core.linux.files import replace_file
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.schema import fit
 from kurma_core.shortage import limit_of_stager
 from kurma_core.staging.live import LiveRoot

@@ -28,7 +28,7 @@ from kurma_core.spawn_plan import EnterPlan
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStager
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import Stdio
     from kurma_core.spawn_plan import Starter
 
 _SIOCOUTQ = 0x5411

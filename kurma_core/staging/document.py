@@ -10,8 +10,7 @@ from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup
-    from kurma_core.models.isolator import IsolatorPlan
-    from kurma_core.models.userns import IdRange
+    from kurma_core.models.isolator import IdRange, IsolatorPlan
 
 #: The one key of ``stagerConfig`` that Kurma keeps for itself, and the version of what stands there.
 RESERVED_KEY = "kurma.io"

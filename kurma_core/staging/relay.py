@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import HostError, UsageError
 from kurma_core.linux import caller_streams, terminal
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

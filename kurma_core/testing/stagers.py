@@ -45,7 +45,7 @@ from kurma_core.hookspecs.stager import Stager, StagerImageSource
 from kurma_core.models.image import RenderedLayer
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.models.pod import AppStatus
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStager

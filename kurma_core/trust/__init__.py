@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import BinaryIO
 
-    from kurma_core.api.trust import Key, TrustChange, TrustedKey
+    from kurma_core.api.images import Key, TrustChange, TrustedKey
     from kurma_core.trust.encryption import Passphrases, Plain
     from kurma_core.trust.enrolment import Enrolment
 

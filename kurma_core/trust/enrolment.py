@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from kurma_core.api.trust import Key, TrustChange
+from kurma_core.api.images import Key, TrustChange
 from kurma_core.errors import AmbiguousReferenceError, PrivilegeError, TrustError
 from kurma_core.linux.files import replace_file
 from kurma_core.trust import keyfile, keystore, openpgp

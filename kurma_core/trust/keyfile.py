@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kurma_core.api.trust import Key
+from kurma_core.api.images import Key
 from kurma_core.errors import TrustError
 from kurma_core.trust import openpgp
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from kurma_core.api.trust import Key, TrustedKey
+from kurma_core.api.images import Key, TrustedKey
 from kurma_core.errors import ManifestError, TrustError
 from kurma_core.trust import keyfile, keystore, openpgp
 

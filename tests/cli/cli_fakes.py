@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kurma_core.client import Settings
-from kurma_core.models.log import LogText
 from kurma_core.models.network import AddressResult, Attachment, NetworkRequest, NetworkResult
 from kurma_core.models.pod import AppStatus, PodRecord
+from kurma_core.models.streams import LogText
 from kurma_core.models.summary import NetworkSummary, PodSummary
 
 UUID = "0f8c1b5e-6d7a-4a53-9a32-4be0cfa7d0c1"

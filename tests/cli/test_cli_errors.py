@@ -18,9 +18,8 @@ from kurma_core.api.pods import Collected, EnterRequest
 from kurma_core.cli import values
 from kurma_core.cli.main import main
 from kurma_core.models.isolator import IsolatorReport
-from kurma_core.models.log import LogText
 from kurma_core.models.pod import AppStatus
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import LogText, Stdio
 from kurma_core.version import VERSION
 
 
@@ -538,7 +537,7 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 os.geteuid = lambda: 0
 import cli_fakes
 from kurma_core.cli.main import main
-from kurma_core.models.log import LogText
+from kurma_core.models.streams import LogText
 client = cli_fakes.FakeClient(lines=[LogText("a", "T", stream, False, b"x") for stream in ("stdout", "stderr")])
 sys.argv = ["kurma", "run", "img"]
 sys.exit(main(connect=client.connect))

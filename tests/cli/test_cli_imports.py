@@ -64,7 +64,7 @@ main(["run", "--rm", "--net", "none", "-p", "80:80", "example.com/image", "--exe
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     found = set(done.stdout.split())
-    assert "kurma_core.api.networks" in found
+    assert "kurma_core.network_options" in found
     heavy = {"pluggy", "inspect", "dataclasses", "json", "socket", "kurma_core.registry", "kurma_core.hookspecs"}
     assert not (HEAVY | heavy | {"kurma_core.networking.manager", "kurma_core.pods.manager"}) & found
 

@@ -13,8 +13,7 @@ from types import ModuleType
 import pytest
 import yaml
 
-from kurma_core.api.images import ImageGc, Removal
-from kurma_core.api.trust import TrustedKey
+from kurma_core.api.images import ImageGc, Removal, TrustedKey
 from kurma_core.cli.table import TABLE, Entry, Group
 from kurma_core.models.image import ImageRecord, Provenance
 from tests.cli import json_fields

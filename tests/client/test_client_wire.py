@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kurma_core.api.frames import MESSAGE, frame
+from kurma_core.api.wire import MESSAGE, frame
 from kurma_core.client import Settings, in_process
 from kurma_core.client.client import Client
 from kurma_core.client.local.managers import Managers

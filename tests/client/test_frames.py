@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kurma_core.api.frames import INPUT, LIMIT, LOG, MESSAGE, FrameError, FrameReader, frame
+from kurma_core.api.wire import INPUT, LIMIT, LOG, MESSAGE, FrameError, FrameReader, frame
 
 FRAMES = st.lists(st.tuples(st.integers(MESSAGE, LOG), st.binary(max_size=300)), max_size=8)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kurma_core.daemon.process.idle import MemoryTrimmer
+from kurma_core.daemon.process.lifecycle import MemoryTrimmer
 from tests.kit.waiting import until
 
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from kurma_core import errors
 from kurma_core.api.describe import class_schema, openapi, schemas
-from kurma_core.api.errors import error_from_json, error_to_json
 from kurma_core.api.host import IsolatorInfo
 from kurma_core.api.operations import OPERATIONS
 from kurma_core.api.pods import AppOverrides, PodRequest, Process, ResourceUsage, Usage
+from kurma_core.api.wire import error_from_json, error_to_json
 from kurma_core.appc.template import PodTemplate
 from kurma_core.daemon.http import dispatch
-from kurma_core.daemon.redaction import redacted
+from kurma_core.daemon.process.log import redacted
 from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.models.pod import AppExecution, AppStatus

@@ -10,10 +10,10 @@ import threading
 
 import pytest
 
-from kurma_core.api.frames import INPUT, LIMIT, LOG, MESSAGE, WINDOW, FrameReader, frame
+from kurma_core.api.wire import INPUT, LIMIT, LOG, MESSAGE, WINDOW, FrameReader, frame
 from kurma_core.daemon.http import streams
 from kurma_core.daemon.http.exchange import Gone
-from kurma_core.daemon.http.stdio import Caller
+from kurma_core.daemon.http.streams import Caller
 from kurma_core.errors import BusyError
 from tests.kit.waiting import until
 
@@ -107,7 +107,7 @@ def test_half_a_frame_and_nothing_more(ends, monkeypatch):
 
 def test_more_input_than_is_free(ends):
     """Nobody reads it: so much is kept, and not a byte more."""
-    with Caller(ends) as caller:
+    with Caller(ends.stream, ends.arguments) as caller:
         caller.open(terminal=False)
         ends.client.sendall(frame(INPUT, bytes(WINDOW - 1000)))
         ends.client.sendall(frame(INPUT, bytes(200_000)))
@@ -117,7 +117,7 @@ def test_more_input_than_is_free(ends):
 def test_input_goes_on_as_it_is_read(ends):
     """Many windows of it, by who keeps to what is told to be taken; then its end."""
     sent, got = os.urandom(1 << 20), bytearray()
-    with Caller(ends) as caller:
+    with Caller(ends.stream, ends.arguments) as caller:
         stdin = os.dup(caller.open(terminal=False).stdin)
         caller.started()
 
@@ -157,7 +157,7 @@ def test_descriptors_of_a_client_are_dropped(ends):
 
 def test_nobody_reads_what_is_put_out(ends):
     """The program finds its standard output closed, and no more than that."""
-    with Caller(ends) as caller:
+    with Caller(ends.stream, ends.arguments) as caller:
         stdio = caller.open(terminal=False)
         ends.client.sendall(frame(MESSAGE, b'{"is": "closed", "stream": "stdout"}'))
         poll = select.poll()
@@ -208,10 +208,13 @@ def test_for_want_of_descriptors_none_is_left_open(terminal, needed):
     before = descriptors()
     for count in range(needed):
         with contextlib.closing(opened()) as ends, free(count):
-            with pytest.raises(OSError, match="Too many open files"), Caller(ends) as caller:
+            with (
+                pytest.raises(OSError, match="Too many open files"),
+                Caller(ends.stream, ends.arguments) as caller,
+            ):
                 caller.open(terminal=terminal)
         all_closed(before)
-    with contextlib.closing(opened()) as ends, free(needed), Caller(ends) as caller:
+    with contextlib.closing(opened()) as ends, free(needed), Caller(ends.stream, ends.arguments) as caller:
         caller.open(terminal=terminal)
     all_closed(before)
 
@@ -228,13 +231,16 @@ def test_for_want_of_threads_none_is_left_open(ends, monkeypatch, terminal, name
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    with pytest.raises(BusyError, match="as many threads as the host lets it have"), Caller(ends) as caller:
+    with (
+        pytest.raises(BusyError, match="as many threads as the host lets it have"),
+        Caller(ends.stream, ends.arguments) as caller,
+    ):
         caller.open(terminal=terminal)
     all_closed(before)
 
 
 def test_signals_and_the_end_of_who_asked(ends):
-    with Caller(ends) as caller:
+    with Caller(ends.stream, ends.arguments) as caller:
         stdio = caller.open(terminal=False)
         ends.client.sendall(frame(MESSAGE, b'{"is": "signal", "number": 15}'))
         os.set_blocking(stdio.signals, True)

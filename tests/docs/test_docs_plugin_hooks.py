@@ -12,7 +12,7 @@ from kurma_core.hookspecs.hooks import GROUPS
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/plugin_hooks.md").read_text()
 #: Contracts, and what stands in ``kurma_core/models`` but is an argument of theirs.
-SOURCES = [*sorted((ROOT / "kurma_core/hookspecs").glob("*.py")), ROOT / "kurma_core/models/stdio.py"]
+SOURCES = [*sorted((ROOT / "kurma_core/hookspecs").glob("*.py")), ROOT / "kurma_core/models/streams.py"]
 CLASSES = {
     node.name: node
     for file in SOURCES

@@ -15,7 +15,7 @@ import pytest
 from kurma_core.api.pods import EnterRequest, PodRequest
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import KurmaError
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from tests.kit.client import open_client
 from tests.kit.command import Kurma
 from tests.kit.images import shell

@@ -20,7 +20,7 @@ from kurma_core.api.pods import PodRequest
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import KurmaError
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from tests.kit.client import open_client
 from tests.kit.strikes import strike_function, strike_step
 

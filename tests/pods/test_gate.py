@@ -21,8 +21,8 @@ from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.images.vouching import Vouchers
 from kurma_core.models.isolator import HostMount, IsolatorPlan
 from kurma_core.pods import gate, namespaces
+from kurma_core.pods.apps import with_isolators
 from kurma_core.pods.document import Need, PodDocument
-from kurma_core.pods.request import with_isolators
 from kurma_core.value import replace
 
 ALICE, MALLORY = "A" * 40, "1" * 39 + "E"

@@ -12,7 +12,7 @@ from kurma_stager_default.inside import applog, callin_logs
 
 from kurma_core.linux import crilog
 from kurma_core.linux.clock import moment, stamp
-from kurma_core.models.log import LogText
+from kurma_core.models.streams import LogText
 from kurma_core.pods.logs import LogReader
 from kurma_core.testing.graphs import examples
 

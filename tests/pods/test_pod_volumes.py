@@ -10,7 +10,7 @@ import pytest
 
 from kurma_core.appc.pod import PodManifest, Volume
 from kurma_core.errors import ManifestError, VolumeError
-from kurma_core.models.userns import IdRange
+from kurma_core.models.isolator import IdRange
 from kurma_core.pods.volumes import check_sources, dangers, make_empty, setups
 
 

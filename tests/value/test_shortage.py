@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from kurma_core.daemon.failures import internal
+from kurma_core.daemon.process.log import internal_error
 from kurma_core.errors import HostError, StagerError
 from kurma_core.shortage import limit_of_stager, no_inodes, shortage, words
 
@@ -19,7 +19,7 @@ def test_processes_and_threads():
         (RuntimeError("can't start new thread"), "thread"),
     ):
         assert words(error) == f"cannot start a {what}: {LIMIT}"
-        for found in (shortage(error), internal(error)):
+        for found in (shortage(error), internal_error(error)):
             assert found.message == f"cannot start a {what}: {LIMIT}"
             assert "TasksMax=" in found.hint
     found = HostError(f"cannot execute gpg: {BUSY}", errno=errno.EAGAIN)

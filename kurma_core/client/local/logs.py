@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kurma_core.hookspecs.stager import RunningStager
-    from kurma_core.models.log import LogText
     from kurma_core.models.pod import PodRecord
+    from kurma_core.models.streams import LogText
     from kurma_core.pods.manager import PodManager
 
 
@@ -105,7 +105,7 @@ class PodLogs:
     ) -> Iterator[LogText]:
         """:param directory: of the execution that is asked for; None: of all that are."""
         from kurma_core.linux import crilog
-        from kurma_core.models.log import LogText
+        from kurma_core.models.streams import LogText
         from kurma_core.pods import recovery
         from kurma_core.pods.logs import LogReader
         from kurma_core.staging.callin import has_call_in

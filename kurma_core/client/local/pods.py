@@ -11,9 +11,8 @@ if TYPE_CHECKING:
 
     from kurma_core.api.pods import Collected, EnterRequest, LogLine, PodRequest, Process, Usage
     from kurma_core.client.local.managers import Managers
-    from kurma_core.models.log import LogText
     from kurma_core.models.pod import PodRecord
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import LogText, Stdio
     from kurma_core.models.summary import PodSummary
     from kurma_core.pods.foreground import Signals
     from kurma_core.progress import Progress

@@ -2,7 +2,7 @@
 
 Commands that want one at the same time take turns, by a lock: the first starts it and waits until it answers, or
 says why it does not; the others find it there. A daemon that is about to end for want of work takes the same lock
-(:mod:`kurma_core.daemon.process.idle`), so nobody is left with one that goes away.
+(:mod:`kurma_core.daemon.process.lifecycle`), so nobody is left with one that goes away.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _understand(said: bytes, config: Config, log: str) -> None:
             f"kurmad for {config.state_dir} ended before it was ready", hint=f"its log: {log}", path=log
         ) from None
     if "error" in answer:
-        from kurma_core.api.errors import error_from_json
+        from kurma_core.api.wire import error_from_json
 
         raise error_from_json(answer)
 

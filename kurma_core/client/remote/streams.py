@@ -6,12 +6,11 @@ import _signal  # type: ignore[import-not-found]
 import os
 import select
 
-from kurma_core.api.errors import error_from_json
-from kurma_core.api.frames import ERROR, INPUT, LOG, MESSAGE, OUTPUT, WINDOW, FrameReader, frame
+from kurma_core.api.wire import ERROR, INPUT, LOG, MESSAGE, OUTPUT, WINDOW, FrameReader, error_from_json, frame
 from kurma_core.errors import Cancelled, DaemonGoneError, HostError, Interrupted, UsageError
 from kurma_core.linux import caller_streams
 from kurma_core.linux.smalljson import decode, encode
-from kurma_core.models.log import LogText
+from kurma_core.models.streams import LogText
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from kurma_core.client.remote.http import Connection
     from kurma_core.linux.raw_terminal import RawTerminal
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import Stdio
     from kurma_core.pods.foreground import Signals
 
     Json = Any

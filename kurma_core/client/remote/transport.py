@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.api.errors import error_from_json
 from kurma_core.api.operations import NDJSON, Transport
+from kurma_core.api.wire import error_from_json
 from kurma_core.errors import HostError, KurmaError, UsageError
 from kurma_core.linux.smalljson import decode, encode
+from kurma_core.value import replace
 from kurma_core.version import VERSION
 
 TYPE_CHECKING = False
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
     from kurma_core.client.remote.http import Body, Connection, Response
     from kurma_core.client.remote.streams import CallerStreams, Stream
     from kurma_core.models.image import ImageRecord
-    from kurma_core.models.log import LogText
     from kurma_core.models.pod import PodRecord
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import LogText, Stdio
     from kurma_core.progress import Progress
 
     Json = Any
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _NONSENSE = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_SCHEME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789+-")
 _PIECE = 1 << 18
 
 
@@ -253,14 +254,18 @@ class Remote(Transport):
 
     def locator(self, text: str) -> str:
         """A locator as it is meant here: a path is one of this process's working directory."""
-        from kurma_core.client.remote.locators import absolute
-
-        return absolute(text, lambda: self._here().registry.names("kurma.fetchers"))
+        return _absolute_locator(text, lambda: self._here().registry.names("kurma.fetchers"))
 
     def _absolute(self, request: PodRequest) -> PodRequest:
-        from kurma_core.client.remote.locators import absolute_request
-
-        return absolute_request(request, self.locator)
+        """The request, with the locators of its images so that they mean the same to kurmad."""
+        apps = []
+        for app in request.template.pod.apps:
+            locator = app.image.locator
+            if locator is not None:
+                app = replace(app, image=replace(app.image, locator=self.locator(locator)))
+            apps.append(app)
+        template = request.template
+        return replace(request, template=replace(template, pod=replace(template.pod, apps=tuple(apps))))
 
     def prepare(
         self, operation: Operation, request: PodRequest, progress: Progress | None, start: bool
@@ -292,15 +297,15 @@ class Remote(Transport):
         insecure: Collection[str],
         progress: Progress | None,
     ) -> ImageRecord:
-        from kurma_core.client.local.images import signature_in
-        from kurma_core.named_files import opened
+        from kurma_core.named_files import LARGEST_SIGNATURE, content, opened
 
         name = os.path.basename(path)
         headers = {"Accept": NDJSON, "Content-Type": operation.takes or "", **self._passphrases()}
         if signature is not None:
             from binascii import b2a_base64
 
-            headers["Kurma-Signature"] = b2a_base64(signature_in(signature), newline=False).decode()
+            data = content(signature, largest=LARGEST_SIGNATURE)
+            headers["Kurma-Signature"] = b2a_base64(data, newline=False).decode()
         target, _ = self._request(operation, {"insecure": sorted(insecure)}, name=name)
         with opened(path) as stream:
             said = self._ask("POST", target, _upload(stream, name, progress), headers)
@@ -417,7 +422,7 @@ class Remote(Transport):
                 return call_in(stream, streams, terminal=stdio.terminal)
 
     def logs(self, operation: Operation, **arguments: Any) -> Iterator[LogText]:
-        from kurma_core.api.frames import LOG
+        from kurma_core.api.wire import LOG
         from kurma_core.client.remote.streams import texts
 
         with self._stream(operation, arguments, None) as stream:
@@ -441,7 +446,7 @@ class Remote(Transport):
         :param streams: are carried; None: the operation has none.
         :param tell: gets the messages that not all operations have.
         """
-        from kurma_core.api.frames import PROTOCOL
+        from kurma_core.api.wire import PROTOCOL
         from kurma_core.client.remote.streams import Stream
 
         def hear(message: Json) -> None:
@@ -521,6 +526,22 @@ def quoted(text: str) -> str:
     """Percent-encodes all that is not unreserved (RFC 3986). ``urllib.parse`` takes longer to import than this."""
     data = text.encode("utf-8", "surrogatepass")
     return "".join([chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in data])
+
+
+def _absolute_locator(text: str, schemes: Callable[[], Collection[str]]) -> str:
+    """The same locator, for a process with another working directory; :func:`kurma_core.fetching.parse_locator`.
+
+    :param schemes: the fetchers that there are; asked only where it matters.
+    """
+    if text in (".", "..") or text.startswith(("./", "../")) or (text.endswith(".aci") and os.path.exists(text)):
+        return os.path.abspath(text)
+    scheme, colon, rest = text.partition(":")
+    lower = scheme.lower()
+    if not (colon and lower and _SCHEME_LETTERS.issuperset(lower)) or not rest or rest.startswith("/"):
+        return text
+    if rest.startswith(("./", "../")) or lower in schemes():
+        return f"{lower}:{os.path.abspath(rest)}"
+    return text
 
 
 def _upload(stream: BinaryIO, name: str, progress: Progress | None) -> Body:

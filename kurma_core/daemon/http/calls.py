@@ -1,8 +1,8 @@
-"""A request for an operation: its arguments, read as the operation declares them."""
+"""A request for an operation: its arguments, read as the operation declares them, and the daemon that does it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kurma_core import schema
 from kurma_core.cancellation import Cancellation
@@ -10,17 +10,83 @@ from kurma_core.errors import ManifestError, UsageError
 from kurma_core.schema import SchemaError, child, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
 
     from kurma_core.api.operations import Operation
+    from kurma_core.api.pods import PodRequest
     from kurma_core.client.client import Client
-    from kurma_core.daemon.http.daemon import Daemon
+    from kurma_core.config import Config
     from kurma_core.daemon.http.exchange import Exchange
+    from kurma_core.daemon.http.server import Server
     from kurma_core.daemon.http.streams import Stream
+    from kurma_core.daemon.pods.listing import Listing
+    from kurma_core.daemon.pods.owned import OwnedPods, RunningPod
+    from kurma_core.daemon.pods.prestarted import PreparedPod
+    from kurma_core.models.streams import Stdio
+    from kurma_core.pods.daemon_interface import PrestartedPod
+    from kurma_core.progress import Progress
 
 Json = Any
 #: Characters of a caller's words in an error.
 _MOST = 60
+
+
+class Counts(Protocol):
+    """What the daemon has counted."""
+
+    began: float
+
+    def requests(self) -> list[tuple[dict[str, str], float]]: ...
+
+    def starts(self) -> Iterable[str]: ...
+
+
+class Daemon(Protocol):
+    """:class:`kurma_core.daemon.kurmad.Daemon`, as operations use it."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def client(self) -> Client: ...
+    @property
+    def server(self) -> Server: ...
+    @property
+    def metrics(self) -> Counts: ...
+    @property
+    def listing(self) -> Listing: ...
+    @property
+    def owners(self) -> OwnedPods: ...
+
+    def described(self) -> dict[str, Json]:
+        """What ``info`` tells of kurmad."""
+
+    def problems(self) -> list[str]:
+        """What keeps kurmad from its work, a line for each."""
+
+    def running(self, reference: str) -> RunningPod | None:
+        """The pod, if the daemon owns it."""
+
+    def launch(
+        self,
+        reference: str,
+        stdio: Stdio | None = None,
+        up: Callable[[RunningPod], None] = ...,
+        *,
+        prestarted: PrestartedPod | None = None,
+        settled: Callable[[], None] = ...,
+    ) -> RunningPod:
+        """Starts a pod that the daemon owns."""
+
+    def run(
+        self, request: PodRequest, progress: Progress | None = None, up: Callable[[RunningPod], None] = ...
+    ) -> RunningPod:
+        """Prepares a pod and starts it."""
+
+    def prepared(
+        self, request: PodRequest, progress: Progress | None = None
+    ) -> AbstractContextManager[PreparedPod]:
+        """Prepares a pod that is to be started inside the ``with`` statement."""
 
 
 class Call:

@@ -10,22 +10,19 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from kurma_core import errors
-from kurma_core.api.errors import error_to_json
-from kurma_core.api.frames import PROTOCOL
 from kurma_core.api.operations import NDJSON, OPERATIONS, Operation
+from kurma_core.api.wire import PROTOCOL, error_to_json
 from kurma_core.cancellation import Cancellation, governing
-from kurma_core.daemon.failures import logged
 from kurma_core.daemon.http import messages
 from kurma_core.daemon.http.calls import Call, check_keys, read_body, read_query
 from kurma_core.daemon.http.exchange import Exchange, Gone, LateError, Said, TooLargeError
 from kurma_core.daemon.http.handlers import handle
 from kurma_core.daemon.http.messages import Messages, attempts_of, working
 from kurma_core.daemon.metrics import Metrics
-from kurma_core.daemon.process.log import about
-from kurma_core.daemon.redaction import redacted
+from kurma_core.daemon.process.log import about, log_failure, redacted
 
 if TYPE_CHECKING:
-    from kurma_core.daemon.http.daemon import Daemon
+    from kurma_core.daemon.http.calls import Daemon
     from kurma_core.daemon.http.streams import Stream
 
 Json = Any
@@ -93,7 +90,7 @@ class Dispatcher:
             else:
                 exchange.respond_json(status_of(error), error_to_json(error))
         except Exception as error:  # noqa: BLE001 (the client is told in one line; the log has the rest)
-            found = error_to_json(logged(error, operation.verb, exchange.path))
+            found = error_to_json(log_failure(error, operation.verb, exchange.path))
             if exchange.answered:
                 exchange.fail(found)
             else:
@@ -240,7 +237,7 @@ class Dispatcher:
         except Exception as error:
             if told.silent:
                 raise
-            found = logged(error, call.operation.verb, call.exchange.path)
+            found = log_failure(error, call.operation.verb, call.exchange.path)
             last = {"is": "error", **error_to_json(found), "status": 500}
         else:
             last = {"is": "result", "value": self._json(value, call)}

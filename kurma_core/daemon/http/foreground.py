@@ -11,11 +11,11 @@ import select
 import threading
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.api.frames import LOG, FrameError
+from kurma_core.api.wire import LOG, FrameError
 from kurma_core.client.local.logs import LogOptions
 from kurma_core.daemon.http import messages
 from kurma_core.daemon.http.exchange import Gone
-from kurma_core.daemon.http.stdio import Caller, not_understood
+from kurma_core.daemon.http.streams import Caller, not_understood
 from kurma_core.daemon.process.threads import begin
 from kurma_core.errors import KurmaError
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from kurma_core.daemon.pods.owned import RunningPod
     from kurma_core.daemon.pods.prestarted import PreparedPod
     from kurma_core.hookspecs.stager import CallInProcess
-    from kurma_core.models.log import LogText
     from kurma_core.models.pod import PodRecord
+    from kurma_core.models.streams import LogText
 
 Json = Any
 #: Bytes of logs that are sent together.
@@ -40,7 +40,7 @@ _LONGEST = 1 << 19
 def run(call: Call) -> PodRecord:
     """Prepares a pod and runs it to its end. :returns: its record."""
     front = _ForegroundPod(call)
-    with Caller(call, left=front.left, told=front.told) as caller:
+    with Caller(call.stream, call.arguments, left=front.left, told=front.told) as caller:
         with call.daemon.prepared(call.arguments["request"], messages.current().progress()) as prepared:
             front.report_prepared(prepared)
             return front.run(prepared.record.uuid, caller, prepared)
@@ -49,7 +49,7 @@ def run(call: Call) -> PodRecord:
 def start(call: Call) -> PodRecord:
     """Runs a prepared pod, or an ended one again, to its end. :returns: its record."""
     front = _ForegroundPod(call)
-    with Caller(call, left=front.left, told=front.told) as caller:
+    with Caller(call.stream, call.arguments, left=front.left, told=front.told) as caller:
         return front.run(call.arguments["pod"], caller)
 
 

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.api import describe
 from kurma_core.api.host import CheckLine, Event, Health
 from kurma_core.api.operations import NDJSON, SSE
-from kurma_core.client.local.events import wanted
+from kurma_core.client.local.host import event_filter
 from kurma_core.daemon import metrics as prometheus
 from kurma_core.daemon.http import foreground, messages
 from kurma_core.daemon.http.exchange import Gone, TooLargeError, json_line
-from kurma_core.daemon.http.stdio import Caller
+from kurma_core.daemon.http.streams import Caller
 from kurma_core.daemon.pods.listing import RECORDS, SHOWN, SUMMARIES
 from kurma_core.errors import HostError, UsageError
 from kurma_core.journal import Cursor
+from kurma_core.named_files import LARGEST_SIGNATURE
 from kurma_core.pods.attach import attaches_terminal
 from kurma_core.version import VERSION
 
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 Json = Any
 _ARCHIVE = "application/x-tar"
-#: Bytes of a signature in a header.
-_LARGEST_SIGNATURE = 8192
 
 
 def handle(call: Call) -> Any:
@@ -95,7 +94,7 @@ def pod_enter(call: Call) -> Json:
     request = call.arguments["request"]
     if not request.exec:
         raise UsageError("exec is empty: it is the command and its arguments")
-    with Caller(call) as caller:
+    with Caller(call.stream, call.arguments) as caller:
         stdio = caller.open(terminal=request.tty)
         return {"exitCode": call.client.enter(call.arguments["pod"], request, stdio)}
 
@@ -105,7 +104,7 @@ def pod_attach(call: Call) -> Json:
     pod, app = given["pod"], given["app"]
     terminal = attaches_terminal(call.client.here.services, call.client.pod(pod), app)
     # The app's input goes on with those who are still attached.
-    with Caller(call, ends_input=False) as caller:
+    with Caller(call.stream, call.arguments, ends_input=False) as caller:
         stdio = caller.open(terminal=terminal, reads_input=given["stdin"])
         return {"exitCode": call.client.attach(**call.method_arguments(stdio=stdio))}
 
@@ -153,8 +152,8 @@ def _signature(exchange: Exchange) -> bytes | None:
         found = base64.b64decode(text, validate=True)
     except ValueError:
         raise UsageError("Kurma-Signature: the signature must be base64-encoded") from None
-    if len(found) > _LARGEST_SIGNATURE:
-        raise UsageError(f"Kurma-Signature: longer than a signature may be here ({_LARGEST_SIGNATURE} bytes)")
+    if len(found) > LARGEST_SIGNATURE:
+        raise UsageError(f"Kurma-Signature: longer than a signature may be here ({LARGEST_SIGNATURE} bytes)")
     return found
 
 
@@ -226,7 +225,7 @@ def events(call: Call) -> None:
     sent = SSE in exchange.headers.get("accept", "")
     journal = call.client.here.journal
     cursor = Cursor(journal, _since(call))
-    fits = wanted(given["pod"], given["subject"], given["kind"])
+    fits = event_filter(given["pod"], given["subject"], given["kind"])
     try:
         if not given["follow"]:
             batches: Iterator[list[Event]] = iter([list(cursor.read())])

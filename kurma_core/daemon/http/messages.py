@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.api.errors import error_to_json
+from kurma_core.api.wire import error_to_json
 from kurma_core.cancellation import current as cancellation
 from kurma_core.daemon.http.exchange import Gone
 from kurma_core.errors import KurmaError, UsageError

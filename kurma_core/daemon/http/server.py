@@ -18,15 +18,25 @@ from typing import TYPE_CHECKING, Any
 
 import h11
 
-from kurma_core.api.errors import error_to_json
-from kurma_core.daemon.http.exchange import Connection, Exchange, Gone, LateError, in_words, json_line
-from kurma_core.daemon.http.peers import LASTING, SHORT, Peer, Quota
+from kurma_core.api.wire import error_to_json
+from kurma_core.daemon.http.exchange import (
+    LASTING,
+    SHORT,
+    Connection,
+    Exchange,
+    Gone,
+    LateError,
+    Peer,
+    Quota,
+    in_words,
+    json_line,
+)
 from kurma_core.daemon.process.threads import Poller, begin
 from kurma_core.errors import BusyError, KurmaError, PrivilegeError, UsageError
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
-    from kurma_core.daemon.process.idle import IdleEnd
+    from kurma_core.daemon.process.lifecycle import IdleEnd
 
 _LOG = logging.getLogger("kurmad")
 _BACKLOG = 128

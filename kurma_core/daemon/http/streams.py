@@ -1,24 +1,40 @@
-"""Streams: frames (:mod:`kurma_core.api.frames`) in both directions on an upgraded connection."""
+"""Streams: frames (:mod:`kurma_core.api.wire`) in both directions on an upgraded connection, and the standard
+input, output and error of a client in them. kurmad gets no descriptor of a client."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
+import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.api.errors import error_to_json
-from kurma_core.api.frames import INPUT, LIMIT, MESSAGE, PROTOCOL, FrameError, FrameReader, frame
+from kurma_core.api.wire import (
+    ERROR,
+    INPUT,
+    LIMIT,
+    MESSAGE,
+    OUTPUT,
+    PROTOCOL,
+    WINDOW,
+    FrameError,
+    FrameReader,
+    error_to_json,
+    frame,
+)
 from kurma_core.cancellation import governing
 from kurma_core.daemon.http.exchange import REQUEST_PATIENCE, Gone
 from kurma_core.daemon.http.messages import Messages, Operation, attempts_of, working
 from kurma_core.daemon.process.threads import begin
 from kurma_core.errors import Cancelled, KurmaError, UsageError
 from kurma_core.json_text import loads
+from kurma_core.models.streams import Stdio
+from kurma_core.staging.relay import Relay, TooMuchInput
 
 if TYPE_CHECKING:
     from kurma_core.cancellation import Cancellation
@@ -28,6 +44,8 @@ Json = Any
 Hear = Callable[[int, Any], None]
 _PIECE = 65536
 _LAST = ("result", "error")
+_OUTPUT_KINDS = {1: OUTPUT, 2: ERROR}
+_OUTPUT_NUMBERS = {"stdout": 1, "stderr": 2}
 
 
 class Stream:
@@ -162,7 +180,7 @@ def serve(exchange: Exchange, cancellation: Cancellation, handle: Callable[[Stre
 
 def _last(exchange: Exchange, stream: Stream, handle: Callable[[Stream], Json]) -> dict[str, Json]:
     """:raises Gone: the client has disconnected."""
-    from kurma_core.daemon.failures import logged
+    from kurma_core.daemon.process.log import log_failure
 
     try:
         return {"is": "result", "value": handle(stream)}
@@ -173,7 +191,162 @@ def _last(exchange: Exchange, stream: Stream, handle: Callable[[Stream], Json]) 
     except Cancelled:
         return {"is": "error", "error": {"kind": "Cancelled", "message": "given up", "exitCode": 130}}
     except Exception as error:  # noqa: BLE001 (the client gets one line; the log has the rest)
-        return {"is": "error", **error_to_json(logged(error, exchange.method, exchange.path))}
+        return {"is": "error", **error_to_json(log_failure(error, exchange.method, exchange.path))}
 
 
-__all__ = ["Stream", "serve"]
+class Caller:
+    """The client's end of a program's standard streams, in a ``with`` statement.
+
+    :param stream: of an operation of kind ``stream``, and its arguments, which tell the size of a terminal.
+    :param ends_input: the program's input ends when the client disconnects; else it is only asked to end.
+    :param left: called once the client has disconnected.
+    :param told: called with messages that are not about input, terminals and signals.
+    """
+
+    def __init__(
+        self,
+        stream: Stream | None,
+        arguments: Mapping[str, Any],
+        *,
+        ends_input: bool = True,
+        left: Callable[[], None] = lambda: None,
+        told: Callable[[dict[str, Json]], None] | None = None,
+    ) -> None:
+        assert stream is not None
+        self._left, self._told, self._ends_input = left, told or not_understood, ends_input
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._relay: Relay | None = None
+        # Input that arrives before the streams are opened.
+        self._early: list[bytes] = []
+        self._size = (arguments["rows"], arguments["columns"]) if arguments["terminal"] else None
+        self._client_gone = False
+        signals, self._signals = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._to_pass_on = signals
+        try:
+            stream.listen(self._hear, self._gone)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> Caller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hang_up()
+        os.close(self._to_pass_on)
+        if self._relay is not None:
+            self._relay.close_program_ends()
+            self._relay.finish()
+
+    def open(self, *, terminal: bool, reads_input: bool = True) -> Stdio:
+        """Makes the program's standard streams, and tells the client whether its input is read.
+
+        :param terminal: its standard input is a pseudo-terminal, if the client has a terminal.
+        :raises BusyError: no thread can be started. :raises Gone: the client has disconnected.
+        """
+        with self._lock:
+            size = self._size if terminal and reads_input else None
+            relay = Relay(self._send, size, taken=self._taken)
+            relay.start(begin)
+            self._relay = relay
+            for data in self._early:
+                relay.feed(data, WINDOW)
+            self._early.clear()
+            if self._client_gone and self._ends_input:
+                relay.feed(b"", WINDOW)
+        if reads_input:
+            self._stream.tell({"is": "input", "terminal": relay.terminal})
+        return Stdio(
+            relay.stdin,
+            relay.stdout,
+            relay.stderr,
+            terminal=relay.terminal,
+            signals=self._to_pass_on,
+            relayed=True,
+        )
+
+    def started(self) -> None:
+        """Closes our copies of the program's descriptors, once it has them. Repeatable."""
+        if self._relay is not None:
+            self._relay.close_program_ends()
+
+    def hang_up(self) -> None:
+        """Ends the pipe of signals, which asks the program to end. Repeatable."""
+        with self._lock:
+            if self._signals >= 0:
+                os.close(self._signals)
+                self._signals = -1
+
+    def _send(self, number: int, data: bytes) -> None:
+        with contextlib.suppress(Gone):  # _gone asks the program to end
+            self._stream.send(_OUTPUT_KINDS[number], data)
+
+    def _taken(self, count: int) -> None:
+        with contextlib.suppress(Gone):
+            self._stream.tell({"is": "taken", "bytes": count})
+
+    def _signal(self, number: int) -> None:
+        with (
+            self._lock,
+            contextlib.suppress(BlockingIOError, BrokenPipeError),
+        ):  # it reads none
+            if self._signals >= 0:
+                os.write(self._signals, bytes([number]))
+
+    def _gone(self) -> None:
+        self.hang_up()
+        with self._lock:
+            self._client_gone = True
+            if self._relay is not None and self._ends_input:
+                self._relay.feed(b"", WINDOW)
+        self._left()
+
+    def _hear(self, kind: int, value: Any) -> None:
+        if kind == INPUT:
+            self._feed(value)
+        elif kind == MESSAGE and value["is"] == "signal":
+            self._signal(_whole(value, "number", 1, 64))
+        elif kind == MESSAGE and value["is"] == "resize":
+            self._resize(_whole(value, "rows", 0, 65535), _whole(value, "columns", 0, 65535))
+            self._signal(signal.SIGWINCH)
+        elif kind == MESSAGE and value["is"] == "closed":
+            number = _OUTPUT_NUMBERS.get(value.get("stream"))
+            if number is None:
+                raise FrameError("a message 'closed' whose stream is neither stdout nor stderr")
+            if self._relay is not None:
+                self._relay.close_output(number)
+        else:
+            self._told(value)
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            with self._lock:
+                if self._relay is not None:
+                    self._relay.feed(data, WINDOW)
+                    return
+                self._early.append(data)
+                if sum(map(len, self._early)) > WINDOW:
+                    raise TooMuchInput
+        except TooMuchInput:
+            raise FrameError(f"more than {WINDOW} bytes of input that were not taken yet") from None
+
+    def _resize(self, rows: int, columns: int) -> None:
+        with self._lock:
+            if self._relay is not None:
+                self._relay.resize(rows, columns)
+            elif self._size is not None:
+                self._size = (rows, columns)
+
+
+def not_understood(message: dict[str, Json]) -> None:
+    """:raises FrameError: always."""
+    raise FrameError(f"unknown message {message['is']!r:.40}")
+
+
+def _whole(message: dict[str, Json], name: str, least: int, most: int) -> int:
+    """:raises FrameError: the value is not a number in that range."""
+    value = message.get(name)
+    if type(value) is not int or not least <= value <= most:
+        raise FrameError(f"a message {message['is']!r} whose {name} is no number of {least} to {most}")
+    return value

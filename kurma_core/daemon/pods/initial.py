@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.cancellation import Cancellation, governing
+from kurma_core.daemon.process.log import without_passwords
 from kurma_core.daemon.process.threads import Timetable
-from kurma_core.daemon.redaction import without_passwords
 from kurma_core.errors import Cancelled, KurmaError, PodNotFoundError
 from kurma_core.linux.clock import timestamp
 from kurma_core.models.pod import ENDED_STATES

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kurma_core.hookspecs.stager import CallInProcess
     from kurma_core.models.pod import PodRecord
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import Stdio
     from kurma_core.pods.daemon_interface import (
         DaemonInterface,
         Following,

@@ -16,8 +16,8 @@ from kurma_core.pods.inside import check_runs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kurma_core.models.isolator import IdRange
     from kurma_core.models.pod import PodRecord
-    from kurma_core.models.userns import IdRange
 
 #: File systems whose files are no files: what the kernel tells, or lets itself be told.
 _KERNELS = frozenset(

@@ -14,7 +14,7 @@ from kurma_stager_rkt.podpid import pod_pid
 from kurma_stager_rkt.records import app_statuses
 
 if TYPE_CHECKING:
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import Stdio
     from kurma_stager_rkt.records import Note
 
 _NO_STDIN = "--no-stdin"

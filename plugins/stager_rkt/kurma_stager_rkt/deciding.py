@@ -15,7 +15,7 @@ from kurma_stager_rkt.records import Note
 if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import HostTree
     from kurma_core.hookspecs.pod_setup import PodSetup
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import Stdio
 
 #: Networks that stage1s know by themselves.
 _KNOWN_NETWORKS = ("default", "default-restricted", "none", "host")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_core.hookspecs.stager import RunningStager
     from kurma_core.models.pod import AppStatus
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import Stdio
 
 _LOCK_FD = 3
 #: In Kurma's directory of the pod: apps are still to be added before it runs.

@@ -21,7 +21,7 @@ from kurma_stager_rkt.podpid import pod_pid
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import Started
-    from kurma_core.models.stdio import Stdio
+    from kurma_core.models.streams import Stdio
     from kurma_stager_rkt.records import Note
 
     Start = Callable[[HostProgram], Started]
@@ -180,7 +180,7 @@ def said(output: int) -> str:
 def finish(started: Started, timeout: float | None = None, signals: int = -1) -> int | None:
     """Waits for its end; its exit code, 128+N for signal N. None: the time was over, and it was killed.
 
-    :param signals: see :class:`kurma_core.models.stdio.Stdio`. At their end it gets a moment to end in.
+    :param signals: see :class:`kurma_core.models.streams.Stdio`. At their end it gets a moment to end in.
     """
     try:
         if not _wait(started.pidfd, timeout, signals):

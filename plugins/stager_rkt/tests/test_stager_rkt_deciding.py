@@ -14,7 +14,7 @@ from kurma_core.hookspecs.driver import HostTree
 from kurma_core.hookspecs.pod_setup import MountSetup, VolumeSetup
 from kurma_core.models.isolator import Device, IsolatorPlan
 from kurma_core.models.network import Attachment, NetworkRequest
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.testing.stagers import pod_setup
 from kurma_core.value import replace
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kurma_core.client.remote.http import Connection
-from kurma_core.daemon.process.idle import TRIM_AFTER
+from kurma_core.daemon.process.lifecycle import TRIM_AFTER
 from kurma_core.errors import KurmaError
 from tests.integration.daemon.soak_caller import Caller
 from tests.integration.daemon.soak_lives import any_kind

@@ -14,7 +14,7 @@ import uuid as uuids
 from kurma_core.api.pods import EnterRequest
 from kurma_core.errors import KurmaError, PodNotFoundError, PodStateError
 from kurma_core.models.network import NetworkRequest
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.value import replace
 from tests.kit.command import KURMA
 

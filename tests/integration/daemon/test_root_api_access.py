@@ -13,7 +13,7 @@ import pytest
 import kurma_core
 from kurma_core.api.pods import AppOverrides
 from kurma_core.errors import IsolatorError, PowerError, PrivilegeError
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.pods.records import read_document
 from kurma_core.value import replace
 from tests.kit.command import KURMA

@@ -11,7 +11,7 @@ import pytest
 
 from kurma_core.client.remote.http import Connection
 from kurma_core.errors import ConfigError, HostError, PodNotFoundError
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from tests.kit.client import open_client
 
 pytestmark = pytest.mark.root

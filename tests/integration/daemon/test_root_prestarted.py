@@ -20,7 +20,7 @@ from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.namespaces import in_netns
 from kurma_core.models.network import NetworkRequest
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.pods.daemon_interface import DaemonInterface
 from kurma_core.value import replace
 from tests.kit.command import KURMA

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.api.frames import ERROR, INPUT, LOG, MESSAGE, OUTPUT, FrameReader, frame
+from kurma_core.api.wire import ERROR, INPUT, LOG, MESSAGE, OUTPUT, FrameReader, frame
 from kurma_core.errors import HostError, Interrupted
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from tests.integration.daemon.test_root_events import watching
 from tests.kit.house import text_of
 from tests.kit.waiting import until

@@ -95,7 +95,7 @@ def whole_life(house, net):
         null = os.open("/dev/null", os.O_RDWR)
         try:
             from kurma_core.api.pods import EnterRequest
-            from kurma_core.models.stdio import Stdio
+            from kurma_core.models.streams import Stdio
 
             assert client.enter(run.uuid, EnterRequest(exec=("/bin/true",)), Stdio(null, null, null)) == 0
         finally:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from tests.kit.house import both_ways
 from tests.kit.waiting import until
 

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.full]

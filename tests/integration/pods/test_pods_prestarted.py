@@ -16,7 +16,7 @@ from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import ImageError, StagerError, VolumeError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.network import NetworkRequest
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.pods.prestarted import prestart
 from tests.kit.images import shell
 from tests.kit.waiting import alive, until

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kurma_core.errors import AppNotFoundError, KurmaError, PodError, PodStateError
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.pods import ending, launch
 from tests.kit.waiting import alive, until
 

@@ -11,7 +11,7 @@ import pytest
 from kurma_core.api.pods import EnterRequest
 from kurma_core.errors import AppNotFoundError, PodEndedError, PodStateError, StagerError
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.value import replace
 from tests.kit.house import both_ways
 from tests.kit.waiting import alive, until

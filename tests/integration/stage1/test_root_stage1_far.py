@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kurma_core.api.frames import ERROR, OUTPUT
+from kurma_core.api.wire import ERROR, OUTPUT
 from tests.integration.daemon.test_root_streams import Raw
 from tests.kit.command import KURMA
 from tests.kit.waiting import until

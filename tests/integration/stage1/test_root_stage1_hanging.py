@@ -15,7 +15,7 @@ from kurma_stager_rkt.records import NOTE, Note
 from kurma_core.errors import StagerError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mounts_at_or_below
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.value import replace
 from tests.integration.stage1 import test_root_stage1_mutable
 from tests.integration.stage1.conftest import OF_APPS

@@ -15,7 +15,7 @@ from kurma_stager_rkt.places import Places
 from kurma_core.linux import mounts
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mounts_at_or_below
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.testing.stagers import pod_setup
 from tests.integration.stage1.driven import driven
 from tests.kit.waiting import until

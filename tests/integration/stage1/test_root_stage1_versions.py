@@ -11,7 +11,7 @@ from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import StagerError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mounts_at_or_below
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.value import replace
 from tests.integration.stage1.conftest import RECORDER, Recorded
 from tests.integration.stage1.driven import UUID, driven

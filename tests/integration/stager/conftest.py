@@ -20,7 +20,7 @@ from kurma_core.hookspecs.pod_setup import AppSetup, MountSetup, PodSetup, Volum
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.image import RenderedLayer
 from kurma_core.models.isolator import IsolatorPlan
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.spawner.client import Spawner
 from kurma_core.staging.aci import AciStager, StagerTimes
 from kurma_core.staging.process import StagerProcess

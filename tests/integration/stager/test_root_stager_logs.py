@@ -18,8 +18,7 @@ import pytest
 from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.linux import crilog
 from kurma_core.linux.clock import moment
-from kurma_core.models.log import LogText
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import LogText, Stdio
 from kurma_core.pods.logs import LogReader
 from kurma_core.staging.aci import StagerTimes
 from tests.kit.images import shell

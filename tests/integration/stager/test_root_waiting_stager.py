@@ -17,7 +17,7 @@ from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.linux import namespaces
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mountinfo
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from kurma_core.spawner.client import Spawner
 from kurma_core.staging.aci import AciStager, StagerTimes
 from kurma_core.staging.starting import StagerImage

@@ -23,7 +23,7 @@ from kurma_core.hookspecs.stager import RunningStager, Stager
 from kurma_core.linux import process
 from kurma_core.linux.files import replace_file
 from kurma_core.models.pod import AppStatus
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 
 
 class Solo:

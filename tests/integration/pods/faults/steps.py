@@ -17,7 +17,7 @@ import threading
 from kurma_stager_default import image
 
 from kurma_core.errors import KurmaError
-from kurma_core.models.stdio import Stdio
+from kurma_core.models.streams import Stdio
 from tests.kit.images import BUSYBOX, archive, image_id
 from tests.kit.waiting import alive, until
 

@@ -1,6 +1,7 @@
-"""Frames: what goes both ways on a connection that was an HTTP request for ``Upgrade: kurma-stream/1``.
+"""Frames and errors, as kurmad and its client exchange them.
 
-A frame is one byte that says what it is, four bytes of length (big-endian), and so many bytes.
+Frames go both ways on a connection that was an HTTP request for ``Upgrade: kurma-stream/1``. A frame is one byte
+that says what it is, four bytes of length (big-endian), and so many bytes.
 
 | kind | from | payload |
 |---|---|---|
@@ -24,9 +25,14 @@ Of input, a client sends at most :data:`WINDOW` bytes that it was not told to be
 
 from __future__ import annotations
 
+from kurma_core import errors
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    Json = Any
 
 PROTOCOL = "kurma-stream/1"
 MESSAGE, INPUT, OUTPUT, ERROR, LOG = range(5)
@@ -73,16 +79,28 @@ class FrameReader:
             yield kind, payload
 
 
-__all__ = [
-    "ERROR",
-    "INPUT",
-    "LIMIT",
-    "LOG",
-    "MESSAGE",
-    "OUTPUT",
-    "PROTOCOL",
-    "WINDOW",
-    "FrameError",
-    "FrameReader",
-    "frame",
-]
+def error_to_json(error: errors.KurmaError) -> dict[str, Json]:
+    """Of its data, what is text, a number, or true or false."""
+    plain = {name: value for name, value in error.data.items() if isinstance(value, str | int | float | bool)}
+    return {
+        "error": {
+            "kind": type(error).__name__,
+            "message": error.message,
+            "hint": error.hint,
+            "exitCode": error.exit_code,
+            "data": plain,
+        }
+    }
+
+
+def error_from_json(value: Mapping[str, Json]) -> errors.KurmaError:
+    """The error of :func:`error_to_json`; of a kind that this Kurma does not know, a plain :class:`KurmaError`."""
+    said = value["error"]
+    kind = getattr(errors, said["kind"], errors.KurmaError)
+    if not (isinstance(kind, type) and issubclass(kind, errors.KurmaError)):
+        kind = errors.KurmaError
+    found: errors.KurmaError = kind.__new__(kind)
+    # Some kinds put their message together from parts of it.
+    errors.KurmaError.__init__(found, said["message"], hint=said.get("hint"), **said.get("data", {}))
+    found.exit_code = said.get("exitCode", found.exit_code)
+    return found

@@ -1,8 +1,10 @@
-"""Log text: what an app wrote to one stream at one moment."""
+"""Standard streams: those of a call, and what apps wrote to theirs."""
 
 from __future__ import annotations
 
 from _operator import itemgetter
+
+from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,3 +40,22 @@ else:
 
         def _replace(self, **changes):
             return type(self)(**{**dict(zip(_OF_LOG_TEXT, self, strict=True)), **changes})
+
+
+@frozen
+class Stdio:
+    """Standard input, output and error, not closed by the callee.
+
+    :param terminal: ``stdin`` is a terminal.
+    :param signals: a descriptor from which numbers of signals come, a byte each, for a call-in that is waited for.
+        At its end the call-in is asked to end, by SIGTERM. -1: there is none.
+    :param relayed: these are pipes or a pseudo-terminal of Kurma's own, in raw mode, and fit to be given to a
+        program inside a pod. Else they are the caller's own, which no program of a pod may have.
+    """
+
+    stdin: int
+    stdout: int
+    stderr: int
+    terminal: bool = False
+    signals: int = -1
+    relayed: bool = False
