@@ -332,6 +332,3 @@ def _failures(operation: Operation) -> dict[str, Json]:
 
 def _failure(status: int, when: str) -> Json:
     return {"description": when, "content": {_JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}}
-
-
-__all__ = ["class_schema", "json_schema", "openapi", "parameter_help", "schemas"]

@@ -235,6 +235,3 @@ def add_unstarted_pod(error: KurmaError, uuid: str, pod: Callable[[str], PodReco
 def unstarted_pod_hint(error: KurmaError) -> str | None:
     uuid = error.data.get(_UNSTARTED_POD)
     return None if uuid is None else f"the pod is still there: kurma logs {uuid}, kurma rm {uuid}"
-
-
-__all__ = ["Client", "add_unstarted_pod", "unstarted_pod_hint"]

@@ -451,6 +451,3 @@ def with_fixed(old: Config, new: Config) -> Config:
     """The new configuration, with the old values of keys that cannot change."""
     values = {**new.values, **{key: old.values[key] for key in _FIXED}}
     return replace(new, values=values, state_dir=old.state_dir, run_dir=old.run_dir)
-
-
-__all__ = ["Daemon", "KurmaError", "changed_keys", "with_fixed"]

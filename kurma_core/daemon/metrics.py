@@ -131,6 +131,3 @@ def _line(name: str, labels: dict[str, str], value: float) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-
-
-__all__ = ["Metrics", "text"]

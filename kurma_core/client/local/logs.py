@@ -170,6 +170,3 @@ class PodLogs:
                 name, follow=options.follow, tail=options.tail, since=options.since, stream=options.stream
             )
             yield from called_logs(driver, path, stager, words, idle)
-
-
-__all__ = ["LogOptions", "PodLogs"]

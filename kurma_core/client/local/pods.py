@@ -235,6 +235,3 @@ class LocalPods:
     def gc(self, grace: float, dry_run: bool) -> Collected:
         self._m.need_root("collect garbage")
         return self._m.pods.collect(grace=grace, dry_run=dry_run)
-
-
-__all__ = ["LocalPods"]

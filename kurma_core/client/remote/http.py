@@ -326,6 +326,3 @@ def _connect(socket: _socket.socket, path: str) -> None:
         socket.connect(f"/proc/self/fd/{fd}/{name}")
     finally:
         os.close(fd)
-
-
-__all__ = ["Body", "Connection", "Refused", "Response"]

@@ -405,6 +405,3 @@ def texts(payload: bytes) -> Iterator[LogText]:
         app, when, stream, part, text = payload[at + 4 : end].split(b" ", 4)
         yield LogText(app.decode(), when.decode(), stream.decode(), part == b"P", text)
         at = end
-
-
-__all__ = ["TERMINAL_SIGNALS", "CallerStreams", "ForegroundPod", "Stream", "call_in", "texts"]

@@ -564,6 +564,3 @@ def _upload(stream: BinaryIO, name: str, progress: Progress | None) -> Body:
             progress.finish()
 
     return Body(size, pieces())
-
-
-__all__ = ["Notes", "Remote", "quoted"]

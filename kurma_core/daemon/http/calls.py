@@ -211,6 +211,3 @@ def _from_text(key: str, shape: schema.Shape, text: str) -> Any:
         return shape.read(value, key)
     except SchemaError as error:
         raise UsageError(f"parameter {key}: expected {error.expected}, found {describe(text)}") from None
-
-
-__all__ = ["Call", "check_keys", "read_body", "read_query"]

@@ -282,6 +282,3 @@ def _decoded(text: str) -> str:
 
 def _pattern(path: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
-
-
-__all__ = ["Dispatcher", "status_of"]

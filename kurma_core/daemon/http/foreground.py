@@ -228,6 +228,3 @@ def _pieces(text: LogText) -> Iterator[bytes]:
 def _piece(text: LogText, partial: bool, data: bytes) -> bytes:
     head = f"{text.app} {text.at} {text.stream} {'P' if partial else 'F'} ".encode()
     return (len(head) + len(data)).to_bytes(4, "big") + head + data
-
-
-__all__ = ["logs", "run", "start"]

@@ -318,5 +318,3 @@ HANDLERS: dict[str, Callable[[Call], Any]] = {
     "metrics": metrics,
     "events": events,
 }
-
-__all__ = ["HANDLERS", "handle"]

@@ -258,6 +258,3 @@ class Messages:
     def _writable(self) -> bool:
         """Whether there is room for some messages: a unix socket says so while a quarter of it is full at most."""
         return not self._gone and bool(self._poll.poll(0))
-
-
-__all__ = ["Messages", "Operation", "answer", "asking", "attempts_of", "current", "noting", "working"]

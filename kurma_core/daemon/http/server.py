@@ -355,6 +355,3 @@ def _has_gone(connected: socket.socket) -> bool:
 def _shut(connected: socket.socket) -> None:
     with contextlib.suppress(OSError):  # the peer has disconnected
         connected.shutdown(socket.SHUT_RDWR)
-
-
-__all__ = ["Server"]

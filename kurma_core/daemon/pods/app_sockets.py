@@ -213,6 +213,3 @@ def _pods(pid: int) -> set[str]:
     with open(f"/proc/{pid}/cgroup", errors="surrogateescape") as file:
         paths = [line.rstrip("\n").split(":", 2)[2].split("/") for line in file]
     return {name for parts in paths for above, name in itertools.pairwise(parts) if above == "kurma"}
-
-
-__all__ = ["AppSockets", "belongs_to_other_pod"]

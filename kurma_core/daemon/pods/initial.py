@@ -261,6 +261,3 @@ def _annotated(entry: InitialPodConfig) -> dict[str, Json]:
         annotations.append({"name": RESTART_POLICY, "value": "always"})
     annotations += [{"name": ENTRY, "value": _identity(entry)}, {"name": VERSION, "value": digest}]
     return {**entry.template, "annotations": annotations}
-
-
-__all__ = ["ENTRY", "VERSION", "InitialPods"]

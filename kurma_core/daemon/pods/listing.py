@@ -103,6 +103,3 @@ class Listing:
 def _text(value: PodRecord | PodSummary, form: str) -> tuple[str, bytes]:
     said = value.to_json()
     return value.created_at, json_line(redacted(said) if form == SHOWN else said)[:-1]
-
-
-__all__ = ["RECORDS", "SHOWN", "SUMMARIES", "Listing"]

@@ -318,6 +318,3 @@ class Restarts:
         with contextlib.suppress(KurmaError):  # it was removed
             if self._pods.state(uuid)["state"] in ENDED_STATES:
                 self.look(uuid, failed=True)
-
-
-__all__ = ["OwnedPods", "Restarts", "RunningPod"]

@@ -280,6 +280,3 @@ class PrestartedPods:
                     one.discard()
             except (KurmaError, OSError) as error:
                 _LOG.error("%s", error)
-
-
-__all__ = ["PreparedPod", "PrestartedPods"]

@@ -260,6 +260,3 @@ class PodWatcher:
                         with suppress(KeyError):
                             found.add(self._uuids[number])
         return found
-
-
-__all__ = ["PodWatcher", "Recovery"]

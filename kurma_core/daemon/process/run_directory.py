@@ -267,6 +267,3 @@ def _group() -> int:
         return grp.getgrnam(_GROUP).gr_gid
     except KeyError:
         return 0
-
-
-__all__ = ["RunDirectory", "passed_sockets"]

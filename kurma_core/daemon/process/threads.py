@@ -236,6 +236,3 @@ class Timetable:
             with self._changed:
                 self._busy -= 1
             self.on_done()
-
-
-__all__ = ["Poller", "Timetable", "Workers", "begin"]
