@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.api.host import Event
+from kurma_core.errors import HostError
 from kurma_core.json_text import loads
 from kurma_core.linux.clock import timestamp
 
@@ -121,12 +122,15 @@ class Journal:
         return 0
 
     def watch(self) -> SharedWatch:
-        """Polls readable when there may be more events. :raises OSError: the kernel allows no more watches."""
+        """Polls readable when there may be more events. :raises HostError: the kernel allows no more watches."""
         from kurma_core.linux.watches import SharedWatch
 
         # There is none yet, in a state directory to which nothing has happened; but for the directory itself, say.
-        os.makedirs(self.directory, mode=0o700, exist_ok=True)
-        return SharedWatch(self.directory)
+        try:
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            return SharedWatch(self.directory)
+        except OSError as error:
+            raise HostError(f"events cannot be followed: {error.strerror}", errno=error.errno) from None
 
 
 class Cursor:

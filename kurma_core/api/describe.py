@@ -218,12 +218,7 @@ def _classes(shape: Shape) -> list[type[JsonValue]]:
 _MESSAGE = {
     "description": "one line of an answer that tells what happens on the way; the last is result or error",
     **_object(
-        {
-            "is": {
-                "type": "string",
-                "enum": ["note", "problem", "progress", "ask", "line", "result", "error"],
-            }
-        }
+        {"is": {"type": "string", "enum": ["note", "problem", "progress", "ask", "line", "result", "error"]}}
     ),
 }
 

@@ -460,13 +460,7 @@ class Api:
         :param instance: of that execution of the app; -1: the one before the last
         """
 
-    @operation(
-        "POST",
-        "/v1/pods/run",
-        name="pod_run",
-        kind="stream",
-        query=(*_OF_TERMINALS, _HOLD),
-    )
+    @operation("POST", "/v1/pods/run", name="pod_run", kind="stream", query=(*_OF_TERMINALS, _HOLD))
     def run(
         self,
         request: PodRequest,
@@ -501,13 +495,7 @@ class Api:
         "POST", "/v1/pods/{pod}/attach", name="pod_attach", kind="stream", query=_OF_TERMINALS, result="Exit"
     )
     def attach(
-        self,
-        pod: str,
-        app: str | None,
-        stdio: Stdio,
-        *,
-        stdin: bool = True,
-        detach_keys: str | None = None,
+        self, pod: str, app: str | None, stdio: Stdio, *, stdin: bool = True, detach_keys: str | None = None
     ) -> int:
         """Join a running app: its output from now on, and its standard input.
 
@@ -567,13 +555,7 @@ class Api:
         :param insecure: checks to relax: ``image``, ``tls``, ``http``, ``pubkey``.
         """
 
-    @operation(
-        "POST",
-        "/v1/images/upload",
-        takes=_ARCHIVE,
-        query=(_FILE_NAME,),
-        given_up=True,
-    )
+    @operation("POST", "/v1/images/upload", takes=_ARCHIVE, query=(_FILE_NAME,), given_up=True)
     def image_upload(
         self,
         path: File,
@@ -649,11 +631,7 @@ class Api:
 
     @operation("POST", "/v1/trust/find", body="KeySearch", given_up=True)
     def trust_find(
-        self,
-        *,
-        address: Nonempty | None = None,
-        name: Nonempty | None = None,
-        insecure: Collection[Nonempty] = (),
+        self, *, address: Nonempty | None = None, name: Nonempty | None = None, insecure: Collection[Nonempty] = ()
     ) -> list[Key]:
         """Get the keys at an address, or those that the owner of a name publishes. None is trusted by that."""
 

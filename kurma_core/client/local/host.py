@@ -6,7 +6,7 @@ import os
 
 from kurma_core.api.operations import Transport
 from kurma_core.client.local.managers import Managers
-from kurma_core.errors import HostError, UsageError
+from kurma_core.errors import UsageError
 from kurma_core.version import VERSION
 
 TYPE_CHECKING = False
@@ -176,12 +176,7 @@ class LocalHost:
         )
 
     def events(
-        self,
-        since: int | None,
-        follow: bool,
-        pod: str | None,
-        subject: Collection[str],
-        kind: Collection[str],
+        self, since: int | None, follow: bool, pod: str | None, subject: Collection[str], kind: Collection[str]
     ) -> Iterator[Event]:
         self._m.need_root("see what happens")
         return filter(event_filter(pod, subject, kind), read_events(self._m.journal, since, follow=follow))
@@ -210,11 +205,7 @@ class LocalImages:
         signed = None if signature is None else content(signature, largest=LARGEST_SIGNATURE)
         with opened(path) as stream:
             return self._m.images.upload(
-                stream,
-                os.path.basename(path),
-                signature=signed,
-                insecure=frozenset(insecure),
-                progress=progress,
+                stream, os.path.basename(path), signature=signed, insecure=frozenset(insecure), progress=progress
             )
 
     def images_list(self) -> ImageListing:
@@ -312,7 +303,7 @@ def event_filter(pod: str | None, subjects: Collection[str], kinds: Collection[s
 
 
 def read_events(journal: Journal, since: int | None, *, follow: bool) -> Iterator[Event]:
-    """:raises HostError: the kernel lets nobody watch any more."""
+    """:raises HostError: the kernel allows no more watches."""
     from kurma_core.journal import Cursor
 
     cursor = Cursor(journal, since)
@@ -322,10 +313,7 @@ def read_events(journal: Journal, since: int | None, *, follow: bool) -> Iterato
             return
         from kurma_core.pods.waiting import wait_readable
 
-        try:
-            watch = journal.watch()
-        except OSError as error:
-            raise HostError(f"events cannot be followed: {error.strerror}", errno=error.errno) from None
+        watch = journal.watch()
         try:
             while True:
                 yield from cursor.read()

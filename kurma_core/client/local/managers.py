@@ -210,8 +210,7 @@ def _of_networks(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
             continue
         if driver not in managers.registry.names(_NETWORKS) and f"{_NETWORKS}/{driver}" not in told:
             yield PluginNotFoundError(
-                f"built-in network {name}: {_missing(managers, _NETWORKS, driver)}",
-                plugin=f"{_NETWORKS}/{driver}",
+                f"built-in network {name}: {_missing(managers, _NETWORKS, driver)}", plugin=f"{_NETWORKS}/{driver}"
             )
 
 

@@ -406,13 +406,7 @@ class Remote(Transport):
                 return call_in(stream, streams, terminal=request.tty and stdio.terminal)
 
     def attach(
-        self,
-        operation: Operation,
-        pod: str,
-        app: str | None,
-        stdio: Stdio,
-        stdin: bool,
-        detach_keys: str | None,
+        self, operation: Operation, pod: str, app: str | None, stdio: Stdio, stdin: bool, detach_keys: str | None
     ) -> int:
         from kurma_core.client.remote.streams import CallerStreams, call_in
 

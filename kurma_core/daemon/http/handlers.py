@@ -16,7 +16,7 @@ from kurma_core.daemon.http import foreground, messages
 from kurma_core.daemon.http.exchange import Gone, TooLargeError, json_line
 from kurma_core.daemon.http.streams import Caller
 from kurma_core.daemon.pods.listing import RECORDS, SHOWN, SUMMARIES
-from kurma_core.errors import HostError, UsageError
+from kurma_core.errors import UsageError
 from kurma_core.journal import Cursor
 from kurma_core.named_files import LARGEST_SIGNATURE
 from kurma_core.pods.attach import attaches_terminal
@@ -125,10 +125,7 @@ def image_upload(call: Call) -> Json:
         # All of it first: a client that is slow, or asked for a passphrase on the way, holds up no other.
         _spool(call, stream)
         return call.client.here.images.upload(
-            stream,
-            call.arguments["name"],
-            signature=signature,
-            insecure=frozenset(call.arguments["insecure"]),
+            stream, call.arguments["name"], signature=signature, insecure=frozenset(call.arguments["insecure"])
         )
 
 
@@ -248,10 +245,7 @@ def _follow(cursor: Cursor, journal: Journal, exchange: Exchange) -> Iterator[li
     :raises Gone: the client has disconnected, or the daemon ends, which closes connections.
     :raises HostError: the kernel allows no more watches.
     """
-    try:
-        watch = journal.watch()
-    except OSError as error:
-        raise HostError(f"events cannot be followed: {error.strerror}", errno=error.errno) from None
+    watch = journal.watch()
     poll = select.poll()
     poll.register(watch, select.POLLIN)
     poll.register(exchange.socket, select.POLLRDHUP)

@@ -287,10 +287,7 @@ class Caller:
             self._stream.tell({"is": "taken", "bytes": count})
 
     def _signal(self, number: int) -> None:
-        with (
-            self._lock,
-            contextlib.suppress(BlockingIOError, BrokenPipeError),
-        ):  # it reads none
+        with self._lock, contextlib.suppress(BlockingIOError, BrokenPipeError):  # it reads none
             if self._signals >= 0:
                 os.write(self._signals, bytes([number]))
 

@@ -25,13 +25,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import CallInProcess
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import Stdio
-    from kurma_core.pods.daemon_interface import (
-        DaemonInterface,
-        Following,
-        LogReader,
-        OwnedPod,
-        PrestartedPod,
-    )
+    from kurma_core.pods.daemon_interface import DaemonInterface, Following, LogReader, OwnedPod, PrestartedPod
 
 _LOG = logging.getLogger("kurmad")
 #: Pods that are taken down, or restarted, at a time.
