@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO, TypeVar
 
     from kurma_core.api.host import CheckLine, Event
-    from kurma_core.api.images import ImageId, ImageListing
+    from kurma_core.api.images import ImageListing
     from kurma_core.api.operations import Operation
     from kurma_core.api.pods import EnterRequest, PodRequest
     from kurma_core.client import Settings
@@ -68,7 +68,7 @@ class Remote(Transport):
             return self._each_line(operation, arguments)
         if operation.kind == "bytes":
             return b"".join(self._document(operation, arguments))
-        return self._result(operation, self.ask(operation, arguments))
+        return self._result(operation, self.ask(operation, self._with_absolute_paths(arguments)))
 
     def ask(self, operation: Operation, arguments: dict[str, Any], hear: Hear = _ignore) -> Json:
         """The JSON of an operation's result; what kurmad notes on the way is told.
@@ -256,6 +256,15 @@ class Remote(Transport):
         """A locator as it is meant here: a path is one of this process's working directory."""
         return _absolute_locator(text, lambda: self._here().registry.names("kurma.fetchers"))
 
+    def _with_absolute_paths(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """What names files of this process's working directory, so that it means the same to kurmad."""
+        makes: dict[str, Callable[[Any], Any]] = {
+            "request": self._absolute,
+            "locator": self.locator,
+            "directory": os.path.abspath,
+        }
+        return {name: makes[name](value) if name in makes else value for name, value in arguments.items()}
+
     def _absolute(self, request: PodRequest) -> PodRequest:
         """The request, with the locators of its images so that they mean the same to kurmad."""
         apps = []
@@ -266,28 +275,6 @@ class Remote(Transport):
             apps.append(app)
         template = request.template
         return replace(request, template=replace(template, pod=replace(template.pod, apps=tuple(apps))))
-
-    def prepare(
-        self, operation: Operation, request: PodRequest, progress: Progress | None, start: bool
-    ) -> PodRecord:
-        given = {"request": self._absolute(request), "progress": progress, "start": start}
-        found: PodRecord = self._result(operation, self.ask(operation, given))
-        return found
-
-    def app_add(self, operation: Operation, request: PodRequest, **arguments: Any) -> PodRecord:
-        given = {"request": self._absolute(request), **arguments}
-        found: PodRecord = self._result(operation, self.ask(operation, given))
-        return found
-
-    def image_fetch(self, operation: Operation, locator: str, **arguments: Any) -> ImageRecord:
-        given = {"locator": self.locator(locator), **arguments}
-        found: ImageRecord = self._result(operation, self.ask(operation, given))
-        return found
-
-    def image_extract(self, operation: Operation, image: str, directory: str) -> ImageId:
-        given = {"image": image, "directory": os.path.abspath(directory)}
-        found: ImageId = self._result(operation, self.ask(operation, given))
-        return found
 
     def image_upload(
         self,
