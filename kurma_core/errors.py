@@ -71,6 +71,14 @@ class BusyError(KurmaError):
 class HostError(KurmaError):
     """A system call failed. ``data`` has ``errno`` and, where there is one, ``path``."""
 
+    @staticmethod
+    def of_shortage(error: BaseException) -> HostError | None:
+        """The error as Kurma's own, if a limit of the host is reached (see :mod:`.shortage`); else None."""
+        from kurma_core import shortage
+
+        found = shortage.described(error)
+        return None if found is None else HostError(found[0], **found[1])
+
 
 class DaemonGoneError(HostError):
     """The daemon that was asked does not answer: it is not there, or died on the way. What was asked may have been
@@ -254,6 +262,19 @@ class NetworkNotFoundError(NetworkError):
 
 class StagerError(PodError):
     """A stager failed to start, broke its protocol, or answered nonsense."""
+
+    def with_limit(self, directory: str) -> StagerError:
+        """The same error; if its words end with a limit of the host, with that limit's data and hint.
+
+        :param directory: the pod's, which the stager writes to.
+        """
+        from kurma_core import shortage
+
+        found = shortage.limit_of_stager(self.message, directory)
+        if found is None:
+            return self
+        message, number = found
+        return StagerError(message, hint=self.hint, **{**self.data, "errno": number, "path": directory})
 
 
 class StagerNotFoundError(StagerError):

@@ -11,7 +11,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.errors import HostError, StagerError
+    from typing import Any
 
 _NO_SPACE = os.strerror(errno.ENOSPC)
 _NO_PROCESS = os.strerror(errno.EAGAIN)
@@ -66,38 +66,33 @@ def no_inodes(path: object) -> bool:
     return not found.f_favail or (found.f_favail * 50 < found.f_files and found.f_bavail * 50 >= found.f_blocks)
 
 
-def shortage(error: BaseException) -> HostError | None:
-    """The error as Kurma's own, if it is about one of these limits; else None."""
-    from kurma_core.errors import HostError
-
+def described(error: BaseException) -> tuple[str, dict[str, Any]] | None:
+    """Message and data for an error that is about one of these limits; else None."""
     number = error_number(error)
     if _no_process(error):
-        return HostError(words(error), errno=number)
+        return words(error), {"errno": number}
     if number != errno.ENOSPC or not isinstance(error, OSError):
         return None
     found = error.filename2 or error.filename  # the second is a new link's own
     if not isinstance(found, str | bytes):
         return None  # an output: the caller's own
     path = os.fsdecode(found)
-    return HostError(f"cannot write {path}: {_NO_SPACE}", errno=number, path=path)
+    return f"cannot write {path}: {_NO_SPACE}", {"errno": number, "path": path}
 
 
-def limit_of_stager(error: StagerError, directory: str) -> StagerError:
-    """The error of a stager, with the limit of the host that its words end with.
+def limit_of_stager(message: str, directory: str) -> tuple[str, int] | None:
+    """The message and the ``errno`` of a stager's error that ends with a limit of the host; else None.
 
     :param directory: the pod's, which the stager writes to.
     """
-    from kurma_core.errors import StagerError
-
-    message = error.message
     read_only = os.strerror(errno.EROFS)
     if message.endswith(read_only) and not os.statvfs(directory).f_flag & os.ST_RDONLY:
         # The kernel makes an overlay read-only for which it cannot make a directory to work in.
         message = message.removesuffix(read_only) + os.strerror(errno.ENOSPC)
     for number in (errno.ENOSPC, errno.EAGAIN):
         if message.endswith(os.strerror(number)):
-            return StagerError(message, hint=error.hint, **{**error.data, "errno": number, "path": directory})
-    return error
+            return message, number
+    return None
 
 
 def error_number(error: BaseException) -> int | None:
@@ -120,4 +115,4 @@ def _no_process(error: BaseException) -> bool:
     )
 
 
-__all__ = ["error_number", "explained", "limit_of_stager", "no_inodes", "shortage", "words"]
+__all__ = ["described", "error_number", "explained", "limit_of_stager", "no_inodes", "words"]

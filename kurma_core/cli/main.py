@@ -177,7 +177,7 @@ def _check_words(call: Call) -> None:
 
 def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
     """:param raising: signals raise from now on; until here they end the program in silence."""
-    from kurma_core.errors import Interrupted, KurmaError
+    from kurma_core.errors import HostError, Interrupted, KurmaError
 
     try:
         if raising:
@@ -194,9 +194,7 @@ def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 (nothing is above us: the user is told in one line)
-        from kurma_core.shortage import shortage
-
-        known = shortage(error)
+        known = HostError.of_shortage(error)
         if known is not None:
             _tell(known.message, _hint(known), runner.debug)
             return FAILED

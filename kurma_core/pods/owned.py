@@ -32,7 +32,6 @@ from kurma_core.pods.records import (
 )
 from kurma_core.pods.space import unwritable
 from kurma_core.pods.times import mark
-from kurma_core.shortage import limit_of_stager, shortage
 from kurma_core.staging.aci import last_output
 from kurma_core.value import replace
 
@@ -177,7 +176,7 @@ class OwnedPod:
                 try:
                     bring_up(launch)
                 except (OSError, RuntimeError) as error:
-                    known = shortage(error)
+                    known = HostError.of_shortage(error)
                     raise known or error from None
                 finally:
                     if launch.prestarted is not None:
@@ -188,7 +187,7 @@ class OwnedPod:
                     try:
                         running = self.stager.wait_running(timeout)
                     except StagerError as error:
-                        raise limit_of_stager(error, self.directory) from None
+                        raise error.with_limit(self.directory) from None
                 self.over_at_once = not running
                 if running:
                     # Not if somebody stops it already.

@@ -16,7 +16,6 @@ from kurma_core.json_text import loads
 from kurma_core.linux.files import replace_file
 from kurma_core.models.streams import Stdio
 from kurma_core.schema import fit
-from kurma_core.shortage import limit_of_stager
 from kurma_core.staging.live import LiveRoot
 from kurma_core.staging.root import LAYERS, VOLUMES, layer_binds, of_volume, volume_mounts
 
@@ -128,7 +127,7 @@ def ask(
     if code != 0:
         why = said or f"its call-in {words[0]!r} ended with status {code}"
         error = StagerError(f"the stager refuses: {why}" if said else f"the stager fails: {why}", status=code)
-        raise limit_of_stager(error, directory)
+        raise error.with_limit(directory)
 
 
 def _sane(text: bytes) -> str:

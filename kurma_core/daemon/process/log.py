@@ -16,7 +16,6 @@ from typing import Any
 from kurma_core.errors import HostError, KurmaError
 from kurma_core.linux.clock import timestamp
 from kurma_core.linux.lockfile import is_at
-from kurma_core.shortage import shortage
 
 _LOG = logging.getLogger("kurmad")
 #: Bytes at which a log file is rotated; the one before it is kept.
@@ -97,7 +96,7 @@ def _is(fd: int, journal: str) -> bool:
 def _limit(record: logging.LogRecord) -> str | None:
     """The host's limit that caused the record's exception, in words: it needs no traceback."""
     error = record.exc_info[1] if record.exc_info else None
-    known = shortage(error) if error is not None else None
+    known = HostError.of_shortage(error) if error is not None else None
     return known.message if known is not None else None
 
 
@@ -186,7 +185,7 @@ class LogFile(_Handler):
 
 def internal_error(error: Exception) -> KurmaError:
     """Makes the error to tell of one that no operation expects: the host's, or a mistake of Kurma or a plugin."""
-    known = shortage(error)
+    known = HostError.of_shortage(error)
     if known is not None:
         return known
     if isinstance(error, OSError):
