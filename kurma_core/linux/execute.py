@@ -97,13 +97,10 @@ def execute_after(last: Callable[[], None], argv: Sequence[str], environment: Ma
 
 
 def _nowhere(name: str, searched: str) -> ExecuteError:
+    from kurma_core.linux import unexecutable
+
     where = f"not found in {searched or 'the current directory'}"
-    return ExecuteError(errno.ENOENT, where + of_one_name(name), name)
-
-
-def of_one_name(name: str) -> str:
-    """What to add of a program that is not found, whose name looks as if it was a command with its arguments."""
-    return "; the blanks belong to its name: arguments are words of their own" if " " in name.strip() else ""
+    return ExecuteError(errno.ENOENT, where + unexecutable.of_one_name(name), name)
 
 
 def _pointers(strings: list[bytes]) -> tuple[bytes, list[bytearray]]:
@@ -145,8 +142,8 @@ def _may_not(path: str) -> ExecuteError | None:
     except ValueError as error:  # a NUL in the name
         return ExecuteError(errno.EINVAL, str(error), path)
     except OSError as error:
-        return unexecutable.why_not(path, error.errno or errno.EIO)
-    return unexecutable.why_not(path, errno.EACCES)
+        return ExecuteError(*unexecutable.why_not(path, error.errno or errno.EIO), path)
+    return ExecuteError(*unexecutable.why_not(path, errno.EACCES), path)
 
 
 def _try(path: str, argv: Sequence[str], environment: Mapping[str, str]) -> ExecuteError:
@@ -155,7 +152,7 @@ def _try(path: str, argv: Sequence[str], environment: Mapping[str, str]) -> Exec
     except OSError as error:
         from kurma_core.linux import unexecutable
 
-        return unexecutable.why_not(path, error.errno or errno.EIO)
+        return ExecuteError(*unexecutable.why_not(path, error.errno or errno.EIO), path)
     except ValueError as error:  # a NUL in a word, or a variable's name with a "=" in it
         return ExecuteError(errno.EINVAL, str(error), path)
     raise AssertionError("execve returned")

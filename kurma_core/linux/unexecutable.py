@@ -9,8 +9,6 @@ import errno
 import os
 import stat
 
-from kurma_core.linux.execute import ExecuteError, of_one_name
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,20 +57,25 @@ def expected(program: str) -> Mapping[int, str]:
     return {code: _reason(program, code, 0) for code in _AFTER}
 
 
-def why_not(program: str, code: int) -> ExecuteError:
-    """Why ``execve`` of ``program`` has failed with the error number ``code``."""
+def why_not(program: str, code: int) -> tuple[int, str]:
+    """Why ``execve`` of ``program`` has failed with the error number ``code``: a better number, and the reason."""
     try:
         os.stat(program)
     except OSError as error:
         if error.errno not in _MISSING:
-            return ExecuteError(error.errno or code, _reached(error), program)
+            return error.errno or code, _reached(error)
         reason = "not found" + of_one_name(program)
         if os.path.islink(program):
             reason = f"is a link to {os.readlink(program)}, which is missing"
-        return ExecuteError(errno.ENOENT, reason, program)
+        return errno.ENOENT, reason
     reason = SAID[code] if code in (errno.E2BIG, errno.EPERM) else _reason(program, code, 0)
     # ENOENT is also what a script without its interpreter gives; the program itself is there.
-    return ExecuteError(errno.ENOEXEC if code == errno.ENOENT else code, reason, program)
+    return errno.ENOEXEC if code == errno.ENOENT else code, reason
+
+
+def of_one_name(name: str) -> str:
+    """What to add of a program that is not found, whose name looks as if it was a command with its arguments."""
+    return "; the blanks belong to its name: arguments are words of their own" if " " in name.strip() else ""
 
 
 def _reached(error: OSError) -> str:
