@@ -223,7 +223,8 @@ class Stagers:
         return self._engine(name) if hasattr(driver, "fingerprint") else cast("Stager", driver)
 
     def _engine(self, name: str) -> Stager:
-        from kurma_core.staging.aci import AciStager, StagerTimes
+        from kurma_core.staging.aci import AciStager
+        from kurma_core.staging.callin import StagerTimes
         from kurma_core.staging.starting import StagerImage
 
         def verified(*, files: bool = True) -> StagerImage:

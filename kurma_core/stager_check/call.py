@@ -12,30 +12,34 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import KurmaError
 from kurma_core.models.streams import Stdio
 from kurma_core.stager_check.lines import Wrong, shortened
-from kurma_core.staging.callin import CallIn
 
 if TYPE_CHECKING:
-    from kurma_core.stager_check.lab import Pod
+    from collections.abc import Callable
+
+    from kurma_core.staging.callin import CallIn
 
 #: More than this from a call-in is nonsense.
 _LIMIT = 1 << 20
 
 
 class Call:
-    """A call-in under way."""
+    """A call-in under way.
+
+    :param begin: starts it with these streams.
+    :param patience: seconds within which it is to answer.
+    """
 
     def __init__(
         self,
-        pod: Pod,
         verb: str,
-        arguments: tuple[str, ...],
-        document: bytes | None,
+        begin: Callable[[Stdio], CallIn],
+        patience: float,
+        *,
         stdin: bytes,
         fd: int,
         terminal: int,
     ) -> None:
-        lab = pod.lab
-        self._patience = lab.patience.answer
+        self._patience = patience
         self.verb = verb
         self._output: list[_Collector] = []
         source = fd if fd >= 0 else os.memfd_create("stdin", os.MFD_CLOEXEC)
@@ -47,17 +51,7 @@ class Call:
                 reader, writer = os.pipe2(os.O_CLOEXEC)
                 ends.append(writer)
                 self._output.append(_Collector(reader))
-            stager = pod.owned.stager
-            self._call = CallIn(
-                lab.driver.spawner,
-                stager.pid,
-                stager.fileno(),
-                pod.cgroup,
-                (f"/opt/stager/{verb}", *arguments),
-                Stdio(source, *(ends if terminal < 0 else (terminal, terminal))),
-                document,
-                self._patience,
-            )
+            self._call = begin(Stdio(source, *(ends if terminal < 0 else (terminal, terminal))))
         finally:
             for end in ends:
                 os.close(end)

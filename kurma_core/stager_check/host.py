@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kurma_core.spawn_plan import SpawnPlan, Started, Starter
     from kurma_core.spawner.client import Spawner
     from kurma_core.stager_check.layers import ProbeImage
-    from kurma_core.staging.aci import StagerTimes
+    from kurma_core.staging.callin import StagerTimes
 
 
 #: Seconds for which a stager must wait for its pod.

@@ -19,7 +19,7 @@ from kurma_core.stager_check.call import Call
 from kurma_core.stager_check.layers import PROGRAM
 from kurma_core.stager_check.lines import Untidy, Wrong, shortened
 from kurma_core.stager_check.talk import Probe
-from kurma_core.staging.callin import has_call_in
+from kurma_core.staging.callin import CallIn, has_call_in
 
 if TYPE_CHECKING:
     from kurma_core.models.pod import AppStatus, PodRecord
@@ -198,7 +198,17 @@ class Pod:
             all three of its streams.
         """
         text = None if document is None else json.dumps(document).encode()
-        call = Call(self, verb, arguments, text, stdin, terminal if terminal >= 0 else fd, terminal)
+        patience = self.lab.patience.answer
+
+        def begin(stdio: Stdio) -> CallIn:
+            stager = self.owned.stager
+            argv = (f"/opt/stager/{verb}", *arguments)
+            return CallIn(
+                self.lab.driver.spawner, stager.pid, stager.fileno(), self.cgroup, argv, stdio, text, patience
+            )
+
+        source = terminal if terminal >= 0 else fd
+        call = Call(verb, begin, patience, stdin=stdin, fd=source, terminal=terminal)
         self._calls.append(call)
         return call
 

@@ -57,7 +57,7 @@ def check(
 
 
 def _driver(services: Services, verified: Callable[[], HostImage], patience: Patience) -> WatchedStager:
-    from kurma_core.staging.aci import StagerTimes
+    from kurma_core.staging.callin import StagerTimes
     from kurma_core.staging.starting import StagerImage
 
     def use(*, files: bool = True) -> StagerImage:  # looked at each time

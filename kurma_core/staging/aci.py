@@ -21,12 +21,11 @@ from kurma_core.models.isolator import needs_powers
 from kurma_core.models.streams import Stdio
 from kurma_core.schema import fit
 from kurma_core.staging import apps, records
-from kurma_core.staging.callin import CallIn
+from kurma_core.staging.callin import CallIn, StagerTimes
 from kurma_core.staging.document import stager_manifest
 from kurma_core.staging.process import StagerProcess, find_again
 from kurma_core.staging.root import of_volume, places_of_pod, pod_parts, stager_root
 from kurma_core.staging.starting import StagerImage, begin
-from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup
@@ -48,23 +47,6 @@ _OF_THE_POD = ("HOSTNAME", "AC_METADATA_URL")
 _AFTER_SILENCE = 1.0
 #: Shape of the record.
 _CALL = {"cgroup": str, "verbs": [str]}
-
-
-@frozen
-class StagerTimes:
-    """:param stop: seconds between SIGTERM and SIGKILL for an app.
-    :param log_size: bytes after which an app's log is turned; ``log_count`` files are kept.
-    :param status: seconds that a ``status`` call-in may take.
-    :param document: seconds in which a call-in must have read its document, its end included (G5).
-    :param change: seconds that the ``app-add`` and ``app-rm`` call-ins may take.
-    """
-
-    stop: float = 10.0
-    log_size: int = 16 << 20
-    log_count: int = 5
-    status: float = 10.0
-    document: float = 10.0
-    change: float = 30.0
 
 
 class ImageSource(Protocol):

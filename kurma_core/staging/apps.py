@@ -20,10 +20,30 @@ from kurma_core.staging.live import LiveRoot
 from kurma_core.staging.root import LAYERS, VOLUMES, layer_binds, of_volume, volume_mounts
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from kurma_core.appc.image import ImageManifest
     from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_core.hookspecs.stager import RunningStager
-    from kurma_core.staging.aci import AciStager
+    from kurma_core.spawn_plan import Starter
+    from kurma_core.staging.callin import CallIn, StagerTimes
+
+    class ChangeableStager(Protocol):
+        """What a change of a pod's apps needs of :class:`.aci.AciStager`."""
+
+        spawner: Starter
+        times: StagerTimes
+
+        def manifest(self, pod: PodSetup) -> bytes: ...
+        def call_in(
+            self,
+            directory: str,
+            running: RunningStager,
+            argv: tuple[str, ...],
+            stdio: Stdio,
+            document: bytes | None,
+        ) -> CallIn: ...
+
 
 Json = Any
 
@@ -43,7 +63,7 @@ def declared(image: ImageManifest) -> frozenset[str]:
     return frozenset(verb for verb in VERBS if f"app-{verb}" in words)
 
 
-def add(stager: AciStager, pod: PodSetup, running: RunningStager) -> None:
+def add(stager: ChangeableStager, pod: PodSetup, running: RunningStager) -> None:
     """Binds what the app needs and is not there yet, then tells the stager of it.
 
     :raises StagerError, HostError: something failed; :func:`remove` undoes it.
@@ -70,7 +90,9 @@ def add(stager: AciStager, pod: PodSetup, running: RunningStager) -> None:
     _write(pod.directory, whole)
 
 
-def remove(stager: AciStager, directory: str, running: RunningStager, app: str, volumes: tuple[str, ...]) -> None:
+def remove(
+    stager: ChangeableStager, directory: str, running: RunningStager, app: str, volumes: tuple[str, ...]
+) -> None:
     """Has the stager forget the app, then takes out what is bound for nobody any more. Repeatable.
 
     :param volumes: the pod's that go with the app.
@@ -92,7 +114,9 @@ def remove(stager: AciStager, directory: str, running: RunningStager, app: str, 
     )
 
 
-def stop(stager: AciStager, directory: str, running: RunningStager, app: str, timeout: float | None) -> None:
+def stop(
+    stager: ChangeableStager, directory: str, running: RunningStager, app: str, timeout: float | None
+) -> None:
     """Main has its time, and its post-stop handler as much again."""
     words = () if timeout is None else ("--timeout", f"{timeout:g}")
     main = stager.times.stop if timeout is None else timeout
@@ -100,7 +124,7 @@ def stop(stager: AciStager, directory: str, running: RunningStager, app: str, ti
 
 
 def ask(
-    stager: AciStager,
+    stager: ChangeableStager,
     directory: str,
     running: RunningStager,
     words: tuple[str, ...],

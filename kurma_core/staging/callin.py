@@ -25,6 +25,7 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.execute import DEFAULT_PATH
 from kurma_core.linux.held_process import exit_code
 from kurma_core.spawn_plan import EnterPlan
+from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStager
@@ -53,6 +54,23 @@ def has_call_in(running: RunningStager, verb: str) -> bool:
     finally:
         os.close(root)
     return True
+
+
+@frozen
+class StagerTimes:
+    """:param stop: seconds between SIGTERM and SIGKILL for an app.
+    :param log_size: bytes after which an app's log is turned; ``log_count`` files are kept.
+    :param status: seconds that a ``status`` call-in may take.
+    :param document: seconds in which a call-in must have read its document, its end included (G5).
+    :param change: seconds that the ``app-add`` and ``app-rm`` call-ins may take.
+    """
+
+    stop: float = 10.0
+    log_size: int = 16 << 20
+    log_count: int = 5
+    status: float = 10.0
+    document: float = 10.0
+    change: float = 30.0
 
 
 class CallIn:

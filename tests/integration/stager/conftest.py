@@ -22,7 +22,8 @@ from kurma_core.models.image import RenderedLayer
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.models.streams import Stdio
 from kurma_core.spawner.client import Spawner
-from kurma_core.staging.aci import AciStager, StagerTimes
+from kurma_core.staging.aci import AciStager
+from kurma_core.staging.callin import StagerTimes
 from kurma_core.staging.process import StagerProcess
 from kurma_core.staging.starting import StagerImage
 from kurma_core.value import replace

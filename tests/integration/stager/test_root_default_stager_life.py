@@ -11,7 +11,7 @@ import pytest
 from kurma_core.errors import StagerError
 from kurma_core.linux.cgroup_layout import Layout
 from kurma_core.models.isolator import IsolatorPlan
-from kurma_core.staging.aci import StagerTimes
+from kurma_core.staging.callin import StagerTimes
 from tests.kit.images import shell
 from tests.kit.waiting import until
 

@@ -20,7 +20,7 @@ from kurma_core.linux import crilog
 from kurma_core.linux.clock import moment
 from kurma_core.models.streams import LogText, Stdio
 from kurma_core.pods.logs import LogReader
-from kurma_core.staging.aci import StagerTimes
+from kurma_core.staging.callin import StagerTimes
 from tests.kit.images import shell
 from tests.kit.waiting import until
 

@@ -19,7 +19,8 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mountinfo
 from kurma_core.models.streams import Stdio
 from kurma_core.spawner.client import Spawner
-from kurma_core.staging.aci import AciStager, StagerTimes
+from kurma_core.staging.aci import AciStager
+from kurma_core.staging.callin import StagerTimes
 from kurma_core.staging.starting import StagerImage
 from kurma_core.staging.waiting import WaitingPlace
 from kurma_core.value import replace

@@ -20,7 +20,7 @@ from kurma_core.stager_check.host import CheckServices, Patience, WatchedStager
 from kurma_core.stager_check.lab import Lab
 from kurma_core.stager_check.lines import LINES
 from kurma_core.stager_check.suite import check
-from kurma_core.staging.aci import StagerTimes
+from kurma_core.staging.callin import StagerTimes
 from kurma_core.staging.starting import StagerImage
 from tests.kit.client import open_client
 from tests.kit.images import image_id
