@@ -50,6 +50,8 @@ _SHORTEST = 4
 _FLOCK = "hhqqi4x"
 #: So begins a directory that is not yet a pod, or none any more.
 _UNFINISHED = ".half-"
+#: Names the stager that has left something of the pod to free (see :mod:`kurma_core.pods.remains`).
+REMAINS = "stager/remains"
 #: What a pod to come has for its first records: of two states, and of what it is.
 _SPARES, _SPARE_POD = ("state.json.spare", "state.json.spare2"), "pod.json.spare"
 
@@ -95,6 +97,10 @@ class PodDirectory:
 
     def file(self, name: str) -> str:
         return f"{self.path}/{name}"
+
+    def has_remains(self) -> bool:
+        """Whether the stager has left something to free (:mod:`kurma_core.pods.remains`)."""
+        return os.path.lexists(self.file(REMAINS))
 
     # -- records --
 

@@ -24,7 +24,6 @@ from kurma_core.models.network import PortMapping
 from kurma_core.models.pod import ENDED_STATES
 from kurma_core.networking.joined import pin_path
 from kurma_core.pod_store import PodDirectory
-from kurma_core.pods import remains
 from kurma_core.schema import COUNT, fit
 from kurma_core.value import frozen
 
@@ -75,7 +74,7 @@ def holds(directory: PodDirectory) -> bool:
 
 def over(directory: PodDirectory, state: str) -> bool:
     """Whether it has ended, and only its removal, or its next start, lets its ports go."""
-    return state in ENDED_STATES and remains.left(directory)
+    return state in ENDED_STATES and directory.has_remains()
 
 
 class Claims:

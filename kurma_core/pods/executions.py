@@ -11,7 +11,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import AppNotFoundError
+from kurma_core.errors import AppNotFoundError, KurmaError
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.models.pod import AppEnd, AppExecution, AppStatus
 from kurma_core.value import fields, replace
@@ -31,8 +31,6 @@ def keep(directory: PodDirectory) -> None:
 
     Repeatable: a death in between is made good by the next call.
     """
-    from kurma_core.pods.records import recorded_apps
-
     state = directory.read_state()
     run = state.get("run", 1)
     earlier = earlier_of(state)
@@ -49,6 +47,16 @@ def keep(directory: PodDirectory) -> None:
         earlier={name: [one.to_json() for one in found] for name, found in kept.items() if found},
     )
     _drop_runs(directory, oldest)
+
+
+def recorded_apps(state: Mapping[str, Json]) -> dict[str, AppStatus]:
+    """The apps of the last run, as the pod's record has them; empty if that cannot be read."""
+    from kurma_core.staging.records import parse_apps
+
+    try:
+        return parse_apps(state.get("apps") or {}, "its record")
+    except KurmaError:
+        return {}
 
 
 def _of_run(found: list[AppExecution], run: int) -> list[AppExecution]:

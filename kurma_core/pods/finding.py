@@ -17,7 +17,7 @@ from kurma_core.errors import (
     StagerError,
 )
 from kurma_core.models.pod import ENDED_STATES, PodRecord
-from kurma_core.pods import listing, recovery, remains
+from kurma_core.pods import listing, recovery
 from kurma_core.pods.events import Events
 from kurma_core.pods.records import read_document, record_of
 from kurma_core.pods.space import unwritable
@@ -117,7 +117,7 @@ class PodFinder:
             up = "stager" in state.get("steps", ())
             if up:
                 used.update(*(state.get("layers") or {}).values())
-            if isinstance(stager, str) and (up or remains.left(directory)):
+            if isinstance(stager, str) and (up or directory.has_remains()):
                 used.add(stager)
         return used
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from kurma_core.pods.services import Services
 
 Json = Any
-#: Those of a pod's steps that are done for one to come.
-PRESTARTED_STEPS = ("cgroup", "network-namespace")
 #: Seconds until a killed process is given up.
 _KILL_PATIENCE = 10.0
 #: Seconds for what was not to be killed before: it hangs in the kernel, and goes when that lets go of it.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError, NetworkError
 from kurma_core.pod_store import PodDirectory
-from kurma_core.pods import remains
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -179,7 +178,7 @@ def _check_address(port: PortMapping, pod: str) -> None:
 
 def let_go(directory: PodDirectory) -> None:
     """The pod is taken down: what it had claimed is free, unless its stager has left something. Repeatable."""
-    if not remains.left(directory):
+    if not directory.has_remains():
         _of_the_host().drop(directory.path)
 
 

@@ -19,7 +19,6 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import USERNS_ANNOTATION
 from kurma_core.networking.joined import pin_path
 from kurma_core.pods import metadata
-from kurma_core.pods.launch import PRESTARTED_STEPS
 from kurma_core.pods.namespaces import NAME as NAMESPACES
 from kurma_core.staging.starting import WAITS
 from kurma_core.staging.waiting import WaitingPlace
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.services import Services
     from kurma_core.staging.waiting import WaitingStager
+
+#: The start steps of :mod:`.launch` that are done before the pod is known.
+PRESTARTED_STEPS = ("cgroup", "network-namespace")
 
 
 class PrestartedPod:

@@ -12,7 +12,7 @@ from kurma_core.models.network import Attachment
 from kurma_core.models.pod import ENDED_STATES, AppStatus, PodRecord
 from kurma_core.pods import executions, metadata, restarts
 from kurma_core.pods.document import PodDocument, read_document
-from kurma_core.staging.records import exit_code, parse_apps, read_status_file
+from kurma_core.staging.records import exit_code, read_status_file
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def app_statuses(
     told: Mapping[str, AppStatus] = {}
     try:
         if state.get("apps") is not None:
-            told = recorded_apps(state)
+            told = executions.recorded_apps(state)
         elif stager is not None:
             # One that is still at its pod's setting up is not called into: a v1 cgroup that has children, as a
             # call-in's, does not take every setting any more.
@@ -104,14 +104,6 @@ def stager_notes(directory: PodDirectory, state: Mapping[str, Json]) -> tuple[st
         return (read_status_file(directory.path) or ({}, ()))[1]
     except KurmaError:
         return ()  # nonsense, as of the apps
-
-
-def recorded_apps(state: Mapping[str, Json]) -> dict[str, AppStatus]:
-    """What stands in the record of the apps of a run that is over, as its stager told it."""
-    try:
-        return parse_apps(state.get("apps") or {}, "its record")
-    except KurmaError:
-        return {}
 
 
 def read_attachments(state: Mapping[str, Json]) -> tuple[Attachment, ...]:
@@ -224,6 +216,5 @@ __all__ = [
     "read_attachments",
     "read_document",
     "record_of",
-    "recorded_apps",
     "stager_notes",
 ]

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import HostError, KurmaError
+from kurma_core.pod_store import REMAINS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,13 +16,6 @@ if TYPE_CHECKING:
     from kurma_core.pod_store import PodDirectory
     from kurma_core.pods.services import Services
 
-_MARK = "stager/remains"
-
-
-def left(directory: PodDirectory) -> bool:
-    """Whether there is any."""
-    return os.path.lexists(directory.file(_MARK))
-
 
 def discard(services: Services, directory: PodDirectory) -> None:
     """Has it freed by the driver that has made it. For who holds the owner lock; the pod does not run. Repeatable.
@@ -29,7 +23,7 @@ def discard(services: Services, directory: PodDirectory) -> None:
     :raises HostError: something could not be freed.
     """
     try:
-        with open(directory.file(_MARK), encoding="utf-8") as stream:
+        with open(directory.file(REMAINS), encoding="utf-8") as stream:
             name = stream.read().strip()
     except FileNotFoundError:
         return
