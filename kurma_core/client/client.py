@@ -193,7 +193,7 @@ class Client(Api):
         import os
         import tempfile
 
-        from kurma_core.image_store.store import guard
+        from kurma_core.image_store.durable import guard
 
         name = name or self.config.stager
         with (

@@ -17,10 +17,13 @@ from kurma_core.schema import COUNT, SchemaError, fit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from kurma_core.image_store.layout import Whiteouts
-    from kurma_core.image_store.store import ImageStore
+
+    #: Makes a path in the store of its parts (``ImageStore.path``).
+    StorePath = Callable[..., str]
 
 #: Version of the store's documents.
 VERSION = 1
@@ -193,15 +196,15 @@ def converted_digest(manifest: bytes) -> str:
     return f"sha512:{hashlib.sha512(manifest).hexdigest()}"
 
 
-def read_image(store: ImageStore, image_id: str) -> ImageRecord:
+def read_image(path_in: StorePath, image_id: str) -> ImageRecord:
     """:raises ImageNotFoundError: it is not there. :raises StoreError: its record is damaged."""
-    path = store.path("images", checked_id(image_id), "image.json")
+    path = path_in("images", checked_id(image_id), "image.json")
     document = _document(path, image_id)
     try:
-        archive = os.stat(store.path("archives", f"{image_id}.aci")).st_blocks * 512
+        archive = os.stat(path_in("archives", f"{image_id}.aci")).st_blocks * 512
     except FileNotFoundError:
         archive = 0
-    used = _last_used(store.path("images", image_id, "used"))
+    used = _last_used(path_in("images", image_id, "used"))
     try:
         fit(document, _IMAGE, "the record")
         if not document["provenance"]:
@@ -268,9 +271,9 @@ def layer_document(key: str, whiteouts: Whiteouts, implied: tuple[bytes, ...], s
     )
 
 
-def layer_values(store: ImageStore, key: str) -> dict[str, Any]:
+def layer_values(path_in: StorePath, key: str) -> dict[str, Any]:
     """``layer.json`` as it stands. :raises StoreError: the layer is not there, or damaged."""
-    path = store.path("layers", key, "layer.json")
+    path = path_in("layers", key, "layer.json")
     try:
         if not is_key(key):
             raise FileNotFoundError
@@ -285,12 +288,12 @@ def layer_values(store: ImageStore, key: str) -> dict[str, Any]:
         ) from None
 
 
-def read_layer(store: ImageStore, key: str) -> ImageLayer:
+def read_layer(path_in: StorePath, key: str) -> ImageLayer:
     """:raises StoreError: the layer is not there, or damaged."""
-    document = layer_values(store, key)
+    document = layer_values(path_in, key)
     return ImageLayer(
         key=key,
-        path=store.path("layers", key, "rootfs"),
+        path=path_in("layers", key, "rootfs"),
         removed=tuple(document["removed"]),
         opaque=tuple(document["opaque"]),
         implied=tuple(document["implied"]),

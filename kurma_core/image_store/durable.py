@@ -7,11 +7,15 @@ into place.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kurma_core.cancellation import lock
+from kurma_core.errors import PrivilegeError, StoreError
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.linux.libc import syscall
 from kurma_core.linux.lockfile import is_at
@@ -203,3 +207,33 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+@contextmanager
+def guard(what: str, place: str = "") -> Iterator[None]:
+    """Turn the kernel's refusals into one clear line.
+
+    :param place: directory that is written to: the kernel was given names beneath a descriptor, or none.
+
+    :raises StoreError: in place of OSError. :raises PrivilegeError: likewise, where root would be let.
+    """
+    try:
+        yield
+    except OSError as error:
+        message = f"{what}: {(error.strerror or str(error)).lower()}"
+        path = error.filename
+        if place:
+            path = os.path.join(place, os.fsdecode(path) if isinstance(path, str | bytes) else "")
+        if error.errno in (errno.EPERM, errno.EACCES) and os.geteuid() != 0:
+            raise PrivilegeError(message, hint="run as root", errno=error.errno, path=path) from error
+        raise StoreError(message, hint=room_hint(error), errno=error.errno, path=path) from error
+
+
+def no_room(error: OSError) -> bool:
+    """Whether the disk, or a quota, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def room_hint(error: OSError) -> str | None:
+    """What to do where the disk, or a quota, is full."""
+    return "make room, perhaps by `kurma image gc`" if no_room(error) else None

@@ -8,16 +8,18 @@ from kurma_core.cancellation import check
 from kurma_core.errors import StoreError
 from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.image_store.builder import add_file, add_manifest
+from kurma_core.image_store.durable import guard
 from kurma_core.image_store.merge import merged
-from kurma_core.image_store.store import ImageStore, guard
 from kurma_core.image_store.writer import TarWriter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+    from kurma_core.image_store.interface import Store
 
-def export(store: ImageStore, image_id: str, out: BinaryIO) -> None:
+
+def export(store: Store, image_id: str, out: BinaryIO) -> None:
     """See :meth:`.store.ImageStore.export`."""
     store.get(image_id)  # an archive alone, left over, is no image
     archive = store.archive_path(image_id)

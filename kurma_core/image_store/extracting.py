@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from kurma_core.errors import ArchiveError, HostError, StoreError
 from kurma_core.image_store import attributes
 from kurma_core.image_store.archive import TarReader
+from kurma_core.image_store.durable import guard
 from kurma_core.image_store.extract import Extractor
 from kurma_core.image_store.layout import read_image
 from kurma_core.image_store.limits import Limits
-from kurma_core.image_store.store import ImageStore, guard
+from kurma_core.image_store.store import ImageStore
 from kurma_core.image_store.stream import ArchiveStream
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.named_files import no_room_left

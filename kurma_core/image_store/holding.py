@@ -13,7 +13,6 @@ from kurma_core.image_store.durable import share_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.image_store.store import ImageStore
     from kurma_core.models.image import ImageRecord
 
 #: Times that an image is looked for which others remove before it can be held.
@@ -24,10 +23,13 @@ _TOUCHED = {"images": "used", "trees": "tree.json"}
 
 class Holds:
     """What is held belongs to the block, and thread, that began with :meth:`keeping`. What comes into the store in
-    such a block is held from the start."""
+    such a block is held from the start.
 
-    def __init__(self, store: ImageStore) -> None:
-        self._store = store
+    :param path_in: makes a path in the store of its parts.
+    """
+
+    def __init__(self, path_in: Callable[..., str]) -> None:
+        self._path_in = path_in
         self._mine: ContextVar[dict[str, int] | None] = ContextVar("kurma_held_images", default=None)
 
     @contextlib.contextmanager
@@ -50,7 +52,7 @@ class Holds:
                 if used:
                     with contextlib.suppress(ImageError, OSError):
                         kind, _, ident = place.partition("/")
-                        documents.touch(self._store.path(kind, ident, _TOUCHED[kind]), ident)
+                        documents.touch(self._path_in(kind, ident, _TOUCHED[kind]), ident)
                 os.close(fd)
 
     def found(self, what: str, find: Callable[[], ImageRecord]) -> ImageRecord:
@@ -79,9 +81,9 @@ class Holds:
     def _hold(self, place: str, *, wait: bool = True) -> bool:
         held = self._mine.get()
         if held is None:
-            return os.path.isdir(self._store.path(place))
+            return os.path.isdir(self._path_in(place))
         if place not in held:
-            fd = share_lock(self._store.path(place), wait=wait)
+            fd = share_lock(self._path_in(place), wait=wait)
             if fd is None:
                 return False
             held[place] = fd

@@ -10,7 +10,7 @@ from kurma_core.models.image import ImageRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.image_store.store import ImageStore
+    from kurma_core.image_store.interface import Store
 
 #: Digits that the start of an ID must have.
 SHORTEST = 6
@@ -18,7 +18,7 @@ _PREFIX = "sha512-"
 _EARLY = "sha256-"
 
 
-def find(store: ImageStore, reference: str) -> ImageRecord:
+def find(store: Store, reference: str) -> ImageRecord:
     """See :meth:`.store.ImageStore.find`. An ID is looked for first: a name may look like the start of one."""
     if is_id(reference):
         return store.get(reference)
@@ -30,7 +30,7 @@ def find(store: ImageStore, reference: str) -> ImageRecord:
     return _by_name(store, reference)
 
 
-def find_by_id(store: ImageStore, reference: str) -> ImageRecord | None:
+def find_by_id(store: Store, reference: str) -> ImageRecord | None:
     """The image whose ID, by the one algorithm or the other, starts so (T4, E6); None: there is none, or what is
     written is not the start of an ID.
 
@@ -40,7 +40,7 @@ def find_by_id(store: ImageStore, reference: str) -> ImageRecord | None:
     return None if found is None else store.get(found)
 
 
-def find_id(store: ImageStore, reference: str) -> str:
+def find_id(store: Store, reference: str) -> str:
     """The whole ID of what has that ID, or one that starts so; its record need not be readable.
 
     :raises ImageNotFoundError: there is none. :raises AmbiguousReferenceError: several have.
@@ -51,7 +51,7 @@ def find_id(store: ImageStore, reference: str) -> str:
     return found
 
 
-def _id_that_starts(store: ImageStore, reference: str) -> str | None:
+def _id_that_starts(store: Store, reference: str) -> str | None:
     prefix, digits = _EARLY, reference.removeprefix(_EARLY)
     if digits == reference:
         prefix, digits = _PREFIX, reference.removeprefix(_PREFIX)
@@ -72,7 +72,7 @@ def _id_that_starts(store: ImageStore, reference: str) -> str | None:
     return matches.pop() if matches else None
 
 
-def _early(store: ImageStore, digits: str) -> Iterator[str]:
+def _early(store: Store, digits: str) -> Iterator[str]:
     """IDs of the images whose early ID starts so: of each one's document only the bytes are looked at, and what
     looks like it is read."""
     wanted = b'"earlyId": "sha256-' + digits.encode()
@@ -88,7 +88,7 @@ def _early(store: ImageStore, digits: str) -> Iterator[str]:
             yield image_id
 
 
-def named(store: ImageStore, reference: str) -> list[ImageRecord]:
+def named(store: Store, reference: str) -> list[ImageRecord]:
     """All that ``NAME[:VERSION][,label=value…]`` may mean. A name of an early document holds the version: where no
     image is called ``x-1.0.0``, it is ``x`` of version ``1.0.0`` (E3)."""
     name_and_version, *labels = reference.split(",")
@@ -103,7 +103,7 @@ def named(store: ImageStore, reference: str) -> list[ImageRecord]:
     return late or [image for image in fitting if not version and f"{image.name}-{image.version or ''}" == name]
 
 
-def _by_name(store: ImageStore, reference: str) -> ImageRecord:
+def _by_name(store: Store, reference: str) -> ImageRecord:
     fitting = named(store, reference)
     if not fitting:
         raise _not_found(reference)

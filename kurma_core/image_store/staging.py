@@ -16,13 +16,13 @@ from kurma_core.image_store.archive import TarReader
 from kurma_core.image_store.durable import (
     NEW_FILE,
     WorkDirectory,
+    guard,
     put_directory,
     sync_directory,
     sync_file_system,
     write_all,
     write_new,
 )
-from kurma_core.image_store.store import ImageStore, guard
 from kurma_core.image_store.stream import ArchiveStream
 from kurma_core.image_store.trees import open_tree
 from kurma_core.image_store.unpacking import unpack_image, unpack_layer
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from kurma_core.appc.image import ImageManifest
+    from kurma_core.image_store.interface import Store
     from kurma_core.image_store.stream import Decrypt
 
 #: What fails where there is no room, say.
@@ -58,7 +59,7 @@ class StagedImage:
     manifest_bytes: bytes
     archive_path: str
     size: int
-    _store: ImageStore
+    _store: Store
     _work: str
     _layer_size: int
     early_id: str
@@ -101,7 +102,7 @@ class StagedImage:
 
 
 @contextmanager
-def stage(store: ImageStore, stream: BinaryIO, decrypt: Decrypt | None) -> Iterator[StagedImage]:
+def stage(store: Store, stream: BinaryIO, decrypt: Decrypt | None) -> Iterator[StagedImage]:
     """See :meth:`.store.ImageStore.stage_archive`."""
     store.prepare()
     with guard(CANNOT, store.root):
@@ -112,7 +113,7 @@ def stage(store: ImageStore, stream: BinaryIO, decrypt: Decrypt | None) -> Itera
         yield staged
 
 
-def _stage(store: ImageStore, stream: BinaryIO, decrypt: Decrypt | None, work: str) -> StagedImage:
+def _stage(store: Store, stream: BinaryIO, decrypt: Decrypt | None, work: str) -> StagedImage:
     store.step("staging")
     archive, decrypted = f"{work}/archive.aci", f"{work}/decrypted.aci"
     with ExitStack() as files:
@@ -169,7 +170,7 @@ def _writer(files: ExitStack, path: str) -> Callable[[bytes], object]:
 # --- layers of registries ----------------------------------------------------------------------------------------
 
 
-def add_layer(store: ImageStore, stream: BinaryIO, diff_id: str) -> str:
+def add_layer(store: Store, stream: BinaryIO, diff_id: str) -> str:
     """See :meth:`.store.ImageStore.add_layer`."""
     key = documents.layer_key(diff_id)
     store.prepare()
@@ -196,7 +197,7 @@ def add_layer(store: ImageStore, stream: BinaryIO, diff_id: str) -> str:
 
 
 def add_layered(
-    store: ImageStore, manifest: ImageManifest, layers: tuple[str, ...], provenance: Provenance
+    store: Store, manifest: ImageManifest, layers: tuple[str, ...], provenance: Provenance
 ) -> ImageRecord:
     """See :meth:`.store.ImageStore.add_layered`."""
     import json
@@ -220,7 +221,7 @@ def add_layered(
             layers=layers,
             provenance=(provenance,),
         )
-        size = sum(documents.layer_values(store, key)["size"] for key in dict.fromkeys(layers))
+        size = sum(documents.layer_values(store.path, key)["size"] for key in dict.fromkeys(layers))
         write_image(store, work.path, image, manifest_bytes, size, originals={})
         _sync(work.path)
         store.step("synced")
@@ -233,7 +234,7 @@ def add_layered(
 
 
 def write_image(
-    store: ImageStore,
+    store: Store,
     work: str,
     image: ImageRecord,
     manifest: bytes,
@@ -260,7 +261,7 @@ def _sync(work: str) -> None:
 
 
 def place(
-    store: ImageStore, work: str, image: ImageRecord, *, archive: str | None, shipped: bool = True
+    store: Store, work: str, image: ImageRecord, *, archive: str | None, shipped: bool = True
 ) -> ImageRecord:
     """Rename everything into place; with the last rename the image is in the store.
 
@@ -291,13 +292,11 @@ def place(
     return placed
 
 
-def _place_archive(store: ImageStore, archive: str, image: ImageRecord) -> None:
+def _place_archive(store: Store, archive: str, image: ImageRecord) -> None:
     os.rename(archive, store.path("archives", f"{image.id}.aci"))
 
 
-def _add_provenance(
-    store: ImageStore, work: str, image: ImageRecord, archive: str | None, *, shipped: bool
-) -> None:
+def _add_provenance(store: Store, work: str, image: ImageRecord, archive: str | None, *, shipped: bool) -> None:
     """The image is there: note that it also came from elsewhere, or again."""
     known = store.get(image.id)
     (new,) = image.provenance

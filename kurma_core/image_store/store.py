@@ -27,12 +27,11 @@ from kurma_core.errors import (
     ImageNotFoundError,
     KurmaError,
     ManifestError,
-    PrivilegeError,
     StoreError,
 )
 from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.image_store import documents
-from kurma_core.image_store.durable import share_lock
+from kurma_core.image_store.durable import guard, share_lock
 from kurma_core.image_store.holding import Holds
 from kurma_core.image_store.limits import Limits
 from kurma_core.linux import block_groups
@@ -84,7 +83,7 @@ class ImageStore:
         self.root = os.path.abspath(root)
         self.limits = limits or Limits()
         self.step = step
-        self.holds = Holds(self)
+        self.holds = Holds(self.path)
         self._held: dict[str, int] = {}
         self._held_here: ContextVar[dict[str, int] | None] = ContextVar("kurma_held_layers", default=None)
 
@@ -138,7 +137,7 @@ class ImageStore:
 
     def get(self, image_id: str) -> ImageRecord:
         """:raises ImageNotFoundError: it is not in the store."""
-        return documents.read_image(self, image_id)
+        return documents.read_image(self.path, image_id)
 
     def find(self, reference: str) -> ImageRecord:
         """The image that ``reference`` means: an ID by either algorithm, the start of one (6 digits or more, with
@@ -230,7 +229,7 @@ class ImageStore:
 
     def layer(self, key: str) -> ImageLayer:
         """:raises StoreError: the store has lost it."""
-        return documents.read_layer(self, key)
+        return documents.read_layer(self.path, key)
 
     def archive_path(self, image_id: str) -> str | None:
         """Absolute path of the archive as shipped; None: the image was made of layers, and has none."""
@@ -375,37 +374,3 @@ class ImageStore:
             yield
         finally:
             os.close(fd)
-
-
-@contextmanager
-def guard(what: str, place: str = "") -> Iterator[None]:
-    """Turn the kernel's refusals into one clear line.
-
-    :param place: directory that is written to: the kernel was given names beneath a descriptor, or none.
-
-    :raises StoreError: in place of OSError. :raises PrivilegeError: likewise, where root would be let.
-    """
-    try:
-        yield
-    except OSError as error:
-        import errno
-
-        message = f"{what}: {(error.strerror or str(error)).lower()}"
-        path = error.filename
-        if place:
-            path = os.path.join(place, os.fsdecode(path) if isinstance(path, str | bytes) else "")
-        if error.errno in (errno.EPERM, errno.EACCES) and os.geteuid() != 0:
-            raise PrivilegeError(message, hint="run as root", errno=error.errno, path=path) from error
-        raise StoreError(message, hint=room_hint(error), errno=error.errno, path=path) from error
-
-
-def no_room(error: OSError) -> bool:
-    """Whether the disk, or a quota, is full."""
-    import errno
-
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def room_hint(error: OSError) -> str | None:
-    """What to do where the disk, or a quota, is full."""
-    return "make room, perhaps by `kurma image gc`" if no_room(error) else None

@@ -13,13 +13,16 @@ from collections.abc import Callable, Collection, Iterable
 from kurma_core.api.images import ImageGc, Removal
 from kurma_core.errors import FormatVersionError, ImageError, ImageNotFoundError, StoreError
 from kurma_core.image_store import documents
-from kurma_core.image_store.durable import Usage, WorkDirectory, sync_directory, try_lock
-from kurma_core.image_store.store import ImageStore, guard, no_room
+from kurma_core.image_store.durable import Usage, WorkDirectory, guard, no_room, sync_directory, try_lock
 from kurma_core.image_store.trees import DIRECTORY_FLAGS
 from kurma_core.linux.beneath import remove_tree
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_core.image_store.interface import Store
 
-def remove(store: ImageStore, image_id: str, *, dry_run: bool, unused: Callable[[], object]) -> ImageGc:
+
+def remove(store: Store, image_id: str, *, dry_run: bool, unused: Callable[[], object]) -> ImageGc:
     """See :meth:`.store.ImageStore.remove`."""
     path = store.path("images", documents.checked_id(image_id))
     if not os.path.isdir(path):
@@ -48,7 +51,7 @@ def remove(store: ImageStore, image_id: str, *, dry_run: bool, unused: Callable[
         return work.report()
 
 
-def gc(store: ImageStore, used: Collection[str], grace: float, *, dry_run: bool, now: float | None) -> ImageGc:
+def gc(store: Store, used: Collection[str], grace: float, *, dry_run: bool, now: float | None) -> ImageGc:
     """See :meth:`.store.ImageStore.gc`."""
     import time
 
@@ -81,7 +84,7 @@ class _Sweep:
     """What goes away, renamed into a work directory, which is left when all locks have been. The order of it all
     is the same with ``dry_run``, so that the real run does what the dry one has said."""
 
-    def __init__(self, store: ImageStore, *, dry_run: bool) -> None:
+    def __init__(self, store: Store, *, dry_run: bool) -> None:
         self._store = store
         self._dry_run = dry_run
         self._gone: set[str] = set()
@@ -185,7 +188,7 @@ class _Sweep:
         return ImageGc(tuple(removed), self._dry_run)
 
 
-def _layers(store: ImageStore, image_id: str) -> tuple[str, ...] | None:
+def _layers(store: Store, image_id: str) -> tuple[str, ...] | None:
     """Keys of its layers; None: it is damaged, so that nobody knows."""
     try:
         return store.get(image_id).layers
@@ -193,7 +196,7 @@ def _layers(store: ImageStore, image_id: str) -> tuple[str, ...] | None:
         return None
 
 
-def _last_use(store: ImageStore, image_id: str) -> float:
+def _last_use(store: Store, image_id: str) -> float:
     """When it was last used, or else came in. A clock that was wrong then makes an image old, not immortal."""
     try:
         image = store.get(image_id)
@@ -216,11 +219,11 @@ def _time(path: str) -> float:
         return 0.0
 
 
-def _layer_record(store: ImageStore, key: str) -> str:
+def _layer_record(store: Store, key: str) -> str:
     return store.path("layers", key, "layer.json")
 
 
-def _tree_key(store: ImageStore, tree_id: str) -> str:
+def _tree_key(store: Store, tree_id: str) -> str:
     """The text that says what made the tree; empty where its document cannot be read."""
     path = store.path("trees", tree_id, "tree.json")
     try:

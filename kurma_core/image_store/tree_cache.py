@@ -9,21 +9,25 @@ from collections.abc import Callable
 from kurma_core.image_store import documents, files
 from kurma_core.image_store.durable import (
     WorkDirectory,
+    guard,
     put_directory,
     share_lock,
     sync_directory,
     sync_file_system,
     write_new,
 )
-from kurma_core.image_store.store import ImageStore, guard
 from kurma_core.image_store.trees import open_tree
 from kurma_core.models.image import RenderedLayer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_core.image_store.interface import Store
 
 
 class TreeCache:
     """The store's trees; see :class:`kurma_core.hookspecs.renderer.RenderCache`."""
 
-    def __init__(self, store: ImageStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def tree(self, key: str, build: Callable[[str], None]) -> RenderedLayer:

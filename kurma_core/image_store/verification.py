@@ -15,17 +15,17 @@ from collections.abc import Iterator
 from kurma_core.errors import StoreError
 from kurma_core.image_store import documents, files
 from kurma_core.image_store.digests import file_digest, sparse_digest
-from kurma_core.image_store.durable import WorkDirectory, write_new
+from kurma_core.image_store.durable import WorkDirectory, guard, write_new
 from kurma_core.image_store.entry import show
-from kurma_core.image_store.store import ImageStore, guard
 from kurma_core.image_store.trees import open_tree, place, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kurma_core.image_store.interface import Store
     from kurma_core.image_store.layout import ImageContents
 
 
-def verify(store: ImageStore, image_id: str, *, deep: bool) -> None:
+def verify(store: Store, image_id: str, *, deep: bool) -> None:
     """See :meth:`.store.ImageStore.verify`."""
     documents.checked_id(image_id)
     with guard("cannot verify an image"):
@@ -40,7 +40,7 @@ def verify(store: ImageStore, image_id: str, *, deep: bool) -> None:
             _verify_origin(store, image_id)
 
 
-def _verify_origin(store: ImageStore, image_id: str) -> None:
+def _verify_origin(store: Store, image_id: str) -> None:
     """The archive still has the hash that is the image's name, and the records say what it says."""
     from kurma_core.image_store.rereading import reread
 
@@ -68,7 +68,7 @@ def _verify_origin(store: ImageStore, image_id: str) -> None:
             raise _damaged(f"'{show(name)}' is not what the archive holds", f"{path}: {show(name)}")
 
 
-def _is_manifest(store: ImageStore, image_id: str, contents: ImageContents) -> bool:
+def _is_manifest(store: Store, image_id: str, contents: ImageContents) -> bool:
     """Whether the manifest is the archive's; or the late form that was made of an early image's documents, perhaps
     by a Kurma that made another of them than this one does."""
     manifest = store.manifest_bytes(image_id)
@@ -84,7 +84,7 @@ def _is_manifest(store: ImageStore, image_id: str, contents: ImageContents) -> b
 class _Check:
     """One tree against its record."""
 
-    def __init__(self, store: ImageStore, directory: str, *, deep: bool) -> None:
+    def __init__(self, store: Store, directory: str, *, deep: bool) -> None:
         self._store = store
         self._path = store.path(directory)
         self._deep = deep

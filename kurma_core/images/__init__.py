@@ -165,8 +165,8 @@ class ImageManager:
         """A file without a name, beside the store, for an archive that comes in pieces."""
         import tempfile
 
+        from kurma_core.image_store.durable import guard
         from kurma_core.image_store.staging import CANNOT
-        from kurma_core.image_store.store import guard
 
         root = os.path.join(self._config.state_dir, "images")
         with guard(CANNOT, root):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, BinaryIO
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from kurma_core import named_files
 from kurma_core.errors import UsageError
@@ -29,16 +28,6 @@ def path_of(locator: Locator) -> str:
     from urllib.parse import unquote_to_bytes, urlsplit
 
     return os.fsdecode(unquote_to_bytes(urlsplit(locator.text).path))
-
-
-@contextmanager
-def opened(path: str) -> Iterator[BinaryIO]:
-    """An archive, to be read; what is wrong with it is said with its name.
-
-    :raises HostError: it cannot be read, or is no regular file (a pipe or a device may never end).
-    """
-    with named_files.opened(path) as stream, named_files.naming(path):
-        yield stream
 
 
 class ArchiveFiles:
@@ -105,7 +94,7 @@ class ArchiveFiles:
         """
         from kurma_core.image_store.validating import inspect
 
-        with opened(path) as stream:
+        with named_files.opened(path) as stream, named_files.naming(path):
             facts = inspect(stream, self._limits, self._decryption.of(path))
         for oddity in facts.contents.oddities:
             self._note(f"{path}: {oddity}")
@@ -115,7 +104,7 @@ class ArchiveFiles:
         """See :meth:`ImageManager.extract`."""
         from kurma_core.image_store.extracting import extract
 
-        with opened(path) as stream:
+        with named_files.opened(path) as stream, named_files.naming(path):
             return extract(stream, target, self._limits, decrypt=self._decryption.of(path))
 
     def sign(

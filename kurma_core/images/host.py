@@ -138,7 +138,7 @@ class HostImages:
         )
 
     def _build(self, locator: str, name: str, source: StagerImageSource) -> ImageRecord:
-        from kurma_core.image_store.store import guard
+        from kurma_core.image_store.durable import guard
 
         with guard(f"cannot build the image of stager {name} in {self._store.root}", self._store.root):
             return self._built_anew(locator, name, source)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection
 
 from kurma_core.errors import StoreError
-from kurma_core.image_store.store import room_hint
+from kurma_core.image_store.durable import room_hint
 from kurma_core.json_text import loads
 from kurma_core.linux.files import replace_file
 from kurma_core.schema import COUNT, fit

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from kurma_core import named_files
 from kurma_core.api.images import ImageSigned
 from kurma_core.errors import TrustError, UsageError
-from kurma_core.images.archives import opened
 
 if TYPE_CHECKING:
     from kurma_core.fetching import Fetching
@@ -95,14 +94,18 @@ class Signing:
         """ID and name of what must be a whole image."""
         from kurma_core.image_store.validating import inspect
 
-        with opened(path) as stream:
+        with named_files.opened(path) as stream, named_files.naming(path):
             facts = inspect(stream, self._limits, opener)
         return facts.id, facts.contents.manifest.name
 
     def _tar(self, path: str, opener: Decrypt) -> Iterator[bytes]:
         from kurma_core.image_store.stream import ArchiveStream
 
-        with opened(path) as file, ArchiveStream(file, self._limits, decrypt=opener) as stream:
+        with (
+            named_files.opened(path) as file,
+            named_files.naming(path),
+            ArchiveStream(file, self._limits, decrypt=opener) as stream,
+        ):
             for piece in stream.pieces(_EVERYTHING):
                 yield bytes(piece)
 
