@@ -95,7 +95,7 @@ def checked(client: Callable[..., Client]) -> Callable[..., Checked]:
 
     def run(archive: str, **config: object) -> Checked:
         told: list[CheckLine] = []
-        services = client(archive, **config)._services
+        services = client(archive, **config).here.services
         patience = Patience(start=4.0, stop=1.0, answer=4.0)
         report = check(services, archive, told.append, patience)
         assert set(report.lines) == set(LINES), "every line is told of"
@@ -110,7 +110,7 @@ def lab(client: Callable[..., Client]) -> Iterator[Callable[..., Lab]]:
     with contextlib.ExitStack() as stack:
 
         def make(archive: str, patience: Patience | None = None) -> Lab:
-            services = client(archive)._services
+            services = client(archive).here.services
 
             def image() -> StagerImage:
                 found = services.images.host_image(archive)
