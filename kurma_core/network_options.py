@@ -1,4 +1,4 @@
-"""What callers say of networks: ``--net NAME[:IFNAME][,ip=…,mac=…]``, ``-p [IP:]HOST:POD[/udp]`` (W4, W8, W9)."""
+"""Parses what commands say of networks and ports: ``--net NAME[:IFNAME][,ip=…,mac=…]``, ``-p [IP:]HOST:POD[/udp]``."""
 
 from __future__ import annotations
 
