@@ -1,4 +1,4 @@
-"""Parses what commands say of networks and ports: ``--net NAME[:IFNAME][,ip=…,mac=…]``, ``-p [IP:]HOST:POD[/udp]``."""
+"""Parses the words of ``--net NAME[:IFNAME][,ip=…,mac=…]`` and ``-p [IP:]HOST:POD[/udp]``."""
 
 from __future__ import annotations
 
