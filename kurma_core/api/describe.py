@@ -136,7 +136,7 @@ def class_schema(kind: type[JsonValue], *, asked: bool | None = None) -> Json:
     """
     asked = kind.PARTIAL if asked is None else asked
     partial = kind.PARTIAL and asked
-    help_of = parameter_help(kind.__doc__ or "")
+    help_of = class_help(kind)
     own, inline = {}, []
     for one in members(kind):
         if one.key is None:
@@ -145,6 +145,8 @@ def class_schema(kind: type[JsonValue], *, asked: bool | None = None) -> Json:
             continue
         schema = json_schema(one.shape if partial else one.written, asked=asked)
         about = help_of.get(one.name)
+        form = getattr(one.written.inner if isinstance(one.written, Maybe) else one.written, "title", "")
+        about = f"{form}: {about}" if about and form else about
         own[one.key] = {**schema, "description": about} if about and "$ref" not in schema else schema
     found = _object(own)
     if partial:
@@ -296,6 +298,14 @@ def parameter_help(documentation: str) -> dict[str, str]:
         if match is not None:
             text = re.sub(r":\w+:`[~.]?([^`]*)`", r"`\1`", " ".join(match[2].split())).replace("``", "`")
             found[match[1]] = text.removesuffix(".")
+    return found
+
+
+def class_help(kind: type[JsonValue]) -> dict[str, str]:
+    """What the documentation of a class and of its bases says of the fields, by name in Python."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        found |= parameter_help(one.__doc__ or "")
     return found
 
 

@@ -52,14 +52,15 @@ else:
 class NetworkInfo(JsonValue):
     """One network that a pod may name.
 
+    :param name: of the network.
     :param driver: the plugin that serves it; empty for ``host`` and ``none``, which need none.
     :param source: ``configured``, ``built-in`` or ``found`` (by its driver, outside Kurma's configuration).
     :param interface: name or template of the interface inside the pod.
-    :param default: joined by pods that name no network.
-    :param optional: its failure does not fail the pod.
+    :param default: whether pods that name no network join it.
+    :param optional: true: its failure does not fail the pod.
     :param config: what the driver is given.
     :param problem: why it cannot be used; null: no problem is known.
-    :param names: pods on it find each other by name.
+    :param names: whether pods on it find each other by name.
     """
 
     JSON_NAME = "Network"
@@ -81,9 +82,9 @@ class NetworkFinding(JsonValue):
 
     :param kind: ``network``, ``namespace``, ``record``, ``pod``, ``attachment``, or a plugin's word: ``address``,
         ``interface``, ``chain``, …
-    :param network: its name; null: of none. :param pod: UUID; null: of none.
+    :param network: its name; null: it concerns no network. :param pod: its UUID; null: it concerns no pod.
     :param what: the thing. :param why: what is wrong with it.
-    :param mended: ``--repair`` has mended it.
+    :param mended: true: ``--repair`` has mended it.
     """
 
     JSON_NAME = "NetworkFinding"
@@ -103,8 +104,9 @@ class NetworkFinding(JsonValue):
 class StagerInfo(JsonValue):
     """A stager that a pod may name.
 
-    :param kind: ``plugin`` or ``image``. :param image: its locator; null: it is a plugin's.
-    :param default: it is used without ``--stager``.
+    :param name: of the stager.
+    :param kind: where it comes from. :param image: its locator; null: it is a plugin's.
+    :param default: whether it is used without ``--stager``.
     :param config: what ``kurma.yml`` says of it: its section of ``stagers``, and the options of its plugin.
     """
 
@@ -121,8 +123,8 @@ class StagerInfo(JsonValue):
 class CheckLine(JsonValue):
     """One line of the contract suite for stagers.
 
-    :param about: what the line says.
-    :param outcome: ``ok``, ``fail`` or ``skipped``.
+    :param name: of the line. :param about: what the line says.
+    :param outcome: of the check.
     :param detail: what was seen, or why it was skipped; null where it holds.
     """
 
@@ -138,11 +140,11 @@ class CheckLine(JsonValue):
 class IsolatorInfo(JsonValue):
     """One isolator, and what this host makes of it.
 
+    :param name: of the isolator.
     :param plugin: that compiles it; of several that claim it, all.
     :param scopes: ``app``, ``pod`` or both; empty where the plugin does not tell, as the next two.
     :param value: the form of its value, in words. :param example: a value.
-    :param outcome: what becomes of the example here: ``enforced``, ``modified``, ``ignored`` or ``refused``;
-        empty: there is no example.
+    :param outcome: what becomes of the example on this host; empty: there is no example.
     :param note: how, or why.
     :param default: what holds for an app, or a pod, that does not ask for it; null: nothing.
     """
@@ -163,8 +165,9 @@ class IsolatorInfo(JsonValue):
 class PluginInfo(JsonValue):
     """A plugin.
 
-    :param kind: the group without ``kurma.``: ``networks``.
-    :param distribution: null: a required plugin that is missing. :param version: likewise.
+    :param kind: the group without ``kurma.``: ``networks``. :param name: of the plugin.
+    :param distribution: the package that has it; null: a required plugin that is missing.
+    :param version: of that package; null: likewise.
     :param status: ``ok``, ``disabled``, ``skipped`` (this host lacks something), ``failed``; ``found`` when it was
         not to be loaded.
     :param reason: why it is not ``ok``; empty where the plugin works.
@@ -184,7 +187,9 @@ class PluginInfo(JsonValue):
 class PluginOption(JsonValue):
     """What a plugin takes in its section of ``kurma.yml``.
 
+    :param name: of the option. :param type: of its value, in words. :param default: where it is left out.
     :param least: of a number; null: any. :param most: likewise.
+    :param help: what it does.
     """
 
     name: str
@@ -217,8 +222,8 @@ class PluginPage(JsonValue):
 class Target(JsonValue):
     """What the configuration has kurmad keep.
 
-    :param name: in the configuration. :param state: ``waiting``, ``present`` or ``failed``.
-    :param error: why it failed. :param next: when it is tried again.
+    :param name: in the configuration. :param state: of kurmad's attempts.
+    :param error: why it failed; null: it has not. :param next: when kurmad tries again; null: it does not.
     """
 
     name: str
@@ -229,14 +234,14 @@ class Target(JsonValue):
 
 @frozen(kw_only=True)
 class InitialPod(Target):
-    """:param pod: its UUID, once it is there."""
+    """:param pod: its UUID; null: it is not there yet."""
 
     pod: str | None
 
 
 @frozen(kw_only=True)
 class PrefetchImage(Target):
-    """:param image: its ID, once it is there."""
+    """:param image: its ID; null: it is not there yet."""
 
     image: str | None
 
@@ -245,7 +250,8 @@ class PrefetchImage(Target):
 class DaemonInfo(JsonValue):
     """kurmad itself.
 
-    :param recovered: whether it has looked at every pod.
+    :param pid: of kurmad. :param recovered: whether it has looked at every pod.
+    :param initial_pods: the pods that it is to have. :param prefetch_images: the images that it is to have.
     """
 
     pid: Pid
@@ -258,13 +264,15 @@ class DaemonInfo(JsonValue):
 class HostInfo(JsonValue):
     """What this host and this installation are, for people and bug reports.
 
+    :param version: Kurma's. :param kernel: its release. :param machine: the architecture, as the kernel names it.
+    :param state_directory: path.
     :param configuration: paths of the files that were read.
     :param cgroups: version by controller.
     :param renderer: the default one. :param stager: the default one.
     :param required_isolators: names of the isolators without which no app runs.
     :param not_required_isolators: those that ``kurma.yml`` does not require, and ``any under stager NAME``.
     :param pods: how many there are; null: the caller may not know.
-    :param daemon: of kurmad; null: it was not asked.
+    :param daemon: kurmad; null: it was not asked.
     :param plugins: names by kind.
     """
 
@@ -290,7 +298,10 @@ class Event(JsonValue):
     """Something that has happened.
 
     :param seq: its number, greater than of every event before it; one that is missing is kept no longer.
-    :param subject: what it happened to: one of :data:`SUBJECTS`. :param kind: see :data:`KINDS`.
+    :param at: when it happened.
+    :param subject: what it happened to.
+    :param kind: ``fetched`` is of an image, ``started``, ``reloaded`` and ``ended`` are of the daemon, ``removed``
+        is of a pod or an image, and any other is of a pod.
     :param id: the pod's UUID, the image's ID; null: the daemon's.
     :param name: the pod's, the image's; empty where it is not known any more.
     :param detail: ``exitCode``, ``reason`` of a pod that has ended, ``trust`` of an image, ``pid``, ``version`` of

@@ -60,7 +60,7 @@ else:
 class ListedImage(JsonValue):
     """An image of the store, and what vouches for it now.
 
-    :param trust: what vouches for it now, the best of its provenance; the record's own is of when it came in.
+    :param trust: what vouches for it now, the best of its provenance.
     """
 
     record: ImageRecord = field(inline=True)
@@ -79,7 +79,7 @@ class ImageListing:
 class ImagePage(JsonValue):
     """An image of the store with its manifest.
 
-    :param trust: as of :class:`ListedImage`.
+    :param trust: what vouches for it now, the best of its provenance.
     :param lapse: why a signature that it came in by counts no longer: ``unknown`` (its key is not trusted for the
         name) or ``revoked``; null: every signature counts.
     :param manifest: the image manifest, as App Container's specification writes it.
@@ -120,7 +120,8 @@ class ImageRendered(JsonValue):
 class ImageSigned(JsonValue):
     """A signature of an image archive, made or found good. Of an image of the store there is none.
 
-    :param file: the archive. :param id: the image in it. :param name: of the image.
+    :param file: the archive; null, as ``signature``, ``over`` and ``fingerprint``: an image of the store.
+    :param id: of the image in it. :param name: of the image.
     :param signature: the signature's file.
     :param over: what it is over: ``archive`` (as it lies there) or ``tar`` (unpacked).
     :param fingerprint: of the key that signed. :param users: the key's user IDs, where they are known.
@@ -171,7 +172,7 @@ class ImageChecked(JsonValue):
 class Removal(JsonValue):
     """One thing that was removed, or would be.
 
-    :param kind: ``image``, ``tree``, ``layer``, ``archive``, ``download`` or ``leftover``.
+    :param kind: what it is.
     :param name: its ID, key or file name.
     :param size: bytes on disk.
     """
@@ -185,7 +186,8 @@ class Removal(JsonValue):
 class ImageGc(JsonValue):
     """What was removed from the image store, or would be.
 
-    :param removed: each thing. :param dry_run: nothing was removed.
+    :param removed: each thing. :param dry_run: true: nothing was removed.
+    :param freed: bytes that all of it takes on disk.
     """
 
     JSON_NAME = "ImageGc"
@@ -221,15 +223,16 @@ class HostImage(JsonValue):
 class TrustedKey(JsonValue):
     """One file of a keystore.
 
-    :param scope: ``root`` (any image), ``prefix`` or ``host``.
-    :param prefix: of the images that it may sign; null unless the scope is ``prefix``.
+    :param scope: what it may sign: ``root`` (any image), ``prefix`` (those below a name) or ``host`` (images that
+        run with host privilege).
+    :param prefix: the name; null unless the scope is ``prefix``.
     :param fingerprint: of the key.
     :param state: ``trusted``; ``masked`` or ``replaced`` by a later directory; ``mask`` (an empty file);
         ``expired``, ``revoked``, ``unusable``; ``unlisted`` (in ``host.d``, and not in ``trusted_host_keys``);
         ``refused`` (see ``problem``).
-    :param path: of the file.
+    :param path: the file.
     :param users: the key's user IDs.
-    :param created: by the key itself. :param expires: likewise; null: never.
+    :param created: by the key itself; null: not known. :param expires: likewise; null: never.
     :param problem: why it is refused; null: it is not.
     """
 

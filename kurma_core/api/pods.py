@@ -175,9 +175,19 @@ class Exit(JsonValue):
 
 @frozen(kw_only=True)
 class AppRow(AppEnd):
-    """One app of a pod, as ``kurma app list`` prints it; what is not told here is as in :class:`AppStatus`.
+    """One app of a pod, as ``kurma app list`` prints it. Many of its fields are those of :class:`AppStatus`.
 
-    :param name: the app. :param image: ID of its image. :param image_name: the image's name.
+    :param name: of the app.
+    :param image: ID of its image; null: not known. :param image_name: the image's name; null: it has no name.
+    :param state: where it is in its life, or how it ended.
+    :param pid: as ``kurma show`` prints it.
+    :param exited: as ``kurma show`` prints it.
+    :param log_dropped: as ``kurma show`` prints it.
+    :param instance: as ``kurma show`` prints it.
+    :param restarts: as ``kurma show`` prints it.
+    :param ready: as ``kurma show`` prints it.
+    :param status_text: as ``kurma show`` prints it.
+    :param files: as ``kurma show`` prints it.
     """
 
     JSON_NAME = "App"
@@ -221,10 +231,10 @@ class ResourceUsage(JsonValue):
     """What a cgroup has used, with all below it. Null: the host's cgroups do not say; of a limit: there is none.
 
     :param memory: bytes, with what the kernel keeps of files.
-    :param memory_reclaimable: those of them that the kernel can have back at once.
-    :param memory_limit: bytes.
+    :param memory_reclaimable: bytes of ``memory`` that the kernel can have back at once.
+    :param memory_limit: bytes; null: there is no limit.
     :param cpu: seconds of processors.
-    :param pids: processes and threads. :param pids_limit: how many there may be.
+    :param pids: processes and threads. :param pids_limit: how many there may be; null: there is no limit.
     :param block_read: bytes from block devices. :param block_written: bytes to block devices.
     """
 
@@ -242,11 +252,12 @@ class ResourceUsage(JsonValue):
 class Usage(JsonValue):
     """What a pod uses. Bytes and times count from its start.
 
+    :param uuid: of the pod. :param name: of the pod.
     :param clock: seconds, by a monotonic clock: the difference of two is the time between them.
     :param network_received: bytes over the interfaces of its networks; null: it is in the host's network
         namespace.
     :param network_sent: likewise.
-    :param apps: of those that run, and have a cgroup of their own.
+    :param apps: those that run and have a cgroup of their own, by name.
     """
 
     uuid: str
@@ -262,16 +273,17 @@ class Usage(JsonValue):
 class Process(JsonValue):
     """A process of a pod.
 
-    :param pid: the host's number for it. :param inner_pid: its own, in its PID namespace.
+    :param pid: the host's number of it. :param inner_pid: its own, in its PID namespace.
     :param parent: the host's number of its parent.
-    :param app: null: the stager, or what it does for a caller.
+    :param app: its name; null: the process is the stager's, or works for a caller.
     :param uid: its user inside the pod; null: a user of the host that the pod's user namespace does not have.
     :param user: what the app's own root calls that user; null: it has no name there.
     :param state: one letter: ``R``, ``S``, ``D``, ``Z`` …
+    :param threads: how many it has.
     :param cpu: seconds of processors. :param elapsed: seconds since it was started.
     :param memory: bytes that it has in memory.
     :param name: as it calls itself, 15 bytes at most.
-    :param command: list of its words, 4096 bytes in all; empty where it has ended, and for callers that may only
+    :param command: its words, 4096 bytes in all; empty where it has ended, and for callers that may only
         look.
     """
 

@@ -170,10 +170,13 @@ def _ids(record: PodRecord) -> str | None:
 
 
 def _restart(record: PodRecord) -> str | None:
-    policy, count, at = (record.restart[key] for key in ("policy", "count", "next"))
-    if policy == "never" and not count and at is None:
+    from kurma_core.models.pod import PodRestart
+
+    restart = record.restart
+    if restart == PodRestart():
         return None
-    return f"{policy}; {count} so far" + (f"; the next at {at}" if at is not None else "")
+    at = "" if restart.next is None else f"; the next at {restart.next}"
+    return f"{restart.policy}; {restart.count} so far{at}"
 
 
 def _metadata(record: PodRecord) -> str | None:
@@ -182,7 +185,7 @@ def _metadata(record: PodRecord) -> str | None:
         return None
     if record.owner is None:
         return "none: the process that owned the pod, and served it, is gone"
-    return f"{found['address']}:{found['port']} (token in {found['tokenFile']})"
+    return f"{found.address}:{found.port} (token in {found.token_file})"
 
 
 def _mounts(record: PodRecord) -> list[tuple[str, str, str, str]]:

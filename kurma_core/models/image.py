@@ -22,14 +22,18 @@ else:
 
 @frozen
 class Provenance(JsonValue):
-    """Where an image came from, once (S4).
+    """Where an image came from, once.
 
-    :param trust: ``signed``, ``digest`` (content digest over TLS or pinned), ``local`` (a file of this machine,
-        unverified), ``built`` (made and signed on this machine) or ``unverified`` (checks were relaxed).
-    :param fetched_at: RFC 3339, UTC, with microseconds.
-    :param fingerprint: of the key whose signature was verified.
-    :param insecure: the relaxations that were in force (``image``, ``tls``, ``http``, ``pubkey``).
-    :param encrypted: its archive came encrypted (A1).
+    :param locator: what was asked for.
+    :param fetched_at: when it came in, with microseconds.
+    :param trust: what vouched for it then: ``signed``, ``digest`` (content digest over TLS or pinned), ``local``
+        (a file of this machine, unverified), ``built`` (made and signed on this machine) or ``unverified`` (checks
+        were relaxed).
+    :param url: where it was in the end; null: not known.
+    :param digest: the content digest that was verified; null: none was.
+    :param fingerprint: of the key whose signature was verified; null: none was.
+    :param insecure: checks that were relaxed: of ``image``, ``tls``, ``http``, ``pubkey``.
+    :param encrypted: whether its archive came encrypted.
     """
 
     locator: str
@@ -46,13 +50,16 @@ class Provenance(JsonValue):
 class ImageRecord(JsonValue):
     """One image of the store.
 
-    :param id: ``sha512-`` and 128 hex digits: over the uncompressed tar (A4).
+    :param id: ``sha512-`` and 128 hex digits: over the uncompressed tar.
+    :param name: of the image. :param version: null: it has no version. :param labels: by name.
     :param size: bytes that its extracted layers and its archive take on disk.
-    :param layers: keys of the extracted layers, lowest first (an ACI has one; a Docker image has several).
-    :param provenance: every way it came in, oldest first; never empty.
-    :param last_used: RFC 3339, UTC; None: never.
-    :param early_id: ``sha256-`` and 64 hex digits over the same tar, as early documents name it (E6); None: it
-        came from a registry, or into the store by a Kurma that kept none.
+    :param layers: keys of the extracted layers, the lowest first (an ACI has one; a Docker image has several).
+    :param provenance: every way it came in, the oldest first; never empty.
+    :param last_used: null: it was never used.
+    :param early_id: ``sha256-`` and 64 hex digits over the same tar, as early documents name it; null: it came
+        from a registry.
+    :param trust: what vouched for it when it came in, the best of its provenance.
+    :param fetched_at: when it last came in.
     """
 
     JSON_NAME = "Image"
@@ -88,7 +95,7 @@ class ImageRecord(JsonValue):
 class RenderedLayer(JsonValue):
     """A read-only directory that stands for one layer of an app's rootfs.
 
-    :param id: its name under a stager's ``/layers``: an image ID, or an ID over what made a merged tree (N4).
+    :param id: its name under a stager's ``/layers``: an image ID, or an ID over what made a merged tree.
     :param path: absolute path of the directory on the host.
     """
 

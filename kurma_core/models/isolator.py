@@ -196,10 +196,11 @@ def needs_powers(apps: Iterable[IsolatorPlan], pod: IsolatorPlan) -> bool:
 class IsolatorReport(JsonValue):
     """What became of one isolator.
 
-    :param scope: the app's name, or None for the pod's.
-    :param outcome: ``enforced``, ``modified`` or ``ignored``.
-    :param note: how it was modified, why it was ignored.
-    :param default: nobody asked for it.
+    :param name: of the isolator.
+    :param scope: name of the app; null: it is the pod's.
+    :param outcome: what this host makes of it.
+    :param note: how it was modified, or why it was ignored.
+    :param default: true: it holds by default; the caller did not ask for it.
     :param value: as it was asked for, in the user's own form.
     :param amounts: its quantities in base units, for people.
     """
@@ -217,7 +218,10 @@ class IsolatorReport(JsonValue):
 
 @frozen
 class IdRange(JsonValue):
-    """Users and groups of the host that a pod's user namespace has: its 0 is ``first`` outside, and so on (H9)."""
+    """Users and groups of the host that a pod's user namespace has.
+
+    :param first: the host's id of the namespace's 0; the others follow. :param count: how many there are.
+    """
 
     first: NamespaceId
     count: NamespaceId

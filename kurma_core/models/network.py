@@ -27,6 +27,8 @@ else:
 class PortMapping(JsonValue):
     """One port of the host that leads into the pod.
 
+    :param host_port: the port of the host. :param pod_port: the port in the pod.
+    :param protocol: of both ports.
     :param host_ip: the address on the host; empty: every address.
     """
 
@@ -42,7 +44,11 @@ class PortMapping(JsonValue):
 class NetworkRequest(JsonValue):
     """A wish to join a network: ``--net NAME[:IFNAME][,ip=…,mac=…,optional]``.
 
-    :param optional: the pod starts without it where joining it fails.
+    :param name: of the network.
+    :param interface: name that it gets in the pod; null: as the network has it.
+    :param ips: addresses that the pod wants; empty: any.
+    :param mac: the interface's address; null: any.
+    :param optional: true: the pod starts without the network where joining it fails.
     """
 
     PARTIAL = True
@@ -56,7 +62,11 @@ class NetworkRequest(JsonValue):
 
 @frozen
 class AddressResult(JsonValue):
-    """One address of an attachment, in CIDR form, and its gateway."""
+    """One address of an attachment, and its gateway.
+
+    :param address: in CIDR form.
+    :param gateway: its IP address; null: there is no gateway.
+    """
 
     address: str
     gateway: str | None = None
@@ -66,6 +76,9 @@ class AddressResult(JsonValue):
 class NetworkResult(JsonValue):
     """What a network's ``add`` gave, whatever version of the CNI result it came in.
 
+    :param addresses: of the interface.
+    :param routes: destination in CIDR form and IP address of the gateway; null: there is no gateway.
+    :param nameservers: IP addresses. :param search: domains. :param options: of the resolver.
     :param raw: the result as the plugin printed it.
     """
 
@@ -81,10 +94,15 @@ class NetworkResult(JsonValue):
 class Attachment(JsonValue):
     """One network of one pod, as it was asked for and as it came out. Recorded before ``add`` (result None).
 
-    :param driver: name of the network plugin that serves it.
+    :param network: name of the network. :param driver: name of the network plugin that serves it.
+    :param interface: name that it has in the pod.
     :param config: the network's configuration as handed to the plugin; ``del`` gets the same.
+    :param request: what was asked for.
+    :param ports: ports of the host that are published on this network.
+    :param result: what the driver answered; null: the pod is not joined yet.
     :param capabilities: further capability arguments of CNI (``dns``, ``bandwidth``), by name.
-    :param names: pods on it find each other by name.
+    :param names: whether pods on it find each other by name.
+    :param addresses: of the interface, in CIDR form.
     """
 
     JSON_NAME = "Attachment"

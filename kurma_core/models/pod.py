@@ -48,11 +48,13 @@ _SIGSYS = 31
 class AppEnd(JsonValue):
     """What is known of one execution of an app, whether it runs or has ended.
 
-    :param exit_code: 128+N where signal N ended it; None while it has not ended.
-    :param reason: ``exited``, ``killed``, ``oom`` or ``start-failed``; None while it has not ended.
-    :param signal: the number of the signal that ended its main process; None: no signal did.
-    :param message: for people: why it could not be started.
-    :param log: name of its log file under the pod's ``logs/``.
+    :param exit_code: 128+N where signal N ended it; null: it has not ended.
+    :param reason: how it ended; null: it has not ended.
+    :param signal: number of the signal that ended its main process; null: no signal did.
+    :param message: what the stager said of its end, for people; null: the stager said nothing.
+    :param started_at: when it was started; null: it was not.
+    :param finished_at: when it ended; null: it has not ended.
+    :param log: name of its log file under the pod's ``logs/``; null: there is no log.
     """
 
     exit_code: ExitCode | None = None
@@ -76,8 +78,8 @@ class AppEnd(JsonValue):
 class AppExecution(AppEnd):
     """One execution of an app that was followed by another.
 
-    :param instance: counted from 1, over all runs of its pod.
-    :param run: of the pod, counted from 1: a pod that is started again begins a new one.
+    :param instance: which execution it is, counted from 1 over all runs of the pod.
+    :param run: which run of the pod, counted from 1: each start of the pod begins a new one.
     """
 
     JSON_NAME = "Execution"
@@ -90,16 +92,20 @@ class AppExecution(AppEnd):
 class AppStatus(AppEnd):
     """What is known of one app of a pod.
 
-    :param pid: on the host; None when it does not run.
-    :param log_dropped: bytes of its output that could not be written there.
-    :param instance: which execution this is, counted from 1; None: it was never executed.
-    :param run: of the pod, counted from 1.
-    :param restarts: how often its restart policy has started it again, since somebody did.
-    :param restarting: it has ended and will be started again.
-    :param ready: whether it has said that it is ready; None: it is none that says so.
-    :param status_text: how it says that it is, for people.
-    :param earlier: executions before this one, oldest first, as far as they are kept.
-    :param files: of :data:`ETC_FILES`, which of :data:`ETC_CONTENTS` each has. Empty: not known.
+    :param name: of the app.
+    :param pid: of its main process on the host; null: it does not run.
+    :param exited: true: it has ended.
+    :param log_dropped: bytes of its output that could not be written to its log.
+    :param instance: which execution it is, counted from 1 over all runs of the pod; null: it was never executed.
+    :param run: which run of the pod, counted from 1: each start of the pod begins a new one.
+    :param restarts: how often its restart policy has started it again since a caller started it.
+    :param restarting: true: it has ended, and its restart policy will start it again.
+    :param ready: whether it has said that it is ready; null: it does not report readiness, or has ended.
+    :param status_text: what it says of itself, for people; null: it says nothing, or has ended.
+    :param earlier: the executions before this one that are kept, the oldest first.
+    :param files: by the name of the file, whose content ``/etc/hosts``, ``/etc/hostname`` and
+        ``/etc/resolv.conf`` have: Kurma's, the image's, the image's with the pod's own name (``image+name``), or
+        a volume's. Empty: not known.
     """
 
     JSON_NAME = "AppStatus"
@@ -146,19 +152,57 @@ class AppStatus(AppEnd):
         return "running"
 
 
+@frozen
+class MetadataAddress(JsonValue):
+    """Where a pod's metadata service is, in the pod's network namespace.
+
+    :param address: its IP address. :param port: its TCP port.
+    :param token_file: file of the host that holds the token, which the service's URL needs.
+    """
+
+    address: str
+    port: Port
+    token_file: str
+
+
+@frozen
+class PodRestart(JsonValue):
+    """What the restart policy of a pod has done, and will do.
+
+    :param policy: after which ends kurmad starts the pod again.
+    :param count: how often kurmad has started it again since a caller started it.
+    :param next: when kurmad will start it again; null: it will not.
+    """
+
+    policy: Policy = "never"
+    count: Count = 0
+    next: Timestamp | None = None
+
+
 @frozen(kw_only=True)
 class PodRecord(JsonValue):
     """One pod as ``list`` and ``show`` tell it.
 
-    :param state: one of :data:`STATES`.
-    :param reason: for people: why it is errored; None otherwise.
-    :param exit_code: the pod's: the first non-zero of its apps in manifest order; None while it has not ended.
-    :param owner: PID of the process that owns it; None: nobody does.
+    :param uuid: of the pod. :param name: of the pod.
+    :param state: where it is in its life.
+    :param reason: why it is ``errored``, for people; null: it is not.
+    :param exit_code: the first of its apps' that is not 0, in manifest order; null: it has not ended.
+    :param created_at: when it was made.
+    :param started_at: when it was started; null: it was not.
+    :param finished_at: when it ended; null: it has not ended.
+    :param owner: PID of the process that owns it; null: no process does.
+    :param stager: name of its stager. :param stager_pid: PID of its stager; null: the stager does not run.
+    :param renderer: name of its renderer.
+    :param network_namespace: path; null: the host's, or the pod does not run.
+    :param userns: ids of the host that its user namespace has; null: it has no user namespace of its own.
+    :param metadata: where its metadata service is, in its network namespace; null: the service does not run.
+    :param restart: what its restart policy has done, and will do.
+    :param apps: by name.
     :param images: image ID by app.
-    :param userns: ids of the host that its user namespace has; None: it has none of its own.
-    :param metadata: where its metadata service is, in its network namespace: ``address``, ``port``, and
-        ``tokenFile``, which holds what its URL needs besides. None: it does not run.
-    :param restart: ``policy``; ``count``: how often it was started again by that; ``next``: when it will be.
+    :param attachments: the networks that it is joined to.
+    :param isolators: what became of each.
+    :param notes: for people.
+    :param manifest: the pod manifest as it runs.
     """
 
     JSON_NAME = "Pod"
@@ -177,13 +221,8 @@ class PodRecord(JsonValue):
     renderer: str
     network_namespace: str | None = None
     userns: IdRange | None = field(default=None, key="userNamespace")
-    metadata: Mapping[str, Json] | None = field(
-        default=None, shape=({"address": str, "port": Port, "tokenFile": str}, None)
-    )
-    restart: Mapping[str, Json] = field(
-        default_factory=lambda: {"policy": "never", "count": 0, "next": None},
-        shape={"policy": Policy, "count": Count, "next": (Timestamp, None)},
-    )
+    metadata: MetadataAddress | None = None
+    restart: PodRestart = PodRestart()
     apps: tuple[AppStatus, ...]
     images: Mapping[str, str]
     attachments: tuple[Attachment, ...] = field(default=(), key="networks")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import HostError, PodNotFoundError
 from kurma_core.metadata import secrets
+from kurma_core.models.pod import MetadataAddress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -110,16 +111,12 @@ def url_of(directory: PodDirectory) -> str | None:
     return None if record is None else _url(record, _load(directory))
 
 
-def told_of(directory: PodDirectory, state: Mapping[str, Json]) -> dict[str, Json] | None:
-    """What may be told of a running pod's service: where it is, and where its token is to be found."""
+def told_of(directory: PodDirectory, state: Mapping[str, Json]) -> MetadataAddress | None:
+    """Where a running pod's service is, and which file holds its token; None: it does not run."""
     record = state.get("metadata")
     if record is None:
         return None
-    return {
-        "address": record["address"],
-        "port": record["port"],
-        "tokenFile": secrets.token_file(directory.file(_PLACE)),
-    }
+    return MetadataAddress(record["address"], record["port"], secrets.token_file(directory.file(_PLACE)))
 
 
 def notes_of(state: Mapping[str, Json]) -> tuple[str, ...]:

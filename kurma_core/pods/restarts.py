@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, UsageError
 from kurma_core.linux.clock import timestamp
-from kurma_core.models.pod import ENDED_STATES
+from kurma_core.models.pod import ENDED_STATES, PodRestart
 from kurma_core.pods.times import between, mark, seconds
 
 if TYPE_CHECKING:
@@ -133,14 +133,10 @@ def begun(state: Mapping[str, Json], *, again: bool) -> dict[str, Json] | None:
     return {"count": count_of(state) + 1, "tries": _record(state).get("tries", 0), "next": None}
 
 
-def told(document: PodDocument, state: Mapping[str, Json]) -> dict[str, Json]:
-    """As ``kurma show`` tells it."""
+def told(document: PodDocument, state: Mapping[str, Json]) -> PodRestart:
+    """As ``kurma show`` prints it."""
     over = state["state"] in ENDED_STATES and state.get("cause") != STOPPED
-    return {
-        "policy": policy_of(document),
-        "count": count_of(state),
-        "next": _record(state).get("next") if over else None,
-    }
+    return PodRestart(policy_of(document), count_of(state), _record(state).get("next") if over else None)
 
 
 def _record(state: Mapping[str, Json]) -> Mapping[str, Json]:

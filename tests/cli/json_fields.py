@@ -23,10 +23,15 @@ def sections() -> dict[str, str]:
 
 
 def documented(command: str) -> set[str]:
-    """Its keys, as the tables write them."""
-    rows = re.findall(r"^\| (`.+?) \|", sections()[command], re.MULTILINE)
-    own = {key for row in rows for key in re.findall(r"`([^`]+)`", row)}
-    return own | (documented(_ALSO[command]) if command in _ALSO else set())
+    """Its keys, as the tables write them, without those of objects and lists whose own keys are there."""
+    own = set(re.findall(r"^\| `([^`]+)` \|", sections()[command], re.MULTILINE))
+    inner = {key for key in own if not any(other.startswith(_within(key)) for other in own)}
+    return inner | (documented(_ALSO[command]) if command in _ALSO else set())
+
+
+def _within(key: str) -> tuple[str, ...]:
+    """How the keys begin that are inside of a value."""
+    return f"{key}[].", f"{key}.*.", f"{key}."
 
 
 def check(command: str, value: Any) -> None:
@@ -38,11 +43,13 @@ def check(command: str, value: Any) -> None:
 
 
 def _keys(value: Any, way: str, known: set[str]) -> list[str]:
-    inner = [key for key in known if key.startswith((f"{way}[].", f"{way}.*.", f"{way}."))] if way else [""]
+    inner = [key for key in known if key.startswith(_within(way))] if way else [""]
     if way and not inner:
         return [way]
+    if value is None:
+        return inner  # null says nothing of what would be in it
     if isinstance(value, list):
-        # An empty list says nothing of what would be in it.
+        # Nor does an empty list.
         return [key for one in value for key in _keys(one, f"{way}[]", known)] or inner
     if any(key.startswith(f"{way}.*.") for key in inner):
         return [key for one in value.values() for key in _keys(one, f"{way}.*", known)] or inner

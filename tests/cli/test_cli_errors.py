@@ -18,7 +18,7 @@ from kurma_core.api.pods import Collected, EnterRequest
 from kurma_core.cli import values
 from kurma_core.cli.main import main
 from kurma_core.models.isolator import IsolatorReport
-from kurma_core.models.pod import AppStatus
+from kurma_core.models.pod import AppStatus, MetadataAddress
 from kurma_core.models.streams import LogText, Stdio
 from kurma_core.version import VERSION
 
@@ -753,7 +753,7 @@ def test_show_has_what_is_mounted_and_no_service_that_is_gone(
     volumes = [{"name": "data", "kind": "empty"}, {"name": "tmp", **memory}]
     volumes.append({"name": "big", **memory, "kurma.io/size": "64Mi"})
     manifest = {"apps": apps, "volumes": volumes}
-    service = {"address": "169.254.169.255", "port": 61169, "tokenFile": "/t"}
+    service = MetadataAddress("169.254.169.255", 61169, "/t")
     run(fakes, "show web", answers={"pod": fakes.record(manifest=manifest, metadata=service, owner=7)})
     text = capsys.readouterr().out
     rows = text[text.index("VOLUME") :].split("\n\n")[0].splitlines()

@@ -10,6 +10,7 @@ import pytest
 from kurma_core.appc.image import ImageManifest, NameValue
 from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import ImageNotFoundError, UsageError
+from kurma_core.models.pod import PodRestart
 from kurma_core.pods import restarts
 from kurma_core.pods.times import mark
 from tests.pods.documents import pod_document
@@ -144,10 +145,10 @@ def test_a_clock_that_is_set_changes_no_pause(monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_told() -> None:
     document = pod_document(manifest=manifest("always"))
     state: dict[str, Any] = {"state": "stopped", "restart": {"count": 2, "tries": 3, "next": "soon"}}
-    assert restarts.told(document, state) == {"policy": "always", "count": 2, "next": "soon"}
-    assert restarts.told(document, {**state, "cause": restarts.STOPPED})["next"] is None
-    assert restarts.told(document, {**state, "state": "running"})["next"] is None
-    assert restarts.told(pod_document(), {"state": "prepared"}) == {"policy": "never", "count": 0, "next": None}
+    assert restarts.told(document, state) == PodRestart("always", 2, "soon")
+    assert restarts.told(document, {**state, "cause": restarts.STOPPED}).next is None
+    assert restarts.told(document, {**state, "state": "running"}).next is None
+    assert restarts.told(pod_document(), {"state": "prepared"}) == PodRestart("never", 0, None)
 
 
 def test_nonsense_in_the_record_is_none() -> None:

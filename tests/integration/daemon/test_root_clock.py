@@ -56,7 +56,7 @@ def test_pods_are_started_again_when_they_are_due(kurmad, jump):
 
         def told():
             record = house.client.pod(uuid)
-            ended = record.restart["count"] == count and record.restart["next"] is not None
+            ended = record.restart.count == count and record.restart.next is not None
             return ended and record.apps[0].finished_at
 
         return seconds(until(told, f"end {count}"))

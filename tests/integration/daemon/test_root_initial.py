@@ -75,7 +75,7 @@ def test_initial_pods(kurmad, make_house, ask, tmp_path):
     daemon = kurmad(house=house)
     first, named = run(house, image, "web")
     assert house.client.pod("web").uuid == named
-    assert house.client.pod("web").restart["policy"] == "always"
+    assert house.client.pod("web").restart.policy == "always"
     told = told_of(ask(daemon))
     until(
         lambda: {one["state"] for one in told_of(ask(daemon))["initialPods"]} == {"present"},
@@ -84,7 +84,7 @@ def test_initial_pods(kurmad, make_house, ask, tmp_path):
     assert {one["name"] for one in told["initialPods"]} == {image, "web"}
     # It ends, and is started again.
     os.kill(house.client.pod("web").apps[0].pid, signal.SIGKILL)
-    until(lambda: house.client.pod("web").restart["count"] == 1, "its being started again")
+    until(lambda: house.client.pod("web").restart.count == 1, "its being started again")
     assert run(house, image, "web") == (first, named)
     # Another daemon, and the same configuration again: nothing changes.
     daemon.end(signal.SIGKILL)
@@ -216,8 +216,8 @@ def test_also_what_nobody_has_thought_of_is_tried_again(kurmad, make_house, busy
     store.unlink()
     (state / "away").rename(store)
     run(house, "web")
-    count = house.client.pod(uuid).restart["count"]
-    until(lambda: house.client.pod(uuid).restart["count"] > count, "its being started again")
+    count = house.client.pod(uuid).restart.count
+    until(lambda: house.client.pod(uuid).restart.count > count, "its being started again")
     hang_up(daemon)
     until(lambda: made(house) == {}, "its removal")
     house.client.stop(uuid)

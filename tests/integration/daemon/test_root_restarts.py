@@ -8,6 +8,7 @@ import pytest
 
 from kurma_core.client.remote.http import Connection
 from kurma_core.errors import KurmaError, UsageError
+from kurma_core.models.pod import PodRestart
 from kurma_core.pods.times import seconds
 from tests.integration.daemon.test_root_adoption import owner, started
 from tests.integration.pods.test_pods_crash import assert_nothing_left
@@ -33,7 +34,7 @@ def waits(house, uuid, count):
 
 def over(house, uuid, count):
     restart = house.client.pod(uuid).restart
-    return restart["count"] == count and restart["next"] is not None
+    return restart.count == count and restart.next is not None
 
 
 def test_always_until_it_is_stopped(kurmad, ask):
@@ -43,10 +44,10 @@ def test_always_until_it_is_stopped(kurmad, ask):
     assert waits(house, uuid, 0) > 0.9
     assert waits(house, uuid, 1) > 1.9, "twice as long"
     assert house.log(house.client.pod(uuid)) == "once\n"
-    assert ask(daemon).pod(uuid).restart["policy"] == "always"
+    assert ask(daemon).pod(uuid).restart.policy == "always"
     # Stopped while it waits: by a command of another process, which speaks to no daemon.
     record = house.client.stop(uuid)
-    assert (record.state, record.restart["next"]) == ("stopped", None)
+    assert (record.state, record.restart.next) == ("stopped", None)
     daemon.end(signal.SIGKILL)
     second = kurmad(house=house)
     time.sleep(2.5)
@@ -93,7 +94,7 @@ def test_ends_while_there_is_no_daemon(kurmad):
     daemon.end()
     run = house.launch("exit 4", annotations=policy("on-failure"), wait=None)
     assert run.wait() == 4
-    assert house.client.pod(run.uuid).restart == {"policy": "on-failure", "count": 0, "next": None}
+    assert house.client.pod(run.uuid).restart == PodRestart("on-failure")
     kurmad(house=house)
     waits(house, run.uuid, 1)
 
@@ -120,7 +121,7 @@ def test_starts_that_fail_are_tried_again(kurmad, tmp_path):
     source.mkdir()
     until(lambda: house.state_of(uuid)["state"] == "running", "the start")
     assert (house.client.pod(uuid).restart, owner(house, uuid)) == (
-        {"policy": "always", "count": 2, "next": None},
+        PodRestart("always", 2),
         daemon.process.pid,
     )
     daemon.wait_said("cannot be started again")

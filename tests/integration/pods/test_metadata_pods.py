@@ -182,7 +182,7 @@ def test_signed_here_verified_there(house):
 
 def listening(house, pod):
     told = house.client.pod(pod.uuid).metadata
-    return told["address"], told["port"]
+    return told.address, told.port
 
 
 def connects(address):
