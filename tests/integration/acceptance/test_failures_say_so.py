@@ -204,7 +204,7 @@ class TestConfiguration:
             ),
             (
                 '{"container_networks": [{"name": "default", "plugin": "bridge", "subnet": "10.9.0.0/24"}]}',
-                ("default", "unknown key subnet"),
+                ("default", "subnet: unknown key"),
                 "did you mean subnets?",
             ),
         ],

@@ -168,4 +168,4 @@ def test_it_needs_a_daemon(kurma: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for words in (("run", "-d", kurma.image), ("start", "-d", "some"), ("run-prepared", "-d", "some")):
         done = kurma(*words)
         assert (done.returncode, done.stdout) == (2, "")
-        assert "belongs to a daemon" in done.stderr
+        assert "belongs to kurmad" in done.stderr

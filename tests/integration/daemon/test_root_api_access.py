@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import kurma_core
-from kurma_core.api.pods import AppOverrides
+from kurma_core.api.pods import AppOverrides, EnterRequest
 from kurma_core.errors import IsolatorError, PowerError, PrivilegeError
 from kurma_core.models.streams import Stdio
 from kurma_core.pods.records import read_document
@@ -155,13 +155,16 @@ def test_an_app_may_do_what_is_granted_and_no_more(kurmad, ask, granting):
     assert (code, out) == (125, "")
     assert err.startswith("kurma: POST /v1/pods/{pod}/stop is not for those who may only look\n  hint: who runs")
     assert f"pod {uuid}, app main, user 0, process " in daemon.log.read_text()
-    place = f"{house.path(record)}/volumes/kurma-api-main"
+    place, true = f"{house.path(record)}/volumes/kurma-api-main", EnterRequest(("true",), "main")
     with house.connect(host=f"unix:{place}/kurmad.sock") as app:
         for tried, asked in (
             (lambda: app.kill(uuid, signal.SIGKILL), f"POST /v1/pods/{uuid}/kill"),
             (lambda: list(app.logs(uuid)), f"POST /v1/pods/{uuid}/logs"),
             (lambda: app.prepare(house.request("true")), "POST /v1/pods"),
-            (lambda: app.enter(uuid, "main", ("true",), Stdio(0, 1, 2)), f"POST /v1/pods/{uuid}/enter"),
+            (
+                lambda: app.enter(uuid, true, Stdio(0, 1, 2)),
+                f"POST /v1/pods/{uuid}/enter",
+            ),
             (lambda: app.image_manifest(house.image), f"GET /v1/images/{house.image}/manifest"),
         ):
             with pytest.raises(PrivilegeError, match="is not for those who may only look"):

@@ -124,7 +124,7 @@ def test_the_daemon_has_nothing_of_its_caller(starter, tmp_path, monkeypatch):
 
 
 def test_who_cannot_be_served_is_told_why(starter, monkeypatch):
-    with pytest.raises(UsageError, match="--host local goes by way of none"):
+    with pytest.raises(UsageError, match="--host local does without it"):
         starter.connect(host="local")
     with pytest.raises(HostError, match=r"cannot reach the daemon at /nowhere/kurmad\.sock"):
         starter.connect(host="unix:/nowhere/kurmad.sock")

@@ -151,7 +151,7 @@ def test_answers_of_a_store_are_no_more_than_its_pods(watcher, monkeypatch):
     """In the daemon's own terms, on pods that ran."""
     monkeypatch.setattr(proof, "_TICK", 0.05)
     house, here = watcher.daemon.house, watcher.here
-    listing = Listing(DaemonInterface(here.manager))
+    listing = Listing(DaemonInterface(here.here.pods))
     with house.running(name="up") as up:
         other = here.prepare(house.request("true", name="other"))
         time.sleep(0.2)

@@ -75,7 +75,7 @@ def test_what_an_app_puts_in_the_place_of_proc_and_dev_is_not_asked(house, users
         code, out, err = house.enter(pod.uuid, "sh", "-c", SEEN)
         assert (code, out.splitlines()[0], err) == (0, BOUND, "")
         # A terminal is made by nothing that the app has put in place of /dev/pts.
-        assert "its terminal cannot be made" in house.enter(pod.uuid, "true", terminal=True)[2]
+        assert "its terminal cannot be made" in house.enter(pod.uuid, "true", tty=True)[2]
         os.kill(pid, 9)
         until(lambda: "up" in log("main.1.log"), "the second execution")
         assert log("main.log") == [*execution, BOUND, NULL]

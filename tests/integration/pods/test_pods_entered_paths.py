@@ -53,7 +53,7 @@ def test_what_is_executed_in_a_pod(house, tmp_path, users):
         for name, each in apps.items():
             client.app_add(pod.uuid, house.request({name: each}), start=True)
         assert house.enter(pod.uuid, "echo", "entered", app="again")[:2] == (0, "entered\n")
-        assert house.enter(pod.uuid, "echo", "typed in", app="again", terminal=True)[:2] == (0, "typed in\r\n")
+        assert house.enter(pod.uuid, "echo", "typed in", app="again", tty=True)[:2] == (0, "typed in\r\n")
         assert house.enter(pod.uuid, "true", app="again", user="none")[0] == 125  # nor on the way to an error
         (tmp_path / "in").write_text("line\n")
         client.copy_in(pod.uuid, "again", str(tmp_path / "in"), "/tmp/copied")

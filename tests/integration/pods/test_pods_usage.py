@@ -38,15 +38,15 @@ def test_what_a_pod_and_its_apps_use(house):
         assert (holds.memory_limit, serves.memory_limit, total.memory_limit) == (128 << 20, None, 256 << 20)
         assert 40 << 20 < holds.memory < 60 << 20
         assert holds.memory + serves.memory <= total.memory < 256 << 20
-        assert 0 <= holds.reclaimable < 20 << 20
+        assert 0 <= holds.memory_reclaimable < 20 << 20
         assert (holds.pids_limit, serves.pids_limit) == (50, 2048)
         assert holds.pids == 1
         assert total.pids >= holds.pids + serves.pids + 2, "and the stager's two"
-        assert 4 << 20 <= serves.written <= total.written < 100 << 20
+        assert 4 << 20 <= serves.block_written <= total.block_written < 100 << 20
         assert 0 < holds.cpu < total.cpu < 60
         now = interface(house.client.pod(pod.uuid))
-        assert found.received <= now[0] < found.received + 100_000
-        assert 1 << 16 < found.sent <= now[1]
+        assert found.network_received <= now[0] < found.network_received + 100_000
+        assert 1 << 16 < found.network_sent <= now[1]
 
 
 def test_processors_are_counted_by_time(house):
