@@ -223,6 +223,7 @@ def test_a_stager_that_dies_in_between_is_replaced(house, make):
     record = house.client.here.pods.prepare(house.request("exec sleep 1000"), prestarted=prestarted)
     namespace = os.stat(f"/run/netns/kurma-{prestarted.uuid}").st_ino
     os.kill(prestarted.waiting.pid, signal.SIGKILL)
+    until(lambda: not prestarted.alive(), "its end")
     null = os.open("/dev/null", os.O_RDWR)
     pod = house.client.here.pods.start(record.uuid, Stdio(null, null, null), prestarted=prestarted)
     os.close(null)
