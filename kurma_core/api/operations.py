@@ -166,6 +166,8 @@ class Operation:
         self.names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
         self._positional = code.co_argcount - 1
         self._parameters: tuple[Parameter, ...] | None = None
+        self._shape: Shape | None = None
+        self._resolved = False
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -214,11 +216,14 @@ class Operation:
     @property
     def result(self) -> Shape | None:
         """The shape of the answer, or of each line of it; None: the answer is null, or is not JSON."""
-        text: str = self._result or self._stub.__annotations__["return"]
-        if text in ("None", "bytes"):
-            return None
-        found = resolve(text.replace("Iterator[", "list["))
-        return found.inner if text.startswith("Iterator") and isinstance(found, List) else found
+        if not self._resolved:
+            text: str = self._result or self._stub.__annotations__["return"]
+            if text not in ("None", "bytes"):
+                found = resolve(text.replace("Iterator[", "list["))
+                each = text.startswith("Iterator") and isinstance(found, List)
+                self._shape = found.inner if each and isinstance(found, List) else found
+            self._resolved = True
+        return self._shape
 
     def to_json(self, value: Any) -> Json:
         """A result as JSON, or an item of one that comes line by line. JSON objects stay as they are."""
