@@ -80,8 +80,8 @@ def ascii_text(value: str) -> str:
 
 
 def child(path: str, key: str) -> str:
-    """The path of ``key`` in the object at ``path``; a key that is not a plain word stands in brackets."""
-    if key.isascii() and key.replace("_", "a").replace("-", "a").isalnum():
+    """The path of ``key`` in the object at ``path``; a key that is long or not a plain word stands in brackets."""
+    if len(key) <= _LONGEST and key.isascii() and key.replace("_", "a").replace("-", "a").isalnum():
         return f"{path}.{key}"
     return f"{path}[{describe(key)}]"
 
@@ -139,12 +139,12 @@ class Text(Shape):
         self.title = title
 
     def read(self, value: Json, path: str) -> str:
+        if isinstance(value, str) and not (value.isascii() or writable(value)):
+            raise SchemaError(path, "Unicode text", "a lone surrogate")
         if self.check is not None:
             return self.check(value, path)
         if not isinstance(value, str):
             raise self._wrong(value, path)
-        if not (value.isascii() or writable(value)):
-            raise SchemaError(path, "Unicode text", "a lone surrogate")
         return value
 
 
@@ -486,11 +486,12 @@ class Parsed(Shape):
 
     @property
     def kind(self) -> Any:
-        if isinstance(self._kind, str):
-            module, _, name = self._kind.rpartition(".")
+        kind = self._kind  # another thread may be here, too
+        if isinstance(kind, str):
+            module, _, name = kind.rpartition(".")
             __import__(module)
-            self._kind = getattr(sys.modules[module], name)
-        return self._kind
+            kind = self._kind = getattr(sys.modules[module], name)
+        return kind
 
     def read(self, value: Json, path: str) -> Any:
         return self.kind.parse(value)

@@ -6,6 +6,7 @@ What a caller sends may have no unknown keys: kurmad would not do what they ask 
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -228,8 +229,9 @@ _MESSAGE = {
 # --- OpenAPI ---------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def openapi() -> dict[str, Json]:
-    """The document."""
+    """The document; callers do not change it."""
     paths: dict[str, dict[str, Json]] = {}
     for operation in OPERATIONS.values():
         paths.setdefault(operation.path, {})[operation.verb.lower()] = _operation(operation)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     Json = Any
     CheckOutcome = str
     EventKind = str
+    _Kind = str
     EventSubject = str
+    _Subject = str
     HealthState = str
     IsolatorOutcome = str
     IsolatorScope = str
@@ -34,9 +36,21 @@ if TYPE_CHECKING:
     StagerKind = str
     TargetState = str
 else:
+
+    class _AnyWord(Words):
+        """Words of which another version of Kurma may have more: any text is read."""
+
+        __slots__ = ()
+
+        def read(self, value: Json, path: str) -> str:
+            if not isinstance(value, str):
+                raise self._wrong(value, path)
+            return value
+
     CheckOutcome = Words("ok", "fail", "skipped")
     EventKind = Words(*dict.fromkeys([kind for kinds in KINDS.values() for kind in kinds]))
     EventSubject = Words(*SUBJECTS)
+    _Kind, _Subject = _AnyWord(*EventKind.words), _AnyWord(*SUBJECTS)
     HealthState = Words("ok", "failing")
     IsolatorOutcome = Words("enforced", "modified", "ignored", "refused", "")
     IsolatorScope = Words("app", "pod")
@@ -312,8 +326,8 @@ class Event(JsonValue):
 
     seq: EventNumber
     at: Timestamp
-    subject: EventSubject
-    kind: EventKind
+    subject: _Subject
+    kind: _Kind
     id: str | None
     name: str
     detail: Mapping[str, Json]

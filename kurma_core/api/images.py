@@ -15,7 +15,7 @@ PULLS = ("new", "always", "never")
 def check_pull(pull: object) -> str:
     """:raises UsageError: it is not one of :data:`PULLS`."""
     if not isinstance(pull, str) or pull not in PULLS:
-        raise UsageError(f"{pull}: no way to pull", hint=f"there are: {', '.join(PULLS)}")
+        raise UsageError(f"{pull!s:.40}: no way to pull", hint=f"there are: {', '.join(PULLS)}")
     return pull
 
 
@@ -41,6 +41,8 @@ else:
         __slots__ = ()
 
         def read(self, value: Json, path: str) -> str:
+            if not isinstance(value, str):
+                raise self._wrong(value, path)
             return check_pull(value)
 
     Action = Words("added", "refreshed", "unmasked", "removed", "masked")

@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 
 from kurma_core.appc.types import absolute_path, ac_identifier, nonempty
-from kurma_core.schema import Count, List, Seconds, Shape, Text, Whole, Words, camel_case
+from kurma_core.schema import List, Seconds, Shape, Text, Whole, Words, camel_case
 from kurma_core.schema import resolve as resolve_shape
 
 TYPE_CHECKING = False
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     OutputStream = str
     SignalNumber = int
     Nanoseconds = int
+    LineCount = int
     File = str
     EventSubject = str
     EventKind = str
@@ -76,6 +77,7 @@ else:
     SignalNumber = Whole(0, 64)
     Nanoseconds = Whole(-(2**63) + 1, 2**63 - 1)
     TerminalSize = Whole(0, 65535)
+    LineCount = Whole(0, 2**63 - 1)
 
 #: Where the names of types are.
 _WHERE = {
@@ -239,6 +241,9 @@ class Operation:
             raise TypeError(
                 f"{self.method} takes {self._positional} positional arguments, {len(given)} were given"
             )
+        twice = set(self.names[: len(given)]) & named.keys()
+        if twice:
+            raise TypeError(f"{self.method}: given twice: {', '.join(sorted(twice))}")
         found = {**self.defaults, **dict(zip(self.names, given, strict=False)), **named}
         if len(found) != len(self.names) or not named.keys() <= set(self.names):
             wrong = sorted(set(found) ^ set(self.names))
@@ -411,7 +416,7 @@ class Api:
     def usage(self, pod: Collection[str] = ()) -> list[Usage]:
         """What pods use by now.
 
-        :param pod: only that one; else all that run
+        :param pod: only of these; else of all that run
         """
 
     @operation("GET", "/v1/pods/{pod}/processes", name="pod_processes", rights="read")
@@ -428,7 +433,7 @@ class Api:
         app: str | None = None,
         *,
         follow: bool = False,
-        tail: Count | None = None,
+        tail: LineCount | None = None,
         since: Nanoseconds | None = None,
         stream: OutputStream | None = None,
         instance: Nanoseconds | None = None,
@@ -450,7 +455,7 @@ class Api:
         app: str | None = None,
         *,
         follow: bool = False,
-        tail: Count | None = None,
+        tail: LineCount | None = None,
         since: Nanoseconds | None = None,
         stream: OutputStream | None = None,
         instance: Nanoseconds | None = None,

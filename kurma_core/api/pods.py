@@ -8,7 +8,7 @@ from kurma_core.api.images import PullPolicy
 from kurma_core.appc.types import absolute_path, environment_name, nonempty
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.models.pod import REASONS, AppEnd, AppStatus, EtcContent, PodRecord
-from kurma_core.schema import Count, ExitCode, JsonValue, List, Maybe, Pairs, Parsed, Pid, Text, Words, shape
+from kurma_core.schema import Count, ExitCode, JsonValue, List, Map, Maybe, Pairs, Parsed, Pid, Text, Words, shape
 from kurma_core.value import field, fields, frozen
 
 TYPE_CHECKING = False
@@ -73,6 +73,18 @@ class AppOverrides(JsonValue):
         return self != AppOverrides()
 
 
+class _Overrides(Map):
+    """Overrides by app; null is none."""
+
+    __slots__ = ()
+
+    def read(self, value: Any, path: str) -> dict[str, Any]:
+        given = value
+        if isinstance(value, dict):
+            given = {app: one for app, one in value.items() if one is not None}
+        return super().read(given, path)
+
+
 @frozen
 class DnsRequest(JsonValue):
     """What stands in ``/etc/resolv.conf``."""
@@ -128,7 +140,9 @@ class PodRequest(JsonValue):
     strict_isolators: bool = False
     strict_volumes: bool = False
     allow_volume_links: bool = False
-    overrides: Mapping[str, AppOverrides] = field(default_factory=dict, key="apps")
+    overrides: Mapping[str, AppOverrides] = field(
+        default_factory=dict, key="apps", shape=_Overrides(shape(AppOverrides))
+    )
     networks: tuple[NetworkRequest, ...] | None = None
     ports: tuple[PortMapping, ...] = ()
     pull: PullPolicy = "new"

@@ -55,6 +55,13 @@ class Settings:
     signals: bool = True
     daemon: bool = False
 
+    def tell_service(self, text: str) -> None:
+        """Tells the service manager, if one has started this process for a pod in the foreground."""
+        if self.service is not None:
+            from kurma_core.linux import service_manager
+
+            service_manager.tell(self.service, text)
+
 
 def connect(settings: Settings, *, start: bool = False) -> Client:
     """A client: use it as a context manager.
@@ -127,18 +134,15 @@ def _by_kurmad(settings: Settings, connection: Connection, config: Config | Conf
     from kurma_core.client.client import Client
     from kurma_core.client.remote.transport import Remote
 
-    made: list[Managers] = []
-
-    def here() -> Managers:
+    def make() -> Managers:
         from kurma_core.client.local.managers import Managers
 
         if isinstance(config, ConfigError):
             raise config
-        if not made:
-            made.append(Managers(settings, config))
-        return made[0]
+        return Managers(settings, config)
 
-    return Client(settings, Remote(settings, connection, here), here)
+    found = Client(settings, Remote(settings, connection, lambda: found.here), make)
+    return found
 
 
 def in_process(managers: Managers) -> Client:

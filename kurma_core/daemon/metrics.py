@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
 
 Json = Any
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
 #: Upper ends, in seconds, of the classes of starts.
 _STARTS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 Sample = tuple[dict[str, str], float]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from _collections_abc import Mapping  # without collections
 
-from kurma_core.schema import JsonValue, Pairs, Port, Words
+from kurma_core.appc.types import nonempty
+from kurma_core.schema import JsonValue, Pairs, Port, Text, Words
 from kurma_core.value import field, frozen
 
 #: Ports of one range at most: each is a rule or more, and CNI's plugins run programs for each.
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     Json = Any
+    Nonempty = str
     Protocol = str
 else:
+    Nonempty = Text(nonempty)
     Protocol = Words(*PROTOCOLS)
 
 
@@ -53,10 +56,10 @@ class NetworkRequest(JsonValue):
 
     PARTIAL = True
 
-    name: str
-    interface: str | None = None
-    ips: tuple[str, ...] = ()
-    mac: str | None = None
+    name: Nonempty
+    interface: Nonempty | None = None
+    ips: tuple[Nonempty, ...] = ()
+    mac: Nonempty | None = None
     optional: bool = False
 
 

@@ -46,6 +46,9 @@ def wanted_app(request: PodRequest) -> PodApp:
     apps = request.template.pod.apps
     if len(apps) != 1:
         raise UsageError(f"one app is added at a time, not {len(apps)}")
+    for name in request.overrides:
+        if name != apps[0].name:
+            raise UsageError(f"no app {name} is added", hint=f"the app to add: {apps[0].name}")
     return apps[0]
 
 

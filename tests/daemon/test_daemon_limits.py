@@ -223,7 +223,10 @@ def test_a_parameter_that_is_given_twice_is_refused(start: Start) -> None:
     [
         (b"POST /v1/pods/x/kill?signal=65", 'parameter signal: expected an integer from 0 to 64, found "65"'),
         (b"POST /v1/pods/x/kill?signal=-5", 'parameter signal: expected an integer from 0 to 64, found "-5"'),
-        (b"GET /v1/pods/x/logs?tail=-1", 'parameter tail: expected an integer from 0, found "-1"'),
+        (
+            b"GET /v1/pods/x/logs?tail=-1",
+            'parameter tail: expected an integer from 0 to 9223372036854775807, found "-1"',
+        ),
         (
             b"GET /v1/pods/x/logs?since=9223372036854775808",
             (
@@ -608,3 +611,20 @@ def test_each_has_a_share_and_root_has_what_is_left() -> None:
     with pytest.raises(BusyError, match=r"connections as it takes \(6\)"):
         quota.take(root)
     assert quota.held == 6
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"networks": [{"name": "a\u0000"}]}, "$.networks[0].name"),
+        ({"networks": [{"name": "a", "ips": [""]}]}, "$.networks[0].ips[0]"),
+        ({"hostname": "\ud800"}, "$.hostname"),
+        ({"pull": 5}, "$.pull"),
+    ],
+)
+def test_text_that_no_name_can_be_is_refused(start: Start, body: dict[str, Any], path: str) -> None:
+    pod = {"apps": [{"name": "a", "image": "x.aci"}]}
+    data = json.dumps({"pod": pod, **body}).encode()
+    head = f"POST /v1/pods HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+    status, message = error_of(start().say(head.encode() + data))
+    assert (status, f"{path}: " in message) == (400, True), message

@@ -247,3 +247,16 @@ def test_signals_and_the_end_of_who_asked(ends):
         assert os.read(stdio.signals, 10) == b"\x0f"
         ends.client.close()
         assert os.read(stdio.signals, 10) == b""
+
+
+@pytest.mark.parametrize("stream", [[], {}, 1, "stdin"])
+def test_a_stream_that_there_is_not_is_told(ends, stream):
+    with Caller(ends.stream, ends.arguments):
+        ends.client.sendall(frame(MESSAGE, json.dumps({"is": "closed", "stream": stream}).encode()))
+        assert "neither stdout nor stderr" in ends.last()["error"]["message"]
+
+
+def test_a_name_that_is_not_utf8_is_told(ends):
+    ends.stream.tell({"is": "note", "text": "\udc80"})
+    ((_, payload),) = FrameReader(ends.client.recv(65536)).frames()
+    assert json.loads(payload)["text"] == "\udc80"

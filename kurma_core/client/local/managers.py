@@ -147,13 +147,6 @@ class Managers:
 
         return Signals(taken=self.settings.signals)
 
-    def tell_service(self, text: str) -> None:
-        """Tells the service manager, if one has started this process for a pod in the foreground."""
-        if self.settings.service is not None:
-            from kurma_core.linux import service_manager
-
-            service_manager.tell(self.settings.service, text)
-
     def need_root(self, what: str) -> None:
         """:raises PrivilegeError: this process is not root."""
         if os.geteuid() != 0:

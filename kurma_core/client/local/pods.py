@@ -121,8 +121,8 @@ class LocalPods:
                 relay.__enter__()
                 typing = type_into(self._m.services, pod, app, relay.stdio)
             record = self._m.pods.pod(pod.uuid)
-            self._m.tell_service(f"READY=1\nSTATUS=pod {record.name} runs")
-            ending = lambda: self._m.tell_service("STOPPING=1")  # noqa: E731 - functools is not light
+            self._m.settings.tell_service(f"READY=1\nSTATUS=pod {record.name} runs")
+            ending = lambda: self._m.settings.tell_service("STOPPING=1")  # noqa: E731 - functools is not light
             return run_to_end(pod, self._m.logs.files(record.uuid), signals, output, stdio.stdout, ending)
         except BaseException:
             # The output's disk is full, say: a pod in the foreground does not outlive its command.

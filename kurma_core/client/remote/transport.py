@@ -167,9 +167,12 @@ class Remote(Transport):
         target, _ = self._request(operation, arguments)
         try:
             answer = self._connection.request("GET", target, None, {"TE": "trailers"})
-            # /healthz tells what is wrong by its document.
-            if answer.status >= 400 and operation.result is None:
-                raise self._failure(self._understood(decode, answer.read()))
+            if answer.status >= 400:
+                data = answer.read()
+                said = self._understood(decode, data)
+                if operation.result is None or "error" in said:
+                    raise self._failure(said)
+                yield data  # of /healthz, which tells what is wrong by its document
             yield from answer.pieces()
         except KurmaError:
             self._connection.let_go_unless_whole()
@@ -361,7 +364,7 @@ class Remote(Transport):
         from kurma_core.client.remote.streams import TERMINAL_SIGNALS, CallerStreams, ForegroundPod
         from kurma_core.pods.foreground import Signals
 
-        here = self._here
+        settings = self._settings
 
         def tell(message: Json) -> None:
             if message["is"] == "prepared":
@@ -369,7 +372,7 @@ class Remote(Transport):
                 stream.say(**{"is": "go"})
             elif message["is"] == "running":
                 pod.runs = True
-                here().tell_service(f"READY=1\nSTATUS=pod {message['name']} runs")
+                settings.tell_service(f"READY=1\nSTATUS=pod {message['name']} runs")
 
         also = TERMINAL_SIGNALS if stdio.terminal else ()
         with (
@@ -379,7 +382,7 @@ class Remote(Transport):
             signals.settle()
             given = {**arguments, **streams.size()}
             with self._stream(operation, given, streams, tell, progress) as stream:
-                stopping = lambda: here().tell_service("STOPPING=1")  # noqa: E731 - functools is not light
+                stopping = lambda: settings.tell_service("STOPPING=1")  # noqa: E731 - functools is not light
                 pod = ForegroundPod(stream, streams, signals, output, stdio.stdout, stopping)
                 found: PodRecord = self._result(operation, pod.follow())
                 return found

@@ -4,7 +4,6 @@ input, output and error of a client in them. kurmad gets no descriptor of a clie
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -28,7 +27,7 @@ from kurma_core.api.wire import (
     frame,
 )
 from kurma_core.cancellation import governing
-from kurma_core.daemon.http.exchange import REQUEST_PATIENCE, Gone
+from kurma_core.daemon.http.exchange import REQUEST_PATIENCE, Gone, json_line
 from kurma_core.daemon.http.messages import Messages, Operation, attempts_of, working
 from kurma_core.daemon.process.threads import begin
 from kurma_core.errors import Cancelled, KurmaError, UsageError
@@ -92,8 +91,7 @@ class Stream:
 
     def tell(self, message: dict[str, Json]) -> None:
         """A message; a result or an error is the last one. :raises Gone: the client has disconnected."""
-        payload = json.dumps(message, ensure_ascii=False, default=dict).encode()
-        self.send(MESSAGE, payload, last=message["is"] in _LAST)
+        self.send(MESSAGE, json_line(message)[:-1], last=message["is"] in _LAST)
 
     def close(self) -> None:
         self._shut()
@@ -308,7 +306,8 @@ class Caller:
             self._resize(_whole(value, "rows", 0, 65535), _whole(value, "columns", 0, 65535))
             self._signal(signal.SIGWINCH)
         elif kind == MESSAGE and value["is"] == "closed":
-            number = _OUTPUT_NUMBERS.get(value.get("stream"))
+            stream = value.get("stream")
+            number = _OUTPUT_NUMBERS.get(stream) if isinstance(stream, str) else None
             if number is None:
                 raise FrameError("a message 'closed' whose stream is neither stdout nor stderr")
             if self._relay is not None:

@@ -124,6 +124,11 @@ def test_a_configuration_that_has_become_wrong_keeps_nobody_from_the_daemon(kurm
         assert uuids == [pod.uuid]
         assert note.startswith(f"{file}: ")
         assert note.endswith(told)
+    file.write_text(odd)
+    with open_client(str(file), state_dir=house.state, note=lambda text: None) as client:
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        assert client.start(pod.uuid, Stdio(null, null, null), lambda text: None).exit_code == 0
+        os.close(null)
     for text, settings in (
         (place + odd, {"host": "local"}),
         # Nobody knows which daemon is meant.

@@ -59,7 +59,7 @@ def uninstalled(tmp_path: Path) -> tuple[list[str], str]:
             paths += [line for line in lines if line.startswith("/") and not line.endswith("isolators_linux")]
         else:
             (place / entry.name).symlink_to(entry)
-    return [sys.executable, "-S", *KURMA[1:]], ":".join(paths)
+    return [sys.executable, "-S", "-m", "kurma_core.cli.main"], ":".join(paths)
 
 
 def refused(done: subprocess.CompletedProcess[str], why: str) -> None:
