@@ -14,9 +14,9 @@ import signal
 import threading
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import HostError, UsageError
-from kurma_core.linux import caller_streams, terminal
+from kurma_core.linux import terminal
 from kurma_core.models.streams import Stdio
+from kurma_core.staging import caller_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -334,36 +334,22 @@ class CallerRelay(Relay):
     def __init__(
         self, stdio: Stdio, *, wants_terminal: bool, reads_input: bool = True, passes_signals: bool = True
     ) -> None:
-        self._caller = {_OUTPUT: stdio.stdout, _ERROR: stdio.stderr}
-        self._error: tuple[int, OSError] | None = None
+        self._caller = caller_streams.Outputs(stdio.stdout, stdio.stderr)
         self._old: dict[int, _Handler] = {}
         self._outer: int | None = None
         self._passes_signals = passes_signals
         self._signals = self._told = -1
         self._raw = None
         size = None
-        try:
-            source = caller_streams.reader(stdio.stdin) if reads_input else -1
-        except OSError as error:
-            raise UsageError(f"cannot read standard input: {error.strerror}", errno=error.errno) from None
+        source = caller_streams.open_input(stdio.stdin) if reads_input else -1
         if wants_terminal and stdio.terminal and reads_input:
             from kurma_core.linux.raw_terminal import RawTerminal
 
             self._raw = RawTerminal(stdio.stdin)
             size = self._raw.size() or (0, 0)
-        super().__init__(self._put, size, source=source, readers=self._caller)
+        super().__init__(self._caller.write, size, source=source, readers=self._caller.fds)
+        self._caller.raw = self.terminal
         self._over = source < 0
-
-    def _put(self, number: int, data: bytes) -> None:
-        if number == _ERROR and self.terminal:
-            data = data.replace(b"\n", b"\r\n")  # lines of the stager's own: the command's come by the terminal
-        try:
-            caller_streams.write(self._caller[number], data)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            self._error = self._error or (number, error)
-            raise BrokenPipeError from None
 
     def __enter__(self) -> CallerRelay:
         try:
@@ -422,12 +408,8 @@ class CallerRelay(Relay):
                 self.close_program_ends()
         finally:
             self._restore()
-        if kind is None and self._error is not None:
-            number, why = self._error
-            raise HostError(
-                f"cannot write standard {'output' if number == _OUTPUT else 'error'}: {why.strerror}",
-                errno=why.errno,
-            ) from None
+        if kind is None:
+            self._caller.check()
 
     def _restore(self) -> None:
         for number, old in self._old.items():

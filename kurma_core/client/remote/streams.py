@@ -7,10 +7,10 @@ import os
 import select
 
 from kurma_core.api.wire import ERROR, INPUT, LOG, MESSAGE, OUTPUT, WINDOW, FrameReader, error_from_json, frame
-from kurma_core.errors import Cancelled, DaemonGoneError, HostError, Interrupted, UsageError
-from kurma_core.linux import caller_streams
+from kurma_core.errors import Cancelled, DaemonGoneError, Interrupted
 from kurma_core.linux.smalljson import decode, encode
 from kurma_core.models.streams import LogText
+from kurma_core.staging import caller_streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ _PIECE = 1 << 18
 _INPUT_PIECE = 65536
 #: Signals that say that the terminal has changed.
 TERMINAL_SIGNALS = (_signal.SIGWINCH, _signal.SIGCONT)
-_STREAMS = {OUTPUT: "stdout", ERROR: "stderr"}
+#: The streams of each kind of frame, by their descriptors' numbers, and the names of these in messages.
+_NUMBERS = {OUTPUT: 1, ERROR: 2}
+_NAMES = {1: "stdout", 2: "stderr"}
 
 
 class Stream:
@@ -109,17 +111,13 @@ class CallerStreams:
 
     def __init__(self, stdio: Stdio, *, typed: bool) -> None:
         self._stdio = stdio
-        self._fds = {OUTPUT: stdio.stdout, ERROR: stdio.stderr}
-        self._watched = [kind for kind, fd in self._fds.items() if _has_reader(fd)]
+        self._outputs = caller_streams.Outputs(stdio.stdout, stdio.stderr)
+        self._watched = [number for number, fd in self._outputs.fds.items() if _has_reader(fd)]
         self._stream: Stream | None = None
         self._wanted = False
         self._free = WINDOW
         self._raw: RawTerminal | None = None
-        self._error: HostError | None = None
-        try:
-            self._source = caller_streams.reader(stdio.stdin)
-        except OSError as error:
-            raise UsageError(f"cannot read standard input: {error.strerror}", errno=error.errno) from None
+        self._source = caller_streams.open_input(stdio.stdin)
         if typed and stdio.terminal:
             from kurma_core.linux import terminal
 
@@ -163,32 +161,25 @@ class CallerStreams:
 
         self._raw = RawTerminal(self._stdio.stdin)
         self._raw.__enter__()
+        self._outputs.raw = True
 
     def put(self, kind: int, data: bytes) -> None:
         """What the program has written. Where nobody reads it, the program is to find that out."""
-        if kind == ERROR and self._raw is not None:
-            data = data.replace(b"\n", b"\r\n")  # lines of the stager's own: the command's come by the terminal
+        number = _NUMBERS[kind]
         try:
-            caller_streams.write(self._fds[kind], data)
+            self._outputs.write(number, data)
         except BrokenPipeError:
-            self._closed(kind)
-        except OSError as error:
-            what = "output" if kind == OUTPUT else "error"
-            self._error = self._error or HostError(
-                f"cannot write standard {what}: {error.strerror}", errno=error.errno
-            )
-            self._closed(kind)
+            self._closed(number)
 
     def check(self) -> None:
         """:raises HostError: something could not be written."""
-        if self._error is not None:
-            raise self._error
+        self._outputs.check()
 
-    def _closed(self, kind: int) -> None:
+    def _closed(self, number: int) -> None:
         assert self._stream is not None
-        if kind in self._watched:
-            self._watched.remove(kind)
-        self._stream.say(**{"is": "closed", "stream": _STREAMS[kind]})
+        if number in self._watched:
+            self._watched.remove(number)
+        self._stream.say(**{"is": "closed", "stream": _NAMES[number]})
 
     def register(self, poll: select.poll) -> None:
         """Has a poll that is made for one wait look for input, and for outputs that are closed."""
@@ -196,14 +187,14 @@ class CallerStreams:
             self._end()
         if self._wanted and self._source >= 0 and self._free > 0:
             poll.register(self._source, select.POLLIN)
-        for kind in self._watched:
-            poll.register(self._fds[kind], 0)
+        for number in self._watched:
+            poll.register(self._outputs.fds[number], 0)
 
     def look(self, ready: list[int]) -> None:
         """Does what that poll has found."""
-        for kind in list(self._watched):
-            if self._fds[kind] in ready:
-                self._closed(kind)
+        for number in list(self._watched):
+            if self._outputs.fds[number] in ready:
+                self._closed(number)
         if self._source < 0 or self._source not in ready:
             return
         data = caller_streams.read(self._source, min(self._free, _INPUT_PIECE))

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 
@@ -557,24 +556,3 @@ def test_when_the_caller_dies(told):
             assert process.wait_pidfd(pidfd, 5)
     finally:
         os.close(pidfd)
-
-
-def test_start_up_is_near_that_of_a_bare_interpreter():
-    """A ratio on this machine, in one go: the program's start, one answer and its end."""
-    interpreter = sys._base_executable
-
-    def best(function):
-        times = []
-        for _ in range(12):
-            began = time.perf_counter()
-            function()
-            times.append(time.perf_counter() - began)
-        return min(times)
-
-    def ask():
-        with Spawner() as spawner, pytest.raises(HostError):
-            spawner.enter(EnterPlan(2**22 - 1, ("x",)))
-
-    ask()
-    bare = best(lambda: subprocess.run([interpreter, "-I", "-S", "-c", "pass"], check=True))
-    assert best(ask) < 2.5 * bare

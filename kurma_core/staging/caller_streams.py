@@ -8,6 +8,8 @@ import os
 import select
 import stat
 
+from kurma_core.errors import HostError, UsageError
+
 #: Errors that say that nobody reads any more: a pipe or a socket without a reader, a terminal that has gone.
 _NOBODY_READS = (errno.EPIPE, errno.ECONNRESET, errno.EIO, errno.ENXIO)
 
@@ -35,6 +37,14 @@ def reader(fd: int) -> int:
         except OSError:
             pass  # this process may not: it reads when there is something
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+
+
+def open_input(fd: int) -> int:
+    """As :func:`reader`, for the caller's standard input. :raises UsageError: it cannot be read."""
+    try:
+        return reader(fd)
+    except OSError as error:
+        raise UsageError(f"cannot read standard input: {error.strerror}", errno=error.errno) from None
 
 
 def read(fd: int, most: int) -> bytes | None:
@@ -67,4 +77,37 @@ def write(fd: int, data: bytes) -> None:
             raise
 
 
-__all__ = ["read", "reader", "write"]
+class Outputs:
+    """The caller's standard output (1) and error (2), and the first error that writing them has met.
+
+    :attr:`raw`: the caller's terminal is in raw mode. What the command writes then comes by the terminal; only
+    lines of the stager itself come for standard error, and they need a carriage return.
+    """
+
+    def __init__(self, stdout: int, stderr: int) -> None:
+        self.fds = {1: stdout, 2: stderr}
+        self.raw = False
+        self._error: HostError | None = None
+
+    def write(self, number: int, data: bytes) -> None:
+        """:raises BrokenPipeError: it cannot be written any more; :meth:`check` tells whether that is an error."""
+        if number == 2 and self.raw:
+            data = data.replace(b"\n", b"\r\n")
+        try:
+            write(self.fds[number], data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            what = "output" if number == 1 else "error"
+            self._error = self._error or HostError(
+                f"cannot write standard {what}: {error.strerror}", errno=error.errno
+            )
+            raise BrokenPipeError from None
+
+    def check(self) -> None:
+        """:raises HostError: something could not be written, though somebody would read it."""
+        if self._error is not None:
+            raise self._error
+
+
+__all__ = ["Outputs", "open_input", "read", "reader", "write"]

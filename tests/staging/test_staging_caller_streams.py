@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import UsageError
-from kurma_core.linux import caller_streams
 from kurma_core.models.streams import Stdio
+from kurma_core.staging import caller_streams
 from kurma_core.staging.relay import CallerRelay
 
 
