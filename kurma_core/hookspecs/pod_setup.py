@@ -13,17 +13,7 @@ if TYPE_CHECKING:
     from kurma_core.models.image import RenderedLayer
     from kurma_core.models.isolator import IdRange, IsolatorPlan
     from kurma_core.models.network import Attachment
-
-
-@frozen
-class MountSetup:
-    """Where one volume stands in one app. ``path`` is absolute and normal; ``seed``: if the volume is empty it
-    starts with what the app's image has at that path."""
-
-    volume: str
-    path: str
-    read_only: bool
-    seed: bool = False
+    from kurma_core.models.pod import MountSetup
 
 
 @frozen

@@ -44,6 +44,17 @@ else:
 _SIGSYS = 31
 
 
+@frozen
+class MountSetup(JsonValue):
+    """Where one volume stands in one app. ``path`` is absolute and normal; ``seed``: if the volume is empty it
+    starts with what the app's image has at that path."""
+
+    volume: str
+    path: str
+    read_only: bool
+    seed: bool = False
+
+
 @frozen(kw_only=True)
 class AppEnd(JsonValue):
     """What is known of one execution of an app, whether it runs or has ended.

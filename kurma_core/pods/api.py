@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.appc.pod import Mount, Volume
 from kurma_core.errors import IsolatorError
-from kurma_core.hookspecs.pod_setup import MountSetup
+from kurma_core.models.pod import MountSetup
 from kurma_core.value import replace
 
 if TYPE_CHECKING:

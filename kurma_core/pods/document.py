@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import ManifestError
 from kurma_core.models.isolator import IdRange, IsolatorPlan, IsolatorReport
 from kurma_core.models.network import Attachment
-from kurma_core.schema import MISSING, SchemaError, fit
+from kurma_core.models.pod import MountSetup
+from kurma_core.schema import MISSING, JsonValue, SchemaError
 from kurma_core.value import field, frozen
 
 if TYPE_CHECKING:
-    from typing import ClassVar
+    from typing import Any, Self
 
-    from kurma_core.hookspecs.pod_setup import MountSetup
     from kurma_core.pod_store import PodDirectory
-    from kurma_core.schema import Form
 
-Json = Any
+    Json = Any
 
 
 @frozen
-class Need:
+class Need(JsonValue):
     """Power over the host that an image must be granted (X6).
 
     :param power: ``ISOLATOR`` or ``ISOLATOR=PART``, as a grant names it.
@@ -40,17 +39,13 @@ class Need:
     def isolator(self) -> str:
         return self.power.partition("=")[0]
 
-    def to_json(self) -> dict[str, Json]:
-        value = {"power": self.power, "level": self.level}
-        return value if self.least is None else {**value, "least": self.least}
-
 
 #: The image's manifest; the pod's, for that app; the pod, for all its apps. No app's name holds a blank.
 OF_IMAGE, OF_APP, OF_POD = "its image", "its app", "the pod"
 
 
 @frozen
-class PodDocument:
+class PodDocument(JsonValue):
     """:param manifest: reified.
     :param mounts: by app, in the order in which they are mounted.
     :param interactive: the app that gets the caller's standard input; ``terminal``: that was given a terminal.
@@ -99,39 +94,6 @@ class PodDocument:
     grants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own_networks: bool = False
 
-    SHAPE: ClassVar[Form] = {
-        "uuid": str,
-        "name": str,
-        "createdAt": str,
-        "manifest": dict,
-        "mounts": {str: [{"volume": str, "path": str, "readOnly": bool, "seed": bool}]},
-        "plans": {str: dict},
-        "podPlan": dict,
-        "isolators": [dict],
-        "notes": [str],
-        "stager": str,
-        "renderer": str,
-        "attachments": [dict],
-        "hostNetwork": bool,
-        "hostname": str,
-        "interactive": (str, None),
-        "terminal": (str, None),
-        "dns": ({str: [str]}, None),
-        "hosts": [[str, [str]]],
-        "ephemeral": bool,
-        "verify": bool,
-        "insecure": [str],
-        "volumeLinks": bool,
-        "environment": {str: [[str, str]]},
-        "ids": (dict, None),
-        "keep": bool,
-        "addedVolumes": [str],
-        "held": {str: [str]},
-        "needs": {str: [{"power": str, "level": str, "least?": (str, None)}]},
-        "grants": {str: [str]},
-        "ownNetworks": bool,
-    }
-
     @property
     def app_names(self) -> list[str]:
         return [app.name for app in self.manifest.apps]
@@ -163,97 +125,15 @@ class PodDocument:
         """The pinned namespace's path (H9); None: the host's, or the stager's."""
         return None if self.ids is None or self.own_networks else user_namespace(self.uuid)
 
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "uuid": self.uuid,
-            "name": self.name,
-            "createdAt": self.created_at,
-            "manifest": self.manifest.to_json(),
-            "mounts": {
-                app: [
-                    {"volume": m.volume, "path": m.path, "readOnly": m.read_only, "seed": m.seed} for m in mounts
-                ]
-                for app, mounts in self.mounts.items()
-            },
-            "plans": {app: plan.to_json() for app, plan in self.plans.items()},
-            "podPlan": self.pod_plan.to_json(),
-            "isolators": [report.to_json() for report in self.isolators],
-            "notes": list(self.notes),
-            "stager": self.stager,
-            "renderer": self.renderer,
-            "attachments": [attachment.to_json() for attachment in self.attachments],
-            "hostNetwork": self.host_network,
-            "hostname": self.hostname,
-            "interactive": self.interactive,
-            "terminal": self.terminal,
-            "dns": None if self.dns is None else {key: list(values) for key, values in self.dns.items()},
-            "hosts": [[address, list(names)] for address, names in self.hosts],
-            "ephemeral": self.ephemeral,
-            "verify": self.verify,
-            "insecure": list(self.insecure),
-            "volumeLinks": self.volume_links,
-            "ids": None if self.ids is None else self.ids.to_json(),
-            "environment": {app: [list(pair) for pair in pairs] for app, pairs in self.environment.items()},
-            "keep": self.keep,
-            "addedVolumes": list(self.added_volumes),
-            "held": {app: list(names) for app, names in self.held.items()},
-            "needs": {app: [need.to_json() for need in needs] for app, needs in self.needs.items()},
-            "grants": {app: list(words) for app, words in self.grants.items()},
-            "ownNetworks": self.own_networks,
-        }
-
     @classmethod
-    def from_json(cls, value: Mapping[str, Json]) -> PodDocument:
+    def from_json(cls, value: Json, path: str = "the record") -> Self:
         """:raises SchemaError: it is not such a record. :raises ManifestError: nor is its manifest."""
-        fit(value, cls.SHAPE, "the record")
-        found = cls(
-            uuid=value["uuid"],
-            name=value["name"],
-            created_at=value["createdAt"],
-            manifest=PodManifest.parse(value["manifest"]),
-            mounts={app: tuple(map(_mount, mounts)) for app, mounts in value["mounts"].items()},
-            plans={app: IsolatorPlan.from_json(plan) for app, plan in value["plans"].items()},
-            pod_plan=IsolatorPlan.from_json(value["podPlan"]),
-            isolators=tuple(IsolatorReport.from_json(report) for report in value["isolators"]),
-            notes=tuple(value["notes"]),
-            stager=value["stager"],
-            renderer=value["renderer"],
-            attachments=tuple(Attachment.from_json(one) for one in value["attachments"]),
-            host_network=value["hostNetwork"],
-            hostname=value["hostname"],
-            interactive=value["interactive"],
-            terminal=value["terminal"],
-            dns=None if value["dns"] is None else {key: tuple(found) for key, found in value["dns"].items()},
-            hosts=tuple((address, tuple(names)) for address, names in value["hosts"]),
-            ephemeral=value["ephemeral"],
-            verify=value["verify"],
-            insecure=tuple(value["insecure"]),
-            volume_links=value["volumeLinks"],
-            environment={
-                app: tuple((pair[0], pair[1]) for pair in pairs) for app, pairs in value["environment"].items()
-            },
-            ids=None if value["ids"] is None else IdRange.from_json(value["ids"]),
-            keep=value["keep"],
-            added_volumes=tuple(value["addedVolumes"]),
-            held={app: tuple(names) for app, names in value["held"].items()},
-            needs={
-                app: tuple(Need(need["power"], need["level"], need.get("least")) for need in needs)
-                for app, needs in value["needs"].items()
-            },
-            grants={app: tuple(words) for app, words in value["grants"].items()},
-            own_networks=value["ownNetworks"],
-        )
+        found = super(PodDocument, cls).from_json(value, path)  # noqa: UP008 - frozen() remakes the class
         for key, by_app in (("mounts", found.mounts), ("plans", found.plans)):
             for app in found.app_names:
                 if app not in by_app:
                     raise SchemaError(f"{key}.{app}", "an entry", MISSING)
         return found
-
-
-def _mount(value: Mapping[str, Json]) -> MountSetup:
-    from kurma_core.hookspecs.pod_setup import MountSetup  # only for pods with mounts, so that a list stays cheap
-
-    return MountSetup(value["volume"], value["path"], value["readOnly"], value["seed"])
 
 
 def read_document(directory: PodDirectory) -> PodDocument:

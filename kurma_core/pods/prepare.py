@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, idle_volumes, reify
 from kurma_core.errors import UsageError
-from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.isolation import scopes
 from kurma_core.models.network import NetworkRequest, PortMapping
+from kurma_core.models.pod import MountSetup
 from kurma_core.network_options import parse_net
 from kurma_core.pods import isolators, namespaces, ports, restarts, terminals, traffic, volumes
 from kurma_core.pods.apps import overridden, with_isolators

@@ -12,12 +12,15 @@ from kurma_core.hookspecs.hooks import GROUPS
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/plugin_hooks.md").read_text()
 #: Contracts, and what stands in ``kurma_core/models`` but is an argument of theirs.
-SOURCES = [*sorted((ROOT / "kurma_core/hookspecs").glob("*.py")), ROOT / "kurma_core/models/streams.py"]
+SOURCES = [
+    *sorted((ROOT / "kurma_core/hookspecs").glob("*.py")),
+    *(ROOT / "kurma_core/models" / name for name in ("pod.py", "streams.py")),
+]
 CLASSES = {
     node.name: node
     for file in SOURCES
     for node in ast.parse(file.read_text()).body
-    if isinstance(node, ast.ClassDef)
+    if isinstance(node, ast.ClassDef) and (file.name != "pod.py" or node.name == "MountSetup")
 }
 HOOKS = {node.name: node for node in CLASSES.pop("Hooks").body if isinstance(node, ast.FunctionDef)}
 

@@ -11,9 +11,10 @@ from kurma_stager_rkt.removal import why
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import StagerError
 from kurma_core.hookspecs.driver import HostTree
-from kurma_core.hookspecs.pod_setup import MountSetup, VolumeSetup
+from kurma_core.hookspecs.pod_setup import VolumeSetup
 from kurma_core.models.isolator import Device, IsolatorPlan
 from kurma_core.models.network import Attachment, NetworkRequest
+from kurma_core.models.pod import MountSetup
 from kurma_core.models.streams import Stdio
 from kurma_core.testing.stagers import pod_setup
 from kurma_core.value import replace

@@ -11,10 +11,10 @@ from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import HostError, StagerError
 from kurma_core.hookspecs.driver import DriverContext, HostTree
-from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.models.image import RenderedLayer
 from kurma_core.models.isolator import IsolatorPlan, TrafficLimit
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
+from kurma_core.models.pod import MountSetup
 from kurma_core.testing.stagers import ID, pod_setup
 from kurma_core.value import replace
 

@@ -16,10 +16,11 @@ from kurma_stager_default import image
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.pod import PodManifest
-from kurma_core.hookspecs.pod_setup import AppSetup, MountSetup, PodSetup, VolumeSetup
+from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup, VolumeSetup
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.image import RenderedLayer
 from kurma_core.models.isolator import IsolatorPlan
+from kurma_core.models.pod import MountSetup
 from kurma_core.models.streams import Stdio
 from kurma_core.spawner.client import Spawner
 from kurma_core.staging.aci import AciStager

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from kurma_core.errors import StagerError
-from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.linux import capabilities
 from kurma_core.models.isolator import IsolatorPlan
+from kurma_core.models.pod import MountSetup
 from tests.kit.images import shell
 
 pytestmark = pytest.mark.root

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import StagerError
-from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
+from kurma_core.models.pod import MountSetup
 from kurma_core.staging.callin import StagerTimes
 from tests.kit.images import shell
 from tests.kit.waiting import until

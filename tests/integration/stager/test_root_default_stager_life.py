@@ -203,7 +203,7 @@ def test_no_process_of_the_host(pods):
 
 def test_devices(pods, tmp_path):
     """H11: the usual nodes and no other; what mknod makes stays dead, in the root, in /dev and on volumes."""
-    from kurma_core.hookspecs.pod_setup import MountSetup
+    from kurma_core.models.pod import MountSetup
 
     script = """
         ls /dev | tr '\n' ' '; echo

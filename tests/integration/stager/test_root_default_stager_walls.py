@@ -8,8 +8,8 @@ import pytest
 from kurma_stager_default import compiling
 from kurma_stager_default.inside import become
 
-from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.linux import libc
+from kurma_core.models.pod import MountSetup
 from tests.kit.images import shell
 
 pytestmark = pytest.mark.root

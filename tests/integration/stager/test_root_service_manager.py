@@ -180,7 +180,7 @@ def test_a_port_that_is_taken(talk: Pods) -> None:
 def test_the_pod_runs_once_its_apps_are_ready(talk: Pods, tmp_path: Path, user: str) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()
-    from kurma_core.hookspecs.pod_setup import MountSetup
+    from kurma_core.models.pod import MountSetup
 
     words = ("environment", "tell=STATUS=loads", "await=/v/go", "tell=READY=1;STATUS=serves;MAINPID=1", "sleep=60")
     pod = talk(

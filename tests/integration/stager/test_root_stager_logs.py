@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.linux import crilog
 from kurma_core.linux.clock import moment
+from kurma_core.models.pod import MountSetup
 from kurma_core.models.streams import LogText, Stdio
 from kurma_core.pods.logs import LogReader
 from kurma_core.staging.callin import StagerTimes

@@ -13,10 +13,10 @@ import pytest
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import HostError, StagerError
-from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.linux import namespaces
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mountinfo
+from kurma_core.models.pod import MountSetup
 from kurma_core.models.streams import Stdio
 from kurma_core.spawner.client import Spawner
 from kurma_core.staging.aci import AciStager

@@ -8,9 +8,9 @@ import subprocess
 import pytest
 from kurma_stager_default.inside import sysmounts
 
-from kurma_core.hookspecs.pod_setup import MountSetup
 from kurma_core.linux import capabilities
 from kurma_core.models.isolator import IsolatorPlan
+from kurma_core.models.pod import MountSetup
 from tests.kit.images import shell
 
 pytestmark = pytest.mark.root

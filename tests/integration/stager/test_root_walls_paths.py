@@ -9,7 +9,7 @@ import time
 import pytest
 
 from kurma_core.errors import KurmaError, StagerError
-from kurma_core.hookspecs.pod_setup import MountSetup
+from kurma_core.models.pod import MountSetup
 from tests.kit.images import shell
 
 pytestmark = pytest.mark.root
