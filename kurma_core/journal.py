@@ -255,6 +255,3 @@ def _locked(file: int) -> bool:
             if now >= deadline:
                 return False
         time.sleep(0.0005)
-
-
-__all__ = ["Cursor", "Journal"]

@@ -113,6 +113,3 @@ def _no_process(error: BaseException) -> bool:
     return error_number(error) == errno.EAGAIN and (
         not isinstance(error, OSError) or error.strerror == _NO_PROCESS
     )
-
-
-__all__ = ["described", "error_number", "explained", "limit_of_stager", "no_inodes", "words"]

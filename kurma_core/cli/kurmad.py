@@ -59,6 +59,3 @@ def sorted_words(words: Sequence[str]) -> list[str]:
             front.append(words[at])
             at += 1
     return [*front, "daemon", *rest]
-
-
-__all__ = ["main", "sorted_words"]

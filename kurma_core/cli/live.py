@@ -165,5 +165,3 @@ _COLUMNS: list[Column] = [
     ("RECEIVED", lambda row: _of_pod(row, row.pod.network_received)),
     ("SENT", lambda row: _of_pod(row, row.pod.network_sent)),
 ]
-
-__all__ = ["Figures"]

@@ -70,6 +70,3 @@ def _is_read() -> bool:
     except OSError:
         return False  # it is closed: nobody was ever there
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
-
-
-__all__ = ["WhileRead"]

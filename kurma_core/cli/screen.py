@@ -45,6 +45,3 @@ class Screen:
         if isinstance(sys.exc_info()[1], KeyboardInterrupt):
             self._out.write("\n")
             self._out.flush()
-
-
-__all__ = ["Screen"]

@@ -168,6 +168,3 @@ def socket_path(host: str | None, config: Config) -> str:
 
         raise UsageError(f"{host!r} is no address of a daemon", hint="local, or unix:///run/kurma/kurmad.sock")
     return path
-
-
-__all__ = ["LOCAL", "SOCKET", "Settings", "connect", "in_process", "socket_path"]

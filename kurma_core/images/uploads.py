@@ -43,6 +43,3 @@ def uploaded(stream: BinaryIO, name: str, signature: bytes | None) -> tuple[Loca
     signed = None if signature is None else DetachedSignature(signature, "archive", f"{text}.asc")
     archive = RemoteArchive(text, text, "file", StreamBlob(stream), lambda: signed)
     return Locator(SCHEME, text), archive
-
-
-__all__ = ["SCHEME", "StreamBlob", "uploaded"]

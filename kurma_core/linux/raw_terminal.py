@@ -89,6 +89,3 @@ class RawTerminal:
             self._pipe = -1  # a host without a shell: a killed command leaves its terminal raw there
         finally:
             os.close(read)
-
-
-__all__ = ["RawTerminal"]

@@ -170,6 +170,3 @@ class _Hub:
         if self._watch is not None:
             self._watch.close()
         os.close(self._stop)
-
-
-__all__ = ["SharedWatch"]

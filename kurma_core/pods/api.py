@@ -88,6 +88,3 @@ def rights(document: PodDocument, services: Services, app: str) -> str:
     from kurma_core.pods import gate
 
     return "read" if f"{ISOLATOR}=read" in gate.had(document, services, app) else wanted
-
-
-__all__ = ["ISOLATOR", "PLACE", "SOCKET", "VARIABLE", "added", "directory", "environment", "rights", "users"]

@@ -96,6 +96,3 @@ def groups_of(pid: int, name: str) -> Iterator[str]:
         _, found, below = path.partition(f"/{name}/")
         if found and below:
             yield below.split("/", 1)[0]
-
-
-__all__ = ["figures", "groups_of"]

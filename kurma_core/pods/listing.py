@@ -122,6 +122,3 @@ def _network(attachment: Mapping[str, Json]) -> NetworkSummary:
 def broken_summary(directory: PodDirectory, state: str, why: str) -> PodSummary:
     """A pod whose records cannot be read."""
     return PodSummary(uuid=directory.uuid, name="-", state=state, created_at="")
-
-
-__all__ = ["LIVE", "broken_summary", "each", "records", "summaries", "summary", "unsettled"]

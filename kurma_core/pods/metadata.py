@@ -191,6 +191,3 @@ def image_facts(images: ImageManager, image_id: str) -> ImageFacts:
     if not originals:
         return ImageFacts(image_id, manifest, manifest)
     return ImageFacts(image_id, manifest, originals.get("app", manifest), store.get(image_id).early_id)
-
-
-__all__ = ["PodFacts", "begin", "image_facts", "notes_of", "take_up", "told_of", "url_of"]

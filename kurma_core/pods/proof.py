@@ -59,6 +59,3 @@ def _stamp(path: str) -> _Stamp | None:
         else:
             found.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
     return tuple(found)
-
-
-__all__ = ["Proof"]

@@ -87,6 +87,3 @@ def _traffic(record: PodRecord) -> tuple[int | None, int | None]:
         return None, None  # it has just ended
     counts = [values.split() for name, _, values in lines if name.strip() in names]
     return sum(int(one[0]) for one in counts), sum(int(one[8]) for one in counts)
-
-
-__all__ = ["app_groups", "check_measurable", "usage"]

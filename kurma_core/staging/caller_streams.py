@@ -108,6 +108,3 @@ class Outputs:
         """:raises HostError: something could not be written, though somebody would read it."""
         if self._error is not None:
             raise self._error
-
-
-__all__ = ["Outputs", "open_input", "read", "reader", "write"]

@@ -429,6 +429,3 @@ class CallerRelay(Relay):
 def _count(fd: int) -> int:
     """Bytes that are there to be read of a pipe."""
     return int.from_bytes(fcntl.ioctl(fd, _FIONREAD, bytes(4)), "little")
-
-
-__all__ = ["CallerRelay", "Relay", "TooMuchInput"]

@@ -29,8 +29,6 @@ pytest.register_assert_rewrite(
     *(f"{__name__}.{kind}" for kind in ("fetchers", "renderers", "stagers", "networks", "isolators", "observers"))
 )
 
-__all__ = ["driver_context", "group_of", "load_driver"]
-
 
 def driver_context(
     directory: str | os.PathLike[str],

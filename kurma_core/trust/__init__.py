@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from kurma_core.trust.encryption import Passphrases, Plain
     from kurma_core.trust.enrolment import Enrolment
 
-__all__ = ["Trust"]
 
 _STRICTEST = "signed"
 #: Seconds by which the stamp of a file that is changed after a check may seem to come before it.

@@ -184,6 +184,3 @@ class _MakingAs:
         libc.syscall("setfsgid", number)
         libc.syscall("setfsuid", number)
         capabilities.set_(permitted, permitted, inheritable)
-
-
-__all__ = ["copy_in", "copy_out"]

@@ -122,6 +122,3 @@ class _Whole:
         while len(found) < count and (piece := self._reader.read(min(count - len(found), PIECE))):
             found += piece
         return found
-
-
-__all__ = ["Writer", "read"]

@@ -53,6 +53,3 @@ class Descriptor:
 
     def close(self) -> None:
         os.close(self._fd)
-
-
-__all__ = ["PIECE", "UNFINISHED", "Descriptor", "Entry", "Reader"]

@@ -178,6 +178,3 @@ def _sealed(found: Sequence[mounts.Mount]) -> frozenset[int]:
 def _device(text: str) -> int:
     major, _, minor = text.partition(":")
     return os.makedev(int(major), int(minor))
-
-
-__all__ = ["AppRoot", "Place"]

@@ -298,6 +298,3 @@ def _copy(source: int, target: int, size: int) -> None:
 
 def _short() -> OSError:
     return OSError(errno.EIO, "it became shorter while it was copied")
-
-
-__all__ = ["Tree"]

@@ -80,6 +80,3 @@ def _entry(place: Place, fd: int, status: os.stat_result, parts: tuple[str, ...]
     # By the magic link, which leads to the very file: a name could have become a pipe by now, or a device.
     content = functools.partial(os.open, f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     return Entry(parts, "file", mode, *owner, status.st_mtime_ns, size=status.st_size, open=content)
-
-
-__all__ = ["walk"]
