@@ -12,6 +12,7 @@ from kurma_core.linux import capabilities
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import Device, IsolatorPlan
 from tests.kit.images import shell
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 
@@ -117,7 +118,7 @@ def kinds(pid="self"):
 @pytest.mark.parametrize("shared", ["pid", "ipc", "uts"])
 def test_one_namespace_is_the_hosts_and_no_other(pods, shared):
     plan = IsolatorPlan(namespaces={shared: "host"})
-    pod = pods({"main": shell("hostname; cat /etc/hostname; sleep 1000")}, pod_plan=plan).started()
+    pod = pods({"main": shell("hostname; cat /etc/hostname; echo ready; sleep 1000")}, pod_plan=plan).started()
     ours, theirs = kinds(), kinds(pod.app()["pid"])
     assert {kind for kind, found in theirs.items() if found == ours[kind]} == {shared}
     # A command run in it is where the app is.
@@ -125,7 +126,7 @@ def test_one_namespace_is_the_hosts_and_no_other(pods, shared):
     assert (code, out.strip()) == (0, ours[shared]), errors
     assert any(note.startswith(f"{shared}: ") for note in pod.document()["notes"])
     name = os.uname().nodename if shared == "uts" else "test-host"
-    assert pod.wait_log(name) == f"{name}\n{name}\n"
+    assert pod.wait_log("ready") == f"{name}\n{name}\nready\n"
     assert os.uname().nodename != "test-host"
     assert pod.stop() == 0
 
@@ -140,15 +141,15 @@ def test_with_the_hosts_processes_nothing_is_killed_but_the_pods(pods):
         pod = pods({"main": shell(script)}, pod_plan=plan).started()
         pod.wait_log("left")
         assert pod.log(stream=b"stdout") == "seen\nclosed\nleft\n"
-        members = CgroupTree(pod.setup.cgroup).pids()
-        left = [pid for pid in members if command(pid) == "sleep 777"]
-        assert len(left) == 1
-        assert bystander.pid not in members
+        members = CgroupTree(pod.setup.cgroup)
+        (left,) = until(lambda: [pid for pid in members.pids() if command(pid) == "sleep 777"])
+        assert bystander.pid not in members.pids()
         # The app's own number is the host's, and a command sees it.
+        until(lambda: command(pod.app()["pid"]) == "sleep 1000")
         code, out, _ = pod.run("cat", f"/proc/{pod.app()['pid']}/comm")
         assert (code, out) == (0, "sleep\n")
         assert pod.stop() == 0
-        assert command(left[0]) == ""
+        assert command(left) == ""
         assert bystander.poll() is None
     finally:
         bystander.kill()
