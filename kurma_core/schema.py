@@ -714,6 +714,9 @@ def resolve(text: str, module: Mapping[str, Any]) -> Shape:
 
     :raises TypeError: it cannot be a JSON value's.
     """
+    found = _NAMES.get(text)
+    if found is not None:
+        return found
     parts = _split(text, "|")
     if len(parts) > 1:
         inner = [resolve(part, module) for part in parts if part != "None"]
@@ -721,8 +724,6 @@ def resolve(text: str, module: Mapping[str, Any]) -> Shape:
         return Maybe(found) if len(inner) < len(parts) else found
     head, bracket, rest = text.partition("[")
     if not bracket:
-        if text in _NAMES:
-            return _NAMES[text]
         if text in module:
             return shape(module[text])
         raise TypeError(f"{text} is not known where it is declared")
@@ -743,6 +744,10 @@ def resolve(text: str, module: Mapping[str, Any]) -> Shape:
 
 def _split(text: str, at: str) -> list[str]:
     """The parts between ``at``, outside of brackets."""
+    if at not in text:
+        return [text]
+    if "[" not in text:
+        return [part.strip() for part in text.split(at)]
     found, depth, begin = [], 0, 0
     for index, character in enumerate(text):
         if character == "[":
