@@ -11,6 +11,7 @@ import pytest
 from kurma_core.errors import StagerError
 from kurma_core.linux.cgroup_layout import Layout
 from kurma_core.models.isolator import IsolatorPlan
+from kurma_core.models.pod import MountSetup
 from kurma_core.staging.callin import StagerTimes
 from tests.kit.images import shell
 from tests.kit.waiting import until
@@ -203,8 +204,6 @@ def test_no_process_of_the_host(pods):
 
 def test_devices(pods, tmp_path):
     """H11: the usual nodes and no other; what mknod makes stays dead, in the root, in /dev and on volumes."""
-    from kurma_core.models.pod import MountSetup
-
     script = """
         ls /dev | tr '\n' ' '; echo
         head -c 2 /dev/zero | wc -c
@@ -325,8 +324,6 @@ def test_any_ends_the_pod_with_its_first_app(pods):
 
 def test_restart_on_failure_from_a_clean_copy(pods, tmp_path):
     """H5, H3: again while it fails, with growing pauses, each time on a clean root with a log of its own."""
-    from kurma_core.hookspecs.pod_setup import MountSetup
-
     source = tmp_path / "count"
     source.mkdir()
     script = """
