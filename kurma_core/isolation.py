@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import Isolator as DeclaredIsolator
     from kurma_core.errors import KurmaError
     from kurma_core.hookspecs.isolator import Compiled, Isolator, IsolatorHost, Power
-    from kurma_core.registry import PluginRegistry
+    from kurma_core.plugins.registry import PluginRegistry
 
 
 Json = Any

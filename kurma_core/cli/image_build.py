@@ -143,7 +143,7 @@ def _new() -> dict[str, Json]:
 
 
 def _read(file: str, option: str = "") -> dict[str, Json]:
-    from kurma_core.config_files import value_of
+    from kurma_core.config.files import value_of
     from kurma_core.named_files import content
 
     if file.endswith((".yml", ".yaml")):

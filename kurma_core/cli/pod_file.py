@@ -28,7 +28,7 @@ def read(file: str, option: str = "") -> Json:
         neither.
     """
     if not file.endswith(".json"):
-        from kurma_core.config_files import text_of, value_of
+        from kurma_core.config.files import text_of, value_of
         from kurma_core.errors import ConfigError, HostError, UsageError
         from kurma_core.json_text import read_document
         from kurma_core.named_files import called

@@ -15,7 +15,7 @@ def seconds(text: str, option: str) -> float:
 
     :raises UsageError: it is no duration.
     """
-    from kurma_core.config_schema import duration
+    from kurma_core.config.schema import duration
 
     try:
         return duration(float(text) if text.replace(".", "", 1).isdigit() else text)

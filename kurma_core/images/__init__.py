@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from kurma_core.images.removal import Removal, Used
     from kurma_core.images.vouching import Vouchers
     from kurma_core.models.image import ImageRecord, Provenance, RenderedImage
+    from kurma_core.plugins.registry import PluginRegistry
     from kurma_core.progress import Progress
-    from kurma_core.registry import PluginRegistry
     from kurma_core.trust import Trust
     from kurma_core.trust.encryption import Passphrases
 

@@ -10,8 +10,8 @@ from kurma_core.models.pod import PodEvent
 
 if TYPE_CHECKING:
     from kurma_core.journal import Journal
+    from kurma_core.plugins.registry import PluginRegistry
     from kurma_core.pods.document import PodDocument
-    from kurma_core.registry import PluginRegistry
 
 
 class Events:

@@ -164,7 +164,7 @@ def needs_of_new(
 
 def check_grants(grants: Iterable[str], drivers: tuple[IsolatorDriver, ...]) -> None:
     """:raises UsageError: one of ``--grant`` names no power that an installed plugin knows."""
-    from kurma_core.plugin_checks import known_power
+    from kurma_core.plugins.contract import known_power
 
     for word in grants:
         found, near = known_power(word, drivers)

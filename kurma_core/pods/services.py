@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from kurma_core.metadata.service import MetadataService
     from kurma_core.networking.joined import JoinRecords
     from kurma_core.networking.manager import Networking
+    from kurma_core.plugins.registry import PluginRegistry
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.id_ranges import IdRanges
     from kurma_core.pods.names import Names
-    from kurma_core.registry import PluginRegistry
     from kurma_core.spawner.client import Spawner
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         StagerOfImages,
     )
     from kurma_core.images import ImageManager
-    from kurma_core.registry import PluginRegistry
+    from kurma_core.plugins.registry import PluginRegistry
     from kurma_core.spawner.client import Spawner
     from kurma_core.staging.starting import StagerImage
 

@@ -73,11 +73,11 @@ def load_driver(module: object, directory: str | os.PathLike[str], config: Mappi
     :raises TypeError: hook, declaration or driver break the contract.
     :raises ConfigError: the configuration has a key or a value that the options do not allow.
     """
-    from kurma_core import plugin_checks
+    from kurma_core.plugins import contract
 
     group = group_of(module)
     if group == "kurma.observers":
-        return plugin_checks.hook(group, "tested", module)
-    declaration = plugin_checks.declared(group, "tested", module)
-    values = plugin_checks.options(config or {}, declaration.options, "config", {})
-    return plugin_checks.made(group, declaration, driver_context(directory, values))
+        return contract.hook(group, "tested", module)
+    declaration = contract.declared(group, "tested", module)
+    values = contract.options(config or {}, declaration.options, "config", {})
+    return contract.made(group, declaration, driver_context(directory, values))

@@ -13,7 +13,7 @@ HEAVY = {"rich", "stevedore", "pyroute2", "yaml", "gnupg", "urllib3", "click", "
 #: What only those need that start or end pods, or ask stagers.
 NOT_FOR_LISTS = {
     *("dataclasses", "inspect", "uuid", "pluggy", "socket", "subprocess", "threading", "random", "ctypes"),
-    *("kurma_core.hookspecs", "kurma_core.registry", "kurma_core.journal", "kurma_core.staging"),
+    *("kurma_core.hookspecs", "kurma_core.plugins.registry", "kurma_core.journal", "kurma_core.staging"),
     *(f"kurma_core.pods.{name}" for name in ("finding", "launch", "manager", "records", "recovery", "services")),
 }
 PROGRAM = """
@@ -65,7 +65,15 @@ main(["run", "--rm", "--net", "none", "-p", "80:80", "example.com/image", "--exe
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     found = set(done.stdout.split())
     assert "kurma_core.network_options" in found
-    heavy = {"pluggy", "inspect", "dataclasses", "json", "socket", "kurma_core.registry", "kurma_core.hookspecs"}
+    heavy = {
+        "pluggy",
+        "inspect",
+        "dataclasses",
+        "json",
+        "socket",
+        "kurma_core.plugins.registry",
+        "kurma_core.hookspecs",
+    }
     assert not (HEAVY | heavy | {"kurma_core.networking.manager", "kurma_core.pods.manager"}) & found
 
 

@@ -24,8 +24,8 @@ print(*sorted(set(sys.modules) - before))
 OURS = {"client", "remote", "remote.http", "remote.transport"}
 CORE = {
     "config",
-    "config_files",
-    "config_schema",
+    "config.files",
+    "config.schema",
     "errors",
     "json_text",
     "named_files",

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from kurma_core.config import load
-from kurma_core.config_schema import duration
+from kurma_core.config.schema import duration
 from kurma_core.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from kurma_core import config as configuration
 from kurma_core.config import load
-from kurma_core.config_schema import KINDS
+from kurma_core.config.schema import KINDS
 from kurma_core.errors import ConfigError
 from kurma_core.hookspecs.hooks import GROUPS
 from kurma_core.state_directory import run_dir_hint

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.config import load
-from kurma_core.config_schema import KINDS, SCHEMA, SHAPES
+from kurma_core.config.schema import KINDS, SCHEMA, SHAPES
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/configuration.md").read_text()

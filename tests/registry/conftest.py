@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from kurma_core.config import load
-from kurma_core.registry import PluginRegistry
+from kurma_core.plugins.registry import PluginRegistry
 
 _numbers = itertools.count()
 

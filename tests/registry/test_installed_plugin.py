@@ -25,7 +25,7 @@ DISTRIBUTION, MODULE = "kurma-example-nofile", "kurma_example_nofile"
 LISTING = """
 import json, sys
 from kurma_core.config import load
-from kurma_core.registry import PluginRegistry
+from kurma_core.plugins.registry import PluginRegistry
 registry = PluginRegistry(load(sys.argv[1]))
 print(json.dumps([info.to_json() for info in registry.listing()]))
 """
@@ -35,7 +35,7 @@ import sys
 from kurma_core.config import load
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs.isolator import IsolatorHost
-from kurma_core.registry import PluginRegistry
+from kurma_core.plugins.registry import PluginRegistry
 try:
     registry = PluginRegistry(load(sys.argv[1]))
     registry.check_required()

@@ -342,7 +342,7 @@ def test_config_check_finds_what_is_not_there(install, registry, network):
 def test_stevedore_leaves_no_cache(tmp_path):
     """Root trusts no cache of entry points that somebody's home directory keeps."""
     program = (
-        "from kurma_core.config import load; from kurma_core.registry import PluginRegistry\n"
+        "from kurma_core.config import load; from kurma_core.plugins.registry import PluginRegistry\n"
         f"registry = PluginRegistry(load({str(tmp_path)!r}))\n"
         "registry.listing(); import sys; assert 'stevedore' in sys.modules"
     )
@@ -353,7 +353,7 @@ def test_stevedore_leaves_no_cache(tmp_path):
 
 def test_looking_up_names_imports_neither_plugins_nor_stevedore(tmp_path):
     program = (
-        "from kurma_core.config import load; from kurma_core.registry import PluginRegistry\n"
+        "from kurma_core.config import load; from kurma_core.plugins.registry import PluginRegistry\n"
         f"names = PluginRegistry(load({str(tmp_path)!r})).names('kurma.networks'); import sys\n"
         "print([m for m in sys.modules if m.startswith(('stevedore', 'kurma_net', 'pyroute2', 'yaml'))], names)"
     )

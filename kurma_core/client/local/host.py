@@ -138,7 +138,7 @@ class LocalHost:
 
     def isolators(self) -> list[IsolatorInfo]:
         from kurma_core.isolation import host_facts
-        from kurma_core.isolator_list import isolator_list
+        from kurma_core.plugins.isolators import isolator_list
         from kurma_core.pods.services import Services
 
         registry, host = self._m.registry, host_facts(Services.cgroup_versions(), frozenset({"user"}))
@@ -152,7 +152,7 @@ class LocalHost:
 
     def info(self) -> HostInfo:
         from kurma_core.api.host import HostInfo
-        from kurma_core.config_schema import KINDS
+        from kurma_core.config.schema import KINDS
         from kurma_core.pods.services import Services
 
         uname, config = os.uname(), self._m.config

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from kurma_core.images import ImageManager
     from kurma_core.journal import Journal
     from kurma_core.networking.manager import Networking
+    from kurma_core.plugins.registry import PluginRegistry
     from kurma_core.pod_store import PodStore
     from kurma_core.pods.foreground import Signals
     from kurma_core.pods.manager import PodManager
     from kurma_core.pods.services import Services
-    from kurma_core.registry import PluginRegistry
 
 _NETWORKS, _STAGERS, _ISOLATORS = "kurma.networks", "kurma.stagers", "kurma.isolators"
 
@@ -51,7 +51,7 @@ class Managers:
 
     @kept
     def registry(self) -> PluginRegistry:
-        from kurma_core.registry import PluginRegistry
+        from kurma_core.plugins.registry import PluginRegistry
 
         return PluginRegistry(
             self.config, self.settings.note, self._host_image, self.settings.daemon, self._start_program

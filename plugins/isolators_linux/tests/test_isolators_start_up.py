@@ -10,7 +10,7 @@ import sys
 # What a run has loaded anyway, before it comes to isolators.
 import kurma_core.pods.manager
 import kurma_core.pods.prepare
-import kurma_core.registry
+import kurma_core.plugins.registry
 from kurma_core.config import load
 before = set(sys.modules)
 from kurma_isolators_linux import plugin

@@ -322,7 +322,7 @@ def test_a_list_by_way_of_the_daemon_imports_next_to_nothing(kurmad):
         "logging",
     }
     heavy |= {"yaml", "pluggy", "stevedore", "dataclasses", "pathlib", "ipaddress", "h11", "kurma_core.daemon"}
-    heavy |= {"kurma_core.registry", "kurma_core.images", "kurma_core.pods", "kurma_core.fetching"}
+    heavy |= {"kurma_core.plugins.registry", "kurma_core.images", "kurma_core.pods", "kurma_core.fetching"}
     assert not heavy & found
 
 
@@ -343,7 +343,12 @@ def test_a_pod_is_run_by_way_of_the_daemon_without_what_runs_it(kurmad):
     assert "kurma_core.client.remote.streams" in found
     heavy = {"json", "re", "enum", "functools", "collections", "contextlib", "typing", "signal", "threading"}
     heavy |= {"_ctypes", "struct", "socket", "subprocess", "logging", "yaml", "pluggy", "kurma_core.hookspecs"}
-    heavy |= {"kurma_core.pods.logs", "kurma_core.pods.manager", "kurma_core.registry", "kurma_core.images"}
+    heavy |= {
+        "kurma_core.pods.logs",
+        "kurma_core.pods.manager",
+        "kurma_core.plugins.registry",
+        "kurma_core.images",
+    }
     assert not heavy & found
 
 

@@ -47,7 +47,7 @@ SCRIPT = """
 import sys
 from kurma_core.config import load
 from kurma_core.images import make_image_manager
-from kurma_core.registry import PluginRegistry
+from kurma_core.plugins.registry import PluginRegistry
 config = load(sys.argv[1], sys.argv[2])
 make_image_manager(config, PluginRegistry(config, print), print).fetch(sys.argv[3])
 """

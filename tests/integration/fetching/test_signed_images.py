@@ -243,7 +243,7 @@ started = []
 sys.addaudithook(lambda event, _: started.append(event) if event in ("subprocess.Popen", "os.fork") else None)
 from kurma_core.config import load
 from kurma_core.images import make_image_manager
-from kurma_core.registry import PluginRegistry
+from kurma_core.plugins.registry import PluginRegistry
 config = load(*sys.argv[1:3])
 images = make_image_manager(config, PluginRegistry(config, lambda text: None))
 for reference in sys.argv[3:]:

@@ -9,7 +9,7 @@ Read are ``kurma.yml`` (or ``kurma.yaml``, ``kurma.json``) of the configuration 
   name is added at the end;
 - a key without a value says nothing.
 
-What each key means is told by :mod:`kurma_core.config_schema`. No file at all is a configuration too, and costs
+What each key means is told by :mod:`kurma_core.config.schema`. No file at all is a configuration too, and costs
 nothing: yaml is imported only for a YAML file.
 """
 
@@ -19,7 +19,7 @@ import os
 from _collections_abc import Mapping  # without collections
 from types import MappingProxyType
 
-from kurma_core.config_schema import SCHEMA, Key, Where, checked
+from kurma_core.config.schema import SCHEMA, Key, Where, checked
 from kurma_core.errors import ConfigError, KurmaError
 from kurma_core.schema import describe
 from kurma_core.value import field, frozen
@@ -338,7 +338,7 @@ def _directory_files(directory: str) -> tuple[str, ...]:
 
 
 def _read(file: str) -> Json:
-    from kurma_core.config_files import read
+    from kurma_core.config.files import read
 
     return read(file)
 

@@ -11,7 +11,7 @@ from importlib import import_module
 
 import pluggy
 
-from kurma_core.config_schema import Where, read, unknown
+from kurma_core.config.schema import Where, read, unknown
 from kurma_core.hookspecs.driver import Driver, Option
 from kurma_core.hookspecs.hooks import GROUPS, PROJECT, Hooks
 from kurma_core.schema import Made, Number, Shape, Whole, describe, shape

@@ -13,14 +13,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from kurma_core import entry_points, plugin_checks
 from kurma_core.api.host import PluginInfo
 from kurma_core.config import Config, origin
-from kurma_core.config_schema import REQUIRED_ISOLATORS
+from kurma_core.config.schema import REQUIRED_ISOLATORS
 from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.errors import PluginSkipped as Skipped
 from kurma_core.hookspecs.driver import Driver, DriverContext, HostProgram, HostTree, Option, Started
 from kurma_core.hookspecs.hooks import GROUPS
+from kurma_core.plugins import contract, index
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class PluginRegistry:
     def isolator_collision(self, isolator: str, plugins: tuple[str, ...]) -> PluginCollisionError:
         """What is told of an isolator that several plugins claim."""
         both = " and ".join(
-            f"{name!r} of {entry_points.described(self._entry('kurma.isolators', name))}" for name in plugins
+            f"{name!r} of {index.described(self._entry('kurma.isolators', name))}" for name in plugins
         )
         return PluginCollisionError(
             f"isolator {isolator} is claimed by the plugins {both}",
@@ -191,7 +191,7 @@ class PluginRegistry:
             if plugin.declared is not None and fits(plugin.declared):
                 claims.append((name, plugin.entry))
         if len(claims) > 1:
-            both = " and ".join(f"{name!r} of {entry_points.described(entry)}" for name, entry in claims)
+            both = " and ".join(f"{name!r} of {index.described(entry)}" for name, entry in claims)
             raise PluginCollisionError(
                 f"two plugins of {group} {what}: {both}",
                 hint=f"disable one: {_disabling(group, claims[0][0])}",
@@ -242,7 +242,7 @@ class PluginRegistry:
         for group in GROUPS:
             for entry in self._group(group):
                 status, reason = self._status(group, entry.name, load)
-                distribution = entry_points.distribution_name(entry.dist)
+                distribution = index.distribution_name(entry.dist)
                 version = entry.dist.version if entry.dist is not None else None
                 rows.append(PluginInfo(_kind(group), entry.name, distribution, version, status, reason))
             present = {entry.name for entry in self._group(group)}
@@ -285,7 +285,7 @@ class PluginRegistry:
             except KurmaError:
                 continue  # told already
             try:
-                plugin_checks.options(stager.config, known, f"stagers.{name}.config", self._config.origins)
+                contract.options(stager.config, known, f"stagers.{name}.config", self._config.origins)
             except ConfigError as error:
                 yield error
 
@@ -314,7 +314,7 @@ class PluginRegistry:
                 yield self._unknown("required_isolators", f"no plugin knows an isolator {isolator!r}", hint)
         for name, grant in config.grants.items():
             for power in grant.isolators:
-                found, meant = plugin_checks.known_power(power, drivers.values())
+                found, meant = contract.known_power(power, drivers.values())
                 if not found:
                     hint = f"did you mean {meant}?" if meant else "see `kurma isolators list`"
                     yield self._unknown(f"grants.{name}.isolators", f"there is no power {power!r}", hint)
@@ -327,7 +327,7 @@ class PluginRegistry:
 
     def _group(self, group: str) -> tuple[EntryPoint, ...]:
         if self._entries is None:
-            self._entries = entry_points.find()
+            self._entries = index.find()
         return self._entries.get(group, ())
 
     def _entry(self, group: str, name: str) -> EntryPoint:
@@ -341,7 +341,7 @@ class PluginRegistry:
                 plugin=f"{group}/{name}",
             )
         if len(claims) > 1:
-            who = " and ".join(entry_points.described(entry) for entry in claims)
+            who = " and ".join(index.described(entry) for entry in claims)
             raise PluginCollisionError(
                 f"{_called(group, name)} is claimed by {who}",
                 hint=f"uninstall one, or disable both: {_disabling(group, name)}",
@@ -360,17 +360,17 @@ class PluginRegistry:
         return plugin
 
     def _declare(self, group: str, name: str, plugin: _Plugin) -> None:
-        module = entry_points.load(plugin.entry)
+        module = index.load(plugin.entry)
         if group == _OBSERVERS:
-            plugin.hook = plugin_checks.hook(group, name, module)
+            plugin.hook = contract.hook(group, name, module)
         else:
-            plugin.declared = plugin_checks.declared(group, name, module)
+            plugin.declared = contract.declared(group, name, module)
 
     def _create(self, group: str, name: str, plugin: _Plugin) -> None:
         section = self._config.plugin(group, name).config
         place = f"plugins.{_kind(group)}.{name}.config"
         options = plugin.declared.options if plugin.declared is not None else ()
-        values = plugin_checks.options(section, options, place, self._config.origins)
+        values = contract.options(section, options, place, self._config.origins)
         if plugin.declared is None:
             plugin.driver = plugin.hook
             return
@@ -384,7 +384,7 @@ class PluginRegistry:
             daemon=self._daemon,
             **{key: value for key, value in given.items() if value is not None},
         )
-        plugin.driver = plugin_checks.made(group, plugin.declared, context)
+        plugin.driver = contract.made(group, plugin.declared, context)
 
     def _attempt(self, group: str, name: str, plugin: _Plugin, step: Callable[[], None]) -> None:
         """Runs code of the plugin; whatever it raises becomes the plugin's error, kept and raised."""
@@ -407,7 +407,7 @@ class PluginRegistry:
         raise plugin.error
 
     def _wrapped(self, group: str, name: str, plugin: _Plugin, what: str, cause: BaseException) -> PluginError:
-        text = f"{_called(group, name)} of {entry_points.described(plugin.entry)} {what}"
+        text = f"{_called(group, name)} of {index.described(plugin.entry)} {what}"
         error = PluginError(text, plugin=f"{group}/{name}")
         error.__cause__ = cause
         return error

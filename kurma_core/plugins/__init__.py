@@ -1,0 +1,1 @@
+"""Plugins: found and remembered, loaded, held against their contracts, listed."""
