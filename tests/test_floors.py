@@ -23,15 +23,7 @@ FLOORS = {
         *("appc", "cancellation", "errors", "json_text", "linux", "models", "schema", "shortage", "value"),
         *("progress", "version"),
     },
-    1: {
-        "api",
-        "hookspecs",
-        "config",
-        "named_files",
-        "network_options",
-        "spawn_plan",
-        "state_directory",
-    },
+    1: {"api", "hookspecs", "config", "named_files", "network_options", "spawn_plan"},
     2: {"plugins", "testing"},
     3: {
         *("fetching", "trust", "image_store", "rendering", "isolation"),

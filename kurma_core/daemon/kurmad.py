@@ -17,6 +17,7 @@ from kurma_core.client.client import add_unstarted_pod
 from kurma_core.client.local.managers import Managers, problems
 from kurma_core.client.remote.starting import LOCK as START_LOCK
 from kurma_core.config import load
+from kurma_core.config.state_directory import run_dir_hint
 from kurma_core.daemon.http.dispatch import Dispatcher
 from kurma_core.daemon.http.messages import asking, noting
 from kurma_core.daemon.http.server import Server
@@ -33,7 +34,6 @@ from kurma_core.errors import KurmaError
 from kurma_core.linux import memory
 from kurma_core.models.streams import Stdio
 from kurma_core.pods.daemon_interface import DaemonInterface
-from kurma_core.state_directory import run_dir_hint
 from kurma_core.value import replace
 from kurma_core.version import VERSION
 

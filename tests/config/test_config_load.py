@@ -8,9 +8,9 @@ import pytest
 from kurma_core import config as configuration
 from kurma_core.config import load
 from kurma_core.config.schema import KINDS
+from kurma_core.config.state_directory import run_dir_hint
 from kurma_core.errors import ConfigError
 from kurma_core.hookspecs.hooks import GROUPS
-from kurma_core.state_directory import run_dir_hint
 
 # The example of the Kurma Network Specification, Kurma Configuration (W1), as it stands there.
 DOCUMENT = """\

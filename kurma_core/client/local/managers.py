@@ -99,7 +99,7 @@ class Managers:
         return connection is not None
 
     def _check_state_directory(self) -> None:
-        from kurma_core import state_directory
+        from kurma_core.config import state_directory
 
         state_directory.check(self.config.state_dir, self.config.origins.get("state_dir", "default"))
 
