@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     #: A heading, and what stands below it for an item.
-    Column = tuple[str, Callable[[Any], str]]
+    Column = tuple[str, Callable[[Any], object]]
 
 _GAP = "  "
 
@@ -24,16 +24,16 @@ def table(items: Iterable[Any], columns: Sequence[Column], *, legend: bool = Tru
         yield _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def facts(pairs: Iterable[tuple[str, str | None]]) -> str:
+def facts(pairs: Iterable[tuple[str, object]]) -> str:
     """Lines ``NAME  VALUE``, aligned, a value's further lines below its first; those without one are left out."""
-    kept = [(name, value) for name, value in pairs if value]
+    kept = [(name, str(value)) for name, value in pairs if value not in (None, "")]
     width = max((len(name) for name, _ in kept), default=0)
     below = "\n" + " " * (width + len(_GAP))
     return "\n".join(name.ljust(width) + _GAP + printable(value).replace("\n", below) for name, value in kept)
 
 
-def _cell(text: str) -> str:
-    return printable(text).replace("\n", "\\n") or "-"
+def _cell(value: object) -> str:
+    return printable("" if value is None else str(value)).replace("\n", "\\n") or "-"
 
 
 def printable(text: str) -> str:

@@ -6,8 +6,8 @@ is left to :mod:`kurma_core.cli.typer_app`, which knows more and says it better.
 
 from __future__ import annotations
 
+from kurma_core.cli.command_table import Entry, find
 from kurma_core.cli.declare import GLOBAL_OPTIONS
-from kurma_core.cli.table import Entry, find
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def load(entry: Entry) -> Command:
     """Imports the command."""
     from importlib import import_module
 
-    command: Command = getattr(import_module(f"kurma_core.cli.{entry.module}"), entry.attribute)
+    command: Command = getattr(import_module(f"kurma_core.cli.commands.{entry.module}"), entry.attribute)
     return command
 
 

@@ -18,9 +18,9 @@ def main() -> int:
 
 
 def kurmad() -> int:
-    """See :mod:`kurma_core.cli.kurmad`."""
+    """See :mod:`kurma_core.cli.commands.daemon`."""
     _end_in_silence()
-    from kurma_core.cli.kurmad import main as run
+    from kurma_core.cli.commands.daemon import main as run
 
     return run()
 

@@ -14,9 +14,9 @@ from click.exceptions import NoArgsIsHelpError
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
+from kurma_core.cli.command_table import TABLE, Entry, Group
 from kurma_core.cli.declare import GLOBAL_OPTIONS, Argument, Command, Option
 from kurma_core.cli.parse import Call, load, split_rest
-from kurma_core.cli.table import TABLE, Entry, Group
 from kurma_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -177,8 +177,8 @@ def _word(part: Argument) -> str:
 
 
 class TableGroup(TyperGroup):
-    """A group of :data:`~kurma_core.cli.table.TABLE`, and what was added to it. A command of the table is imported
-    and built when it is called; the listing comes from the table.
+    """A group of :data:`~kurma_core.cli.command_table.TABLE`, and commands that were added to it. A command of the
+    table is imported and built when it is called; the listing comes from the table.
     """
 
     entries: Mapping[str, Entry | Group]

@@ -11,8 +11,8 @@ import os
 import re
 from pathlib import Path
 
+from kurma_core.cli.command_table import TABLE, Group
 from kurma_core.cli.main import main
-from kurma_core.cli.table import TABLE, Group
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
 MARK = "<!-- from here on: what `--help` prints; written by tests/cli/test_cli_docs.py -->\n"

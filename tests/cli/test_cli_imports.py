@@ -85,10 +85,12 @@ def test_help_imports_typer_and_no_command(tmp_path: Path) -> None:
     found = modules(tmp_path, "--help")
     assert "typer" in found
     assert not (HEAVY - {"click", "typer"}) & found
-    assert not {"kurma_core.client", "kurma_core.cli.run", "kurma_core.cli.image"} & found
+    assert not {"kurma_core.client", "kurma_core.cli.commands.run", "kurma_core.cli.commands.image"} & found
 
 
 def test_help_of_a_command_imports_only_that(tmp_path: Path) -> None:
     found = modules(tmp_path, "logs", "--help")
-    assert "kurma_core.cli.logs" in found
-    assert not {"kurma_core.client", "kurma_core.cli.run", "kurma_core.cli.image", "rich"} & found
+    assert "kurma_core.cli.commands.logs" in found
+    assert (
+        not {"kurma_core.client", "kurma_core.cli.commands.run", "kurma_core.cli.commands.image", "rich"} & found
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kurma_core.cli.system import _words
+from kurma_core.cli.commands.system import _words
 
 
 def test_initial_pods_and_images_are_told_in_words() -> None:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from kurma_core.api.images import ImageGc, Removal, TrustedKey
-from kurma_core.cli.table import TABLE, Entry, Group
+from kurma_core.cli.command_table import TABLE, Entry, Group
 from kurma_core.models.image import ImageRecord, Provenance
 from tests.cli import json_fields
 
@@ -35,7 +35,7 @@ def formatted(entries: Mapping[str, Entry | Group], way: tuple[str, ...] = ()) -
         if isinstance(entry, Group):
             yield from formatted(entry.entries, (*way, name))
             continue
-        command = getattr(importlib.import_module(f"kurma_core.cli.{entry.module}"), entry.attribute)
+        command = getattr(importlib.import_module(f"kurma_core.cli.commands.{entry.module}"), entry.attribute)
         if any(option.name == "format" for option in command.options):
             yield " ".join((*way, name))
 

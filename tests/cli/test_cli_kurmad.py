@@ -2,7 +2,7 @@
 
 import pytest
 
-from kurma_core.cli.kurmad import sorted_words
+from kurma_core.cli.commands.daemon import sorted_words
 from kurma_core.cli.parse import parse
 
 

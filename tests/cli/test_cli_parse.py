@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kurma_core.cli import typer_app
+from kurma_core.cli.command_table import TABLE, Entry, Group
 from kurma_core.cli.declare import Command, Option
 from kurma_core.cli.parse import Call, load, parse
-from kurma_core.cli.table import TABLE, Entry, Group
 from kurma_core.errors import UsageError
 from kurma_core.testing.graphs import examples
 

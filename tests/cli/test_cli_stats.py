@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from kurma_core.api.pods import Process, ResourceUsage, Usage
+from kurma_core.cli.commands.stats import Screen
 from kurma_core.cli.main import main
-from kurma_core.cli.screen import Screen
 from kurma_core.errors import KurmaError, PodNotFoundError, PodStateError
 from tests.cli import json_fields
 

@@ -6,10 +6,10 @@ import inspect
 
 import pytest
 
+from kurma_core.cli.command_table import TABLE, Entry, Group, find
 from kurma_core.cli.declare import GLOBAL_OPTIONS, Command
 from kurma_core.cli.main import main
 from kurma_core.cli.parse import load
-from kurma_core.cli.table import TABLE, Entry, Group, find
 
 COMMANDS: dict[str, Entry] = {}
 for _name, _entry in TABLE.items():

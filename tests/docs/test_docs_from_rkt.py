@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kurma_core.cli.command_table import Group, find
 from kurma_core.cli.main import main
-from kurma_core.cli.table import Group, find
 
 TEXT = (Path(__file__).parents[2] / "docs/from_rkt.md").read_text(encoding="utf-8")
 #: Of rkt 1.30.

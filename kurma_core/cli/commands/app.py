@@ -31,15 +31,11 @@ def list_(session: Session, *, pod: str, format: str, no_legend: bool) -> None:
         ("APP", lambda app: app.name),
         ("IMAGE", lambda app: app.image_name or (app.image or "")[:20]),
         ("STATE", lambda app: app.state),
-        ("PID", lambda app: _text(app.pid)),
-        ("RESTARTS", lambda app: _text(app.restarts)),
-        ("EXIT", lambda app: _text(app.exit_code)),
+        ("PID", lambda app: app.pid),
+        ("RESTARTS", lambda app: app.restarts),
+        ("EXIT", lambda app: app.exit_code),
     ]
     session.listing(format, [AppRow.of(record, app) for app in record.apps], columns, no_legend=no_legend)
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
 
 
 @command(_POD, *app_options(), Option("start", "--start", "Start the app, too."), root=True)

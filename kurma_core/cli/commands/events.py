@@ -37,7 +37,7 @@ def events(
     whoever has brought them about, with or without a daemon. Their numbers only grow, and one that is missing is
     kept no longer.
     """
-    from kurma_core.cli.reader import WhileRead
+    from kurma_core.cli.commands.logs import WhileRead
     from kurma_core.errors import UsageError
 
     if since is not None and not (since.isascii() and since.isdigit() and len(since) < 19):

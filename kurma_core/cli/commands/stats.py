@@ -1,22 +1,129 @@
-"""What pods use, as it changes: measured twice, the difference shown, and again."""
+"""``stats``, ``top``: CPU, memory, I/O and network use of pods and apps, and the processes of a pod."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kurma_core.cli import output
-from kurma_core.cli.screen import Screen
-from kurma_core.errors import PodNotFoundError, PodStateError
+from kurma_core.cli import output, values
+from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, Option, command
+from kurma_core.errors import PodNotFoundError, PodStateError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Any, TextIO
 
+    from kurma_core.api.pods import Process, Usage
     from kurma_core.api.pods import ResourceUsage as Counted
-    from kurma_core.api.pods import Usage
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
+
+
+_INTERVAL = Option("interval", "--interval", "Look again after TIME.", metavar="TIME", default="1s")
+_NO_STREAM = Option("no_stream", "--no-stream", "Print it once: over one interval.")
+#: Seconds; nothing is seen in less.
+_SHORTEST = 0.1
+
+
+@command(
+    Argument("pods", "POD", "Only these pods.", required=False, many=True),
+    _NO_STREAM,
+    _INTERVAL,
+    Option("apps", "--apps", "Also what each app uses."),
+    FORMAT,
+    NO_LEGEND,
+)
+def stats(
+    session: Session,
+    *,
+    pods: tuple[str, ...],
+    no_stream: bool,
+    interval: str,
+    apps: bool,
+    format: str,
+    no_legend: bool,
+) -> None:
+    """Show what pods use, again and again.
+
+    Without POD, of all that run. CPU is of one processor: 200% are two. MEMORY is without what the kernel can have
+    back at once. A terminal shows the last figures in place; elsewhere come rows, and with --format json a list in
+    each line. It ends with the last of the pods that are named.
+    """
+
+    Figures(session, _seconds(interval), format, apps=apps, no_legend=no_legend).show(pods, once=no_stream)
+
+
+@command(
+    Argument("pod", "POD", "The pod whose processes are shown; without it, what all pods use.", required=False),
+    Argument("app", "APP", "Only the processes of this app.", required=False),
+    _NO_STREAM,
+    _INTERVAL,
+    FORMAT,
+    NO_LEGEND,
+)
+def top(
+    session: Session,
+    *,
+    pod: str | None,
+    app: str | None,
+    no_stream: bool,
+    interval: str,
+    format: str,
+    no_legend: bool,
+) -> None:
+    """Show the processes of a pod; without POD, what pods use, the busiest first.
+
+    PID is the host's number of a process, INSIDE its own in the pod. CPU is the part of its life that it had a
+    processor. Processes without an app are the stager's. Without POD it is kurma stats in another order, and only
+    then --interval and --no-stream count.
+    """
+    seconds = _seconds(interval)
+    if pod is None:
+        Figures(session, seconds, format, no_legend=no_legend, busiest=True).show((), once=no_stream)
+        return
+    session.listing(format, session.client.processes(pod, app), _PROCESS_COLUMNS, no_legend=no_legend)
+
+
+def _seconds(text: str) -> float:
+    found = values.seconds(text, "--interval")
+    if found < _SHORTEST:
+        raise UsageError(f"--interval: {text!r} is less than {_SHORTEST} s")
+    return found
+
+
+def _time(seconds: float) -> str:
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours}:{minutes:02}:{rest:05.2f}" if hours else f"{minutes}:{rest:05.2f}"
+
+
+def _part(one: Process) -> str:
+    return f"{100 * one.cpu / one.elapsed:.1f}%" if one.elapsed else ""
+
+
+def _user(one: Process) -> str:
+    return one.user or ("" if one.uid is None else str(one.uid))
+
+
+def _command(one: Any) -> str:
+    return " ".join(one.command) if one.command else f"[{one.name}]"
+
+
+_PROCESS_COLUMNS: list[Column] = [
+    ("PID", lambda one: str(one.pid)),
+    ("INSIDE", lambda one: str(one.inner_pid)),
+    ("APP", lambda one: one.app or ""),
+    ("USER", _user),
+    ("STATE", lambda one: one.state),
+    ("CPU", _part),
+    ("MEMORY", lambda one: _size(one.memory)),
+    ("TIME", lambda one: _time(one.cpu)),
+    ("COMMAND", _command),
+]
+
 
 Json = Any
 
@@ -95,8 +202,6 @@ class Figures:
                 self._session.line(line)
             self._legend = False
         elif self._format == "json":
-            import json
-
             self._session.line(json.dumps([self._json(one) for one in found], ensure_ascii=False))
         else:
             self._session.line("---\n" + output.formatted(self._format, [self._json(one) for one in found]))
@@ -125,7 +230,7 @@ class Figures:
         return 100 * (now.cpu - then.cpu) / time_between if now.cpu >= then.cpu else None
 
     def _table(self, found: list[Usage]) -> Iterator[str]:
-        columns = [column for column in _COLUMNS if self._apps or column[0] != "APP"]
+        columns = [column for column in _USAGE_COLUMNS if self._apps or column[0] != "APP"]
         return output.table(self._rows(found), columns, legend=self._legend)
 
     def _json(self, one: Usage) -> Json:
@@ -144,24 +249,56 @@ def _memory(one: Counted) -> str:
     return "" if one.memory is None else output.size(max(0, one.memory - (one.memory_reclaimable or 0)))
 
 
-def _text(value: int | None) -> str:
-    return "" if value is None else str(value)
-
-
 def _of_pod(row: _Row, value: int | None) -> str:
     return _size(value) if row.app is None else ""
 
 
-_COLUMNS: list[Column] = [
+_USAGE_COLUMNS: list[Column] = [
     ("UUID", lambda row: row.pod.uuid[:8]),
     ("NAME", lambda row: row.pod.name),
     ("APP", lambda row: row.app or ""),
     ("CPU", lambda row: "" if row.cpu is None else f"{row.cpu:.1f}%"),
     ("MEMORY", lambda row: _memory(row.counted)),
     ("LIMIT", lambda row: _size(row.counted.memory_limit)),
-    ("PIDS", lambda row: _text(row.counted.pids)),
+    ("PIDS", lambda row: row.counted.pids),
     ("READ", lambda row: _size(row.counted.block_read)),
     ("WRITTEN", lambda row: _size(row.counted.block_written)),
     ("RECEIVED", lambda row: _of_pod(row, row.pod.network_received)),
     ("SENT", lambda row: _of_pod(row, row.pod.network_sent)),
 ]
+
+
+# ECMA-48: up so many lines, to the beginning; erase to the end of the line; erase all below.
+_UP, _REST_OF_LINE, _REST = "\x1b[{}F", "\x1b[K", "\x1b[J"
+
+
+class Screen:
+    """What stands there at last stays. As many lines are shown as fit, each as far as it fits."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._drawn = 0
+
+    @classmethod
+    def of(cls, out: TextIO) -> Screen | None:
+        """None: it is no terminal, or one that cannot do that."""
+        return cls(out) if out.isatty() and os.environ.get("TERM") not in (None, "", "dumb") else None
+
+    def show(self, lines: Iterable[str]) -> None:
+        width, height = os.get_terminal_size(self._out.fileno())
+        found = list(lines)
+        # The cursor stands below them. A terminal that says no size has none that matters.
+        room = height - 1 if height > 1 else len(found)
+        if len(found) > room:
+            found[room - 1 :] = [f"… and {len(found) - room + 1} more"]
+        up = _UP.format(self._drawn) if self._drawn else ""
+        cut = [line[: width - 1] if width > 1 else line for line in found]
+        self._out.write(up + "".join(f"{line}{_REST_OF_LINE}\n" for line in cut) + _REST)
+        self._out.flush()
+        self._drawn = len(cut)
+
+    def leave(self) -> None:
+        """Nothing more is drawn here; the line where the cursor is may have got a ^C."""
+        if isinstance(sys.exc_info()[1], KeyboardInterrupt):
+            self._out.write("\n")
+            self._out.flush()

@@ -1,4 +1,4 @@
-"""``plugins``: what is installed, and why one of them does not work."""
+"""``plugins list`` and ``show``; ``isolators list``: what is installed, and why a plugin does not work."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, Option, command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.api.host import PluginInfo
+    from kurma_core.api.host import IsolatorInfo, PluginInfo
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
     from kurma_core.hookspecs.driver import Option as DriverOption
+
 
 _COLUMNS: list[Column] = [
     ("KIND", lambda plugin: plugin.kind),
@@ -103,3 +104,27 @@ def _find(session: Session, kind: str, name: str) -> PluginInfo:
         hint=f"there are: {of_kind}" if of_kind else f"kinds: {kinds}",
         plugin=f"kurma.{kind}/{name}",
     )
+
+
+@command(FORMAT, NO_LEGEND)
+def list_isolators(session: Session, *, format: str, no_legend: bool) -> None:
+    """List isolators, and what this host makes of each.
+
+    Here: enforced, modified, ignored or refused, as a common value of it would be. Default: what holds where it is
+    not asked for.
+    """
+    columns: list[Column] = [
+        ("ISOLATOR", lambda one: one.name),
+        ("OF", lambda one: ",".join(one.scopes)),
+        ("PLUGIN", lambda one: one.plugin),
+        ("HERE", lambda one: one.outcome),
+        ("DEFAULT", _default_value),
+        ("NOTE", lambda one: one.note),
+    ]
+    session.listing(format, session.client.isolators(), columns, no_legend=no_legend)
+
+
+def _default_value(one: IsolatorInfo) -> str:
+    from kurma_core.json_text import dumps
+
+    return "" if one.default is None else dumps(one.default)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.api.pods import PodRequest
-    from kurma_core.cli.loglines import LogPrinter
+    from kurma_core.cli.commands.logs import LogPrinter
     from kurma_core.cli.session import Session
     from kurma_core.models.pod import PodRecord
 
@@ -168,7 +168,7 @@ def _tell_up(session: Session, record: PodRecord, *, ephemeral: bool) -> int:
 
 
 def _printer(session: Session, prefix: bool) -> LogPrinter:
-    from kurma_core.cli.loglines import LogPrinter
+    from kurma_core.cli.commands.logs import LogPrinter
 
     return LogPrinter(session, flush=False, prefix=prefix)
 

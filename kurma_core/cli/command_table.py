@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class Entry:
-    """:param module: below :mod:`kurma_core.cli`. :param attribute: the :class:`~.declare.Command` in it."""
+    """:param module: below :mod:`kurma_core.cli.commands`. :param attribute: the command in it."""
 
     __slots__ = ("attribute", "help", "module")
 
@@ -48,12 +48,12 @@ TABLE: dict[str, Entry | Group] = {
     "events": Entry("events", "events", "Print what happens to pods and images, as it happens."),
     "enter": Entry("enter", "enter", "Run a command inside an app of a running pod."),
     "exec": Entry("enter", "enter", "Run a command inside an app of a running pod."),
-    "attach": Entry("attach", "attach", "Join an app of a running pod: its output, and its standard input."),
-    "cp": Entry("cp", "cp", "Copy files from an app that runs, or to it."),
-    "stop": Entry("end", "stop", "Stop pods."),
-    "kill": Entry("end", "kill", "Send a signal to the apps of a pod."),
-    "rm": Entry("end", "rm", "Remove pods that do not run."),
-    "gc": Entry("end", "gc", "Take down what is dead, and remove pods that ended a while ago."),
+    "attach": Entry("enter", "attach", "Join an app of a running pod: its output, and its standard input."),
+    "cp": Entry("enter", "cp", "Copy files from an app that runs, or to it."),
+    "stop": Entry("pods", "stop", "Stop pods."),
+    "kill": Entry("pods", "kill", "Send a signal to the apps of a pod."),
+    "rm": Entry("pods", "rm", "Remove pods that do not run."),
+    "gc": Entry("pods", "gc", "Take down what is dead, and remove pods that ended a while ago."),
     "app": Group(
         "The apps of a pod, and changing them while it runs.",
         {
@@ -71,15 +71,15 @@ TABLE: dict[str, Entry | Group] = {
             "list": Entry("image", "list_", "List the images of the store."),
             "show": Entry("image", "show", "Show everything that is known of an image."),
             "cat-manifest": Entry("image", "cat_manifest", "Print an image's manifest, byte for byte."),
-            "build": Entry("image_build", "build", "Build an image archive from a directory."),
+            "build": Entry("image_archive", "build", "Build an image archive from a directory."),
             "validate": Entry(
-                "image_build", "validate", "Check that files are image archives that Kurma accepts."
+                "image_archive", "validate", "Check that files are image archives that Kurma accepts."
             ),
             "export": Entry("image", "export", "Write an image of the store to a file."),
             "extract": Entry("image", "extract", "Extract an image's root filesystem, and print the image's ID."),
-            "sign": Entry("image_sign", "sign", "Sign an image archive."),
+            "sign": Entry("image_archive", "sign", "Sign an image archive."),
             "verify": Entry(
-                "image_sign",
+                "image_archive",
                 "verify",
                 "Check an image of the store against what was extracted, or the signature of a file.",
             ),
@@ -127,7 +127,7 @@ TABLE: dict[str, Entry | Group] = {
     ),
     "isolators": Group(
         "What apps and pods may be allowed and given.",
-        {"list": Entry("isolators", "list_", "List isolators, and what this host makes of each.")},
+        {"list": Entry("plugins", "list_isolators", "List isolators, and what this host makes of each.")},
     ),
     "plugins": Group(
         "The plugins of this installation.",
@@ -139,8 +139,10 @@ TABLE: dict[str, Entry | Group] = {
     "config": Group(
         "The configuration.",
         {
-            "show": Entry("config", "show", "Show the effective configuration, and where each value comes from."),
-            "check": Entry("config", "check", "Check the configuration, with the plugins that it names."),
+            "show": Entry(
+                "system", "show_config", "Show the effective configuration, and where each value comes from."
+            ),
+            "check": Entry("system", "check_config", "Check the configuration, with the plugins that it names."),
         },
     ),
     "daemon": Entry("daemon", "daemon", "Serve the state directory: run the daemon, in the foreground."),

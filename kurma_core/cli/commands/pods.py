@@ -1,4 +1,4 @@
-"""``list``, ``show``, ``status``, ``wait``, ``cat-manifest``: looking at pods."""
+"""``kurma list``, ``show``, ``status``, ``wait``, ``stop``, ``kill``, ``rm``, ``gc``, ``cat-manifest``: pods."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kurma_core.cli.session import Session
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.summary import NetworkSummary, PodSummary
+
 
 _POD = Argument("pod", "POD", "The pod.")
 
@@ -73,7 +74,7 @@ def status(session: Session, *, pod: str, wait: bool, format: str, no_legend: bo
 @command(_POD)
 def wait(session: Session, *, pod: str) -> int:
     """Wait for a pod's end, and exit with its exit code."""
-    from kurma_core.cli.run import exit_code
+    from kurma_core.cli.commands.run import exit_code
 
     return exit_code(session.client.wait(pod))
 
@@ -97,17 +98,13 @@ def _network(one: NetworkSummary) -> str:
     return f"{one.network}={'+'.join(addresses)}" if addresses else one.network
 
 
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
-
-
 _APP_COLUMNS: list[Column] = [
     ("APP", lambda app: app.name),
     ("STATE", lambda app: app.state),
-    ("EXIT", lambda app: _text(app.exit_code)),
-    ("PID", lambda app: _text(app.pid)),
-    ("STARTED", lambda app: _text(app.started_at)),
-    ("FINISHED", lambda app: _text(app.finished_at)),
+    ("EXIT", lambda app: app.exit_code),
+    ("PID", lambda app: app.pid),
+    ("STARTED", lambda app: app.started_at),
+    ("FINISHED", lambda app: app.finished_at),
     ("MESSAGE", lambda app: app.says),
 ]
 
@@ -116,9 +113,9 @@ _APP_COLUMNS: list[Column] = [
 _EARLIER_COLUMNS: list[Column] = [
     ("EARLIER", lambda one: f"{one[0].name} {one[1].instance}"),
     ("STATE", lambda one: one[1].reason or ""),
-    ("EXIT", lambda one: _text(one[1].exit_code)),
-    ("STARTED", lambda one: _text(one[1].started_at)),
-    ("FINISHED", lambda one: _text(one[1].finished_at)),
+    ("EXIT", lambda one: one[1].exit_code),
+    ("STARTED", lambda one: one[1].started_at),
+    ("FINISHED", lambda one: one[1].finished_at),
     ("MESSAGE", lambda one: one[1].told),
 ]
 
@@ -133,7 +130,7 @@ def _page(record: PodRecord) -> Iterator[str]:
             ("name", record.name),
             ("state", record.state),
             ("reason", record.reason),
-            ("exit code", _text(record.exit_code)),
+            ("exit code", record.exit_code),
             ("created", record.created_at),
             ("started", record.started_at),
             ("finished", record.finished_at),
@@ -260,3 +257,68 @@ def _value(one: Any) -> str:
 def _port(port: Any) -> str:
     host = f"{f'[{port.host_ip}]' if ':' in port.host_ip else port.host_ip}:" if port.host_ip else ""
     return f"{host}{port.host_port}:{port.pod_port}/{port.protocol}"
+
+
+_PODS = Argument("pods", "POD", "The pods.", many=True)
+
+
+@command(
+    _PODS,
+    Option("timeout", "--timeout", "How long the apps have before they are ended by force.", metavar="TIME"),
+    Option("force", "--force", "End them at once."),
+    root=True,
+)
+def stop(session: Session, *, pods: tuple[str, ...], timeout: str | None, force: bool) -> int:
+    """Stop pods."""
+    from kurma_core.cli import values
+
+    patience = None if timeout is None else values.seconds(timeout, "--timeout")
+    return session.each(pods, lambda pod: session.client.stop(pod, timeout=patience, force=force))
+
+
+@command(
+    Argument("pod", "POD", "The pod."),
+    Argument("app", "APP", "Only this app.", required=False),
+    Option("signal", "--signal -s", "The signal, by name or number.", metavar="SIGNAL", default="TERM"),
+    root=True,
+)
+def kill(session: Session, *, pod: str, app: str | None, signal: str) -> None:
+    """Send a signal to the apps of a pod."""
+    from kurma_core.cli import values
+
+    session.client.kill(pod, values.signal_number(signal), app)
+
+
+@command(_PODS, Option("force", "--force -f", "Stop those that run, at once."), root=True)
+def rm(session: Session, *, pods: tuple[str, ...], force: bool) -> int:
+    """Remove pods that do not run.
+
+    Their logs and empty volumes go with them.
+    """
+    return session.each(pods, lambda pod: session.client.rm(pod, force=force))
+
+
+@command(
+    Option(
+        "grace_period",
+        "--grace-period",
+        "Keep pods that ended less than TIME ago.",
+        metavar="TIME",
+        default="30m",
+    ),
+    Option("dry_run", "--dry-run", "Only say what would be done."),
+    root=True,
+)
+def gc(session: Session, *, grace_period: str, dry_run: bool) -> int:
+    """Take down what is dead, and remove pods that ended a while ago.
+
+    What a killed command or a crash has left is made clean whatever its age: also addresses, interfaces, rules and
+    namespaces of pods that are gone. The exit code is 125 when something was left because of an error.
+    """
+    from kurma_core.cli import values
+
+    grace = values.seconds(grace_period, "--grace-period")
+    collected = session.client.gc(grace=grace, dry_run=dry_run)
+    for line in collected.lines:
+        session.line(line)
+    return 125 if collected.failed else 0

@@ -1,19 +1,27 @@
-"""``image``: the images of the store."""
+"""``kurma image``: fetches, lists, shows, extracts, exports, renders, removes and garbage-collects images."""
 
 from __future__ import annotations
 
+import shlex
+
 from kurma_core.cli import values
 from kurma_core.cli.declare import FORMAT, NO_LEGEND, PASSPHRASE_FILE, Argument, Option, command
+from kurma_core.cli.output import ago, facts, moment, pairs, size, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from kurma_core.api.images import ImageGc
+    from kurma_core.appc.image import App, ImageManifest, MountPoint, Port
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
-    from kurma_core.models.image import ImageRecord
+    from kurma_core.image_store.validating import ArchiveFacts
+    from kurma_core.models.image import ImageRecord, Provenance
+
+    Fact = tuple[str, str | None]
+
 
 #: What ``--sort`` puts first where it is greater; the store lists by name, and then by age.
 _ORDERS: dict[str, Callable[[ImageRecord], Any]] = {
@@ -92,8 +100,6 @@ def list_(session: Session, *, sort: str, quiet: bool, format: str, no_legend: b
 
     Of one whose record is damaged, standard error says what is wrong.
     """
-    from kurma_core.cli.output import ago, size
-
     listing = session.client.images_list()
     listed = listing.images
     if sort in _ORDERS:
@@ -122,8 +128,6 @@ def show(session: Session, *, image: str, passphrase_file: str | None, format: s
 
     An archive's path shows what that file is; the store is not looked at.
     """
-    from kurma_core.cli.image_page import archive_page, page, trust_words
-
     session.passphrase_file = passphrase_file
     client = session.client
     file = client.archive_path(image)
@@ -131,9 +135,9 @@ def show(session: Session, *, image: str, passphrase_file: str | None, format: s
         archive = client.here.images.files.inspect(file)
         session.show(format, archive.to_json(), lambda: archive_page(archive))
         return
-    facts = client.image(image)
-    words = trust_words(facts.trust, facts.record, facts.lapse)
-    session.show(format, facts.to_json(), lambda: page(facts.record, facts.manifest, words))
+    found = client.image(image)
+    words = trust_words(found.trust, found.record, found.lapse)
+    session.show(format, found.to_json(), lambda: page(found.record, found.manifest, words))
 
 
 @command(
@@ -233,8 +237,107 @@ def gc(session: Session, *, grace_period: str, dry_run: bool, format: str) -> No
 
 
 def _removals(report: ImageGc) -> str:
-    from kurma_core.cli.output import size
-
     word, freed = ("would be removed", "would be freed") if report.dry_run else ("removed", "freed")
     lines = [f"{one.kind} {one.name[:20]}: {word} ({size(one.size)})" for one in report.removed]
     return "\n".join([*lines, f"{size(report.freed)} {freed}"])
+
+
+def page(record: ImageRecord, manifest: ImageManifest, trust: str) -> str:
+    """The whole page, as paragraphs.
+
+    :param trust: what vouches for it now, in words.
+    """
+    return "\n\n".join(_paragraphs(record, manifest, trust))
+
+
+def trust_words(now: str, record: ImageRecord, lapse: str | None) -> str:
+    """What vouches for an image, and what did when it came in, where that is another thing.
+
+    :param lapse: why it is, as of :meth:`kurma_core.images.ImageManager.lapse`.
+    """
+    why = "was revoked" if lapse == "revoked" else "is not trusted for it"
+    return now if now == record.trust else f"{now} (it came in {record.trust}, by a key that {why})"
+
+
+def _paragraphs(record: ImageRecord, manifest: ImageManifest, trust: str) -> Iterator[str]:
+    yield facts(
+        [
+            ("id", record.id),
+            ("early id", record.early_id),
+            ("name", record.name),
+            ("version", record.version),
+            ("labels", pairs(record.labels)),
+            ("size", size(record.size)),
+            ("trust", trust),
+            ("fetched", moment(record.fetched_at)),
+            ("last used", moment(record.last_used) if record.last_used else "never"),
+        ]
+    )
+    yield facts(_app(manifest.app)) if manifest.app is not None else "no app: an image for others to depend on"
+    if manifest.dependencies:
+        dependencies: list[Column] = [
+            ("DEPENDS ON", lambda one: one.image_name),
+            ("LABELS", lambda one: ",".join(f"{label.name}={label.value}" for label in one.labels)),
+            ("ID", lambda one: (one.image_id or "")[:20]),
+            ("AT", lambda one: one.root),
+        ]
+        yield "\n".join(table(manifest.dependencies, dependencies))
+    if manifest.path_whitelist:
+        yield "\n".join(table(manifest.path_whitelist, [("KEEPS ONLY", str)]))
+    notes = [note for note in manifest.annotations if note.value]
+    if notes:
+        yield "\n".join(table(notes, [("ANNOTATION", lambda one: one.name), ("VALUE", lambda one: one.value)]))
+    layers: list[Column] = [("LAYERS, LOWEST FIRST", str)]
+    yield "\n".join(table(record.layers, layers)) if record.layers else "no layers"
+    for one in reversed(record.provenance):
+        yield facts(_came(one))
+
+
+def _app(app: App) -> Iterator[Fact]:
+    yield ("command", shlex.join(app.exec) or "none")
+    yield ("user", f"{app.user}:{app.group}")
+    yield ("directory", app.working_directory)
+    yield ("environment", "\n".join(f"{one.name}={one.value}" for one in app.environment))
+    yield ("ports", ", ".join(map(_port, app.ports)))
+    yield ("volumes", ", ".join(map(_volume, app.mount_points)))
+    yield ("isolators", ", ".join(one.name for one in app.isolators))
+
+
+def _port(port: Port) -> str:
+    last = f"-{port.port + port.count - 1}" if port.count > 1 else ""
+    return f"{port.name} ({port.port}{last}/{port.protocol})"
+
+
+def _volume(one: MountPoint) -> str:
+    return f"{one.name} ({one.path}{', read-only' if one.read_only else ''})"
+
+
+def _came(one: Provenance) -> Iterator[Fact]:
+    yield ("came from", one.locator)
+    yield ("url", one.url if one.url != one.locator else None)
+    yield ("at", moment(one.fetched_at))
+    yield ("trust", one.trust)
+    yield ("digest", one.digest)
+    yield ("key", one.fingerprint)
+    yield ("encrypted", "yes" if one.encrypted else None)
+    yield ("relaxed", ", ".join(one.insecure))
+
+
+def archive_page(archive: ArchiveFacts) -> str:
+    """What ``show`` says of an archive that is not in the store."""
+    value = archive.to_json()
+    app = archive.contents.manifest.app
+    head = facts(
+        [
+            ("id", archive.id),
+            ("early id", archive.early_id),
+            ("name", value["name"]),
+            ("version", value["version"]),
+            ("labels", pairs(value["labels"])),
+            ("size", size(archive.shipped)),
+            ("tar", f"{size(archive.size)}, {archive.entries} entries"),
+            ("encrypted", "yes" if archive.encrypted else "no"),
+            ("layout", "early" if value["early"] else "late"),
+        ]
+    )
+    return head if app is None else f"{head}\n\n{facts(_app(app))}"

@@ -1,0 +1,120 @@
+"""``info``, ``version``, ``completion``; ``config show`` and ``check``."""
+
+from __future__ import annotations
+
+from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from kurma_core.cli.session import Session
+
+
+_SHELLS = ("bash", "zsh", "fish")
+
+
+@command(FORMAT)
+def info(session: Session, *, format: str) -> None:
+    """Show what this host and this installation are."""
+    from kurma_core.cli.output import facts
+
+    value = session.client.info().to_json()
+    session.show(format, value, lambda: facts([(name, _words(item)) for name, item in value.items()]))
+
+
+@command()
+def version(session: Session) -> None:
+    """Print Kurma's version."""
+    from kurma_core.version import VERSION
+
+    session.line(f"kurma {VERSION}")
+
+
+@command(Argument("shell", "bash|zsh|fish", "The shell."))
+def completion(session: Session, *, shell: str) -> None:
+    """Print a shell's completion for kurma.
+
+    For bash: kurma completion bash > /etc/bash_completion.d/kurma
+    """
+    from kurma_core.cli.typer_app import completion_script
+    from kurma_core.errors import UsageError
+
+    if shell not in _SHELLS:
+        raise UsageError(f"no completion for {shell!r}", hint=f"there is one for {', '.join(_SHELLS)}")
+    session.line(completion_script(shell))
+
+
+def _words(value: object) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{name.removeprefix('kurma.')} {_words(item)}" for name, item in _items(value) if item)
+    if isinstance(value, list | tuple):
+        return ", ".join(_one(item) for item in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
+
+
+def _one(item: object) -> str:
+    """Of a list: what has a name and a state by these, and by what is wrong."""
+    if not isinstance(item, dict):
+        return str(item)
+    wrong = f" ({item['error']})" if item.get("error") else ""
+    return f"{item.get('name')} {item.get('state')}{wrong}"
+
+
+def _items(value: Mapping[str, object]) -> list[tuple[str, object]]:
+    return list(value.items())
+
+
+@command(FORMAT, NO_LEGEND)
+def show_config(session: Session, *, format: str, no_legend: bool) -> None:
+    """Show the effective configuration, and where each value comes from.
+
+    As JSON and YAML: the values alone, as a file could say them.
+    """
+    from kurma_core.cli.output import table
+
+    config = session.client.config
+    rows = list(_leaves("", config.to_json(), config.origins))
+    session.show(
+        format,
+        config.to_json(),
+        lambda: "\n".join(
+            table(
+                rows,
+                [("KEY", lambda row: row[0]), ("VALUE", lambda row: row[1]), ("FROM", lambda row: row[2])],
+                legend=not no_legend,
+            )
+        ),
+    )
+
+
+@command()
+def check_config(session: Session) -> int:
+    """Check the configuration, with the plugins that it names."""
+    from kurma_core.client.local.managers import problems
+
+    found = problems(session.client.here)
+    for problem in found:
+        session.problem(problem)
+    if found:
+        return 125
+    files = session.client.config.config_files
+    session.line("the configuration is right: " + (", ".join(files) or "no file, all defaults"))
+    return 0
+
+
+def _leaves(path: str, value: Any, origins: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Dotted path, value as JSON, and origin. A mapping that came as a whole is one row, an empty one too."""
+    below = [name for name in origins if name.startswith(f"{path}.")]
+    if isinstance(value, dict) and value and (not path or below):
+        for name, item in value.items():
+            yield from _leaves(f"{path}.{name}" if path else name, item, origins)
+        return
+    import json
+
+    from kurma_core.config import origin
+
+    yield path, json.dumps(value, ensure_ascii=False), origin(path, origins)
