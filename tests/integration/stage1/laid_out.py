@@ -234,7 +234,8 @@ class LaidOut:
     @property
     def statuses(self) -> dict[str, int]:
         root = self.place / "overlay/tree/upper" if self.overlaid else self.rootfs
-        return {each.name: int(each.read_text()) for each in (root / "rkt/status").iterdir()}
+        files = [each for each in (root / "rkt/status").iterdir() if each.suffix != ".new"]  # not yet whole
+        return {each.name: int(each.read_text()) for each in files}
 
     def pid(self, name: str = "pid") -> int:
         file = self.place / name

@@ -118,13 +118,14 @@ def test_one_app_that_fails_ends_the_pod(host):
     waiting = "trap 'echo asked; exit 4' TERM; echo up; while :; do sleep 0.05; done"
     pod = host.pod(shell("one", waiting), shell("two", "read x < /tmp/go; exit 3"), shell("three", "true"))
     os.mkfifo(pod.rootfs / "opt/stage2/two/rootfs/tmp/go")
-    process = pod.begin("run", "--net=host", pod.uuid)
-    assert process.stdout.readline() == b"up\n"
-    until(lambda: pod.statuses.get("three") == 0)
-    assert process.poll() is None
-    (pod.rootfs / "opt/stage2/two/rootfs/tmp/go").write_text("\n")
-    out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (3, b"asked\n", b"")
+    with running(pod, "--net=host") as process:
+        line = process.stdout.readline()
+        assert line == b"up\n", (pod.statuses, process.communicate())
+        until(lambda: pod.statuses.get("three") == 0)
+        assert process.poll() is None
+        (pod.rootfs / "opt/stage2/two/rootfs/tmp/go").write_text("\n")
+        out, err = process.communicate(timeout=30)
+        assert (process.returncode, out, err) == (3, b"asked\n", b"")
     assert pod.statuses == {"one": 4, "two": 3, "three": 0}
     pod = host.pod(shell("one", "exec sleep 1000"), {"name": "two", "app": {"exec": ["/none"], "user": "0"}})
     code, _, err = pod.run("--net=host")
