@@ -8,10 +8,13 @@ import pty
 import select
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
 import pytest
+
+from tests.kit.waiting import until
 
 KURMA = (sys.executable, "-m", "kurma_core.cli.main")
 SECRET = "open sesame"
@@ -79,7 +82,8 @@ def on_a_terminal(environment: dict[str, str], words: tuple[str, ...], *typed: s
             shown += piece
         if answers and shown[seen:].rstrip(b" ").endswith(b":"):
             seen = len(shown)
-            time.sleep(0.1)  # getpass turns the echo off, and drops what was typed before
+            # getpass turns the echo off, and drops what was typed before.
+            until(lambda: not termios.tcgetattr(terminal)[3] & termios.ECHO, "echo off")
             os.write(terminal, answers.pop(0).encode() + b"\n")
     os.close(terminal)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()

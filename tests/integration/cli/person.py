@@ -13,6 +13,7 @@ import sys
 import termios
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tests.kit.waiting import PATIENCE, until
@@ -155,6 +156,12 @@ class Person:
 
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
+
+    def suspend(self) -> None:
+        """Stops the command with SIGSTOP, and waits until it is stopped."""
+        self.signal(signal.SIGSTOP)
+        stat = Path(f"/proc/{self.pid}/stat")
+        self._until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "a stopped command")
 
     def wait(self) -> int:
         """How the command ended, as Python says it; the screen is read meanwhile."""

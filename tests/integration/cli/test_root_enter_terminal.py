@@ -145,7 +145,7 @@ def test_a_resize_that_only_the_client_is_told_of(kurma_command: Any, pod: str, 
     """A program that runs it without a session of its own sends it SIGWINCH; it is for the command."""
     person = entered(at_terminal, "sh", "-c", 'trap "stty size" WINCH; echo ready; while :; do sleep 0.05; done')
     person.expect("ready\r\n")
-    person.signal(signal.SIGSTOP)
+    person.suspend()
     person.resize(44, 99)
     person.signal(signal.SIGWINCH)
     person.signal(signal.SIGCONT)
@@ -287,13 +287,13 @@ def test_stopped_and_continued(kurma_command: Any, pod: str, at_terminal: Any) -
 
     person = entered(at_terminal)
     person.expect("# ")
-    person.signal(signal.SIGSTOP)
+    person.suspend()
     termios.tcsetattr(person.slave, termios.TCSANOW, person.before)
     person.resize(40, 100)
     person.signal(signal.SIGCONT)
     person.wait_raw()
-    person.type("stty size\n")
-    person.expect("40 100\r\n")
+    person.type("until [ \"$(stty size)\" = '40 100' ]; do sleep 0.05; done; echo as'' large\n")
+    person.expect("as large\r\n")
     person.type("exit\n")
     assert person.wait() == 0
     assert person.settings() == person.before
