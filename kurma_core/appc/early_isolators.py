@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kurma_core.appc import types
-from kurma_core.appc._reader import Reader
 from kurma_core.appc.image import Isolator
+from kurma_core.appc.manifest_reader import Reader
 from kurma_core.appc.quantity import parse_quantity
 from kurma_core.errors import ManifestError
 from kurma_core.schema import describe
@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kurma_core.appc._reader import Json
+    from kurma_core.appc.manifest_reader import Json
 
 #: Late name of the isolator that says whether there is a network namespace: its value has ``net``.
 NAMESPACES = "os/linux/namespaces"

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kurma_core.appc import types
-from kurma_core.appc._early_reader import (
+from kurma_core.appc.early_image import POD_MANIFEST
+from kurma_core.appc.early_isolators import NAMESPACES, overriding, read_early_isolators
+from kurma_core.appc.early_reader import (
     Names,
     read_annotation_map,
     read_name,
     read_versions,
     refuse_late,
 )
-from kurma_core.appc._reader import Reader
-from kurma_core.appc.early import POD_MANIFEST
-from kurma_core.appc.early_isolators import NAMESPACES, overriding, read_early_isolators
 from kurma_core.appc.image import App, decode
+from kurma_core.appc.manifest_reader import Reader
 from kurma_core.appc.pod import Mount, PodApp, PodManifest, RuntimeImage, Volume
 from kurma_core.appc.reify import normal_path
 from kurma_core.appc.template import PodTemplate
@@ -30,8 +30,8 @@ from kurma_core.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.appc._reader import Warn
     from kurma_core.appc.image import ImageManifest, Isolator
+    from kurma_core.appc.manifest_reader import Warn
 
 _LATE_OF_POD = ("ports", "userAnnotations", "userLabels", "networks", "kurma.io/uuid")
 _LATE_OF_APP = ("name", "image", "mounts", "readOnlyRootFS", "kurma.io/isolators")

@@ -11,14 +11,14 @@ import os
 from _collections_abc import Iterable, Mapping  # without collections
 
 from kurma_core.appc import types
-from kurma_core.appc._reader import Reader, put, refuse_repeats, whole
+from kurma_core.appc.manifest_reader import Reader, put, refuse_repeats, whole
 from kurma_core.errors import ManifestError
 from kurma_core.schema import describe
 from kurma_core.value import field, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.appc._reader import Check, Json, Warn
+    from kurma_core.appc.manifest_reader import Check, Json, Warn
 
 #: Version of the specification that manifests made by Kurma name.
 AC_VERSION = "0.8.11"

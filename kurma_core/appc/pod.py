@@ -10,7 +10,6 @@ from __future__ import annotations
 from _collections_abc import Mapping  # without collections
 
 from kurma_core.appc import types
-from kurma_core.appc._reader import Reader, put, refuse_repeats, whole
 from kurma_core.appc.image import (
     AC_VERSION,
     MAX_ID,
@@ -27,13 +26,14 @@ from kurma_core.appc.image import (
     read_labels,
     read_port,
 )
+from kurma_core.appc.manifest_reader import Reader, put, refuse_repeats, whole
 from kurma_core.errors import AppNotFoundError, ManifestError
 from kurma_core.schema import describe
 from kurma_core.value import field, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.appc._reader import Json, Warn
+    from kurma_core.appc.manifest_reader import Json, Warn
 
 _OCTAL = frozenset("01234567")
 _SEED = "kurma.io/seed"

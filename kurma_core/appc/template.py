@@ -8,15 +8,15 @@ networks as ``--net`` takes them. A complete pod manifest is a template, too.
 from __future__ import annotations
 
 from kurma_core.appc import types
-from kurma_core.appc._reader import Reader, put
 from kurma_core.appc.image import AC_VERSION, decode, read_kind
+from kurma_core.appc.manifest_reader import Reader, put
 from kurma_core.appc.pod import PodManifest, RuntimeImage, read_pod
 from kurma_core.errors import ManifestError
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.appc._reader import Json, Warn
+    from kurma_core.appc.manifest_reader import Json, Warn
 
 _UUID = "kurma.io/uuid"
 

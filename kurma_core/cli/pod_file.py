@@ -15,7 +15,7 @@ def is_early(document: Json) -> bool:
     """Whether a pod's file holds an early document; another one imports nothing for that."""
     if not isinstance(document, dict) or document.get("acKind") in (None, "PodManifest"):
         return False
-    from kurma_core.appc.early import is_early_pod
+    from kurma_core.appc.early_image import is_early_pod
 
     return is_early_pod(document)
 

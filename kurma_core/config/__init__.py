@@ -526,7 +526,7 @@ def _initial_pods(entries: list[Json], origins: Mapping[str, str]) -> tuple[Init
 
 
 def _initial_pod(entry: Json, where: Where) -> InitialPodConfig:
-    from kurma_core.appc._reader import KEPT
+    from kurma_core.appc.manifest_reader import KEPT
     from kurma_core.appc.template import PodTemplate, app_name
     from kurma_core.appc.types import sanitize_name
     from kurma_core.errors import ManifestError

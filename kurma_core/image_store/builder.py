@@ -18,8 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
-    from kurma_core.appc._reader import Warn
     from kurma_core.appc.image import ImageManifest
+    from kurma_core.appc.manifest_reader import Warn
 
 _PIECE = 1 << 18
 _KINDS = {

@@ -91,7 +91,7 @@ def _contents(documents: Mapping[bytes, bytes]) -> ImageContents:
         return ImageContents(manifest, documents[_LATE], {}, _told(odd))
     import json
 
-    from kurma_core.appc.early import convert_image
+    from kurma_core.appc.early_image import convert_image
 
     manifest = convert_image(*(documents.get(name) for name in _EARLY), warn=odd.append)
     late = json.dumps(manifest.to_json(), ensure_ascii=False).encode()

@@ -1,4 +1,4 @@
-"""What is where: the late interface below a pod's token, and the early one, which needs none (M2, M3)."""
+"""Answers requests to the metadata service: the late interface below a pod's token, and the early one without."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from kurma_core.linux.smalljson import decode
-from kurma_core.metadata import signing
-from kurma_core.metadata.forms import fields
+from kurma_core.metadata import hmac_endpoint
 from kurma_core.metadata.http import ASCII, HttpError, Request, Response
 
 if TYPE_CHECKING:
@@ -61,11 +60,11 @@ class Api:
 
     def _routed(self, request: Request, way: list[str], early: bool) -> Response:
         if way[:2] == ["container" if early else "pod", "hmac"]:
-            action = {"sign": self._sign, "verify": self._verify}.get("/".join(way[2:]))
+            action = {"sign": hmac_endpoint.sign, "verify": hmac_endpoint.verify}.get("/".join(way[2:]))
             if action is None:
                 raise _not_found()
             _allow(request, b"POST")
-            return action(request, early)
+            return action(self._facts, request, early=early)
         if self._facts.stamp() != self._stamp:
             self._stamp = self._facts.stamp()
             self._kept.clear()
@@ -119,26 +118,6 @@ class Api:
             image = decode(self._facts.image(app["image"]["id"]).manifest)
             merged = self._merged[app["name"]] = merge(image.get("annotations"), app.get("annotations"))
         return merged
-
-    # -- identity --
-
-    def _key(self) -> bytes:
-        key = self._facts.key(self._facts.uuid)
-        if key is None:
-            raise HttpError(500, "the pod's key is lost")
-        return key
-
-    def _sign(self, request: Request, early: bool) -> Response:
-        content = request.body if early else fields(request, "content")[0]
-        algorithm = signing.EARLY if early else signing.LATE
-        return Response(200, signing.sign(self._key(), content, algorithm), ASCII)
-
-    def _verify(self, request: Request, early: bool) -> Response:
-        names = ("uid" if early else "uuid", "content", "signature")
-        uuid, content, signature = fields(request, *names)
-        if not signing.verified(self._facts, uuid, content, signature, signing.EARLY if early else signing.LATE):
-            raise HttpError(403, "the signature is not that pod's")
-        return Response(200, b"", ASCII)
 
 
 def merge(image: list[Json] | None, pod: list[Json] | None) -> list[Json]:

@@ -1,4 +1,4 @@
-"""One connection of an app: bytes in, requests answered one at a time, bytes out; never waits."""
+"""One HTTP connection to the metadata service: reads requests, answers one at a time, never blocks."""
 
 from __future__ import annotations
 

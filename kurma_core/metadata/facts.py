@@ -1,4 +1,4 @@
-"""What the service is handed of a pod."""
+"""The facts about a pod that the metadata service serves: manifest, images, keys."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""HTTP/1.0 and 1.1 as far as the service needs them: requests read, answers written as bytes (RFC 9112).
+"""Parses HTTP/1.0 and 1.1 requests and formats responses, as far as the metadata service needs them (RFC 9112).
 
-A parser of its own, for it is imported by the process that serves: it takes no more than the grammar, does no I/O,
-and says of everything else which status it deserves.
+Our own parser, because every process that serves pods imports it. It accepts no more than the grammar, does no
+I/O, and names a status for everything that it refuses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The socket on which a pod's metadata service listens, made where only that pod can reach it (M1, M3).
+"""Makes the listening socket of a pod's metadata service where only that pod can reach it.
 
 In a network namespace of the pod's own it is 169.254.169.255 on the loopback interface, at a port that no app is
 likely to want; port 80 of that address is steered there and stays free otherwise. A pod in the host's network gets

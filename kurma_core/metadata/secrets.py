@@ -1,4 +1,4 @@
-"""A pod's token and key: files of root's alone, made at its first start, which go with the pod (M1, M4)."""
+"""A pod's metadata token and signing key: files that only root can read, made at the pod's first start."""
 
 from __future__ import annotations
 

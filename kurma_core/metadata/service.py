@@ -1,4 +1,4 @@
-"""The thread that serves the pods of one process, fairly: one request of a pod, then one of the next (M4).
+"""The metadata service: one thread serves all pods of this process, one request of each pod in turn.
 
 It sleeps in ``epoll_wait`` for as long as nobody is connected. Nothing of HTTP is imported before a connection
 comes, so that a pod's start does not pay for it; and a pod's socket is made by the thread, while whoever starts

@@ -1,4 +1,4 @@
-"""The networks that a pod may name: configured, built in, or found by a driver (W1, W7, W8)."""
+"""Finds networks by name: configured, built in, or discovered by a driver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.api.host import NetworkInfo
 from kurma_core.errors import KurmaError, NetworkError, NetworkNotFoundError
-from kurma_core.networking import builtin, interfaces
+from kurma_core.networking import interfaces
+from kurma_core.networking.default_network import DEFAULT, DRIVERS, HOST, LO, NONE, DefaultNetwork
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Catalog:
         resolve_alias: Callable[[str], str | None],
         image_runner: Callable[[], str | None],
         names: Callable[[], tuple[str, ...]],
-        default: builtin.DefaultNetwork,
+        default: DefaultNetwork,
         note: Callable[[str], None],
     ) -> None:
         self._configured = {entry.name: entry for entry in config.container_networks}
@@ -44,8 +45,8 @@ class Catalog:
 
     def defaults(self) -> tuple[str, ...]:
         """Names of the networks that a pod joins that names none; loopback is no matter of choice."""
-        chosen = [e.name for e in self._configured.values() if e.default and e.name != builtin.LO]
-        return tuple(chosen) or (builtin.DEFAULT,)
+        chosen = [e.name for e in self._configured.values() if e.default and e.name != LO]
+        return tuple(chosen) or (DEFAULT,)
 
     def is_optional(self, name: str) -> bool:
         """Whether the configuration says that a pod may go without it."""
@@ -60,9 +61,9 @@ class Catalog:
         entry = self._configured.get(name)
         if entry is not None:
             return self._from_entry(entry)
-        if name == builtin.DEFAULT:
+        if name == DEFAULT:
             return self._built_in(name, *self._default.served())
-        if name == builtin.LO:
+        if name == LO:
             return self._built_in(name)
         found = self._found()
         if name not in found:
@@ -76,18 +77,16 @@ class Catalog:
 
     def _all(self, found: Mapping[str, NetworkInfo]) -> tuple[NetworkInfo, ...]:
         infos = {info.name: info for info in self.configured()}
-        for name in (builtin.LO, builtin.DEFAULT, builtin.HOST, builtin.NONE):
+        for name in (LO, DEFAULT, HOST, NONE):
             if name not in infos:
-                infos[name] = (
-                    self._default_info() if name == builtin.DEFAULT else self._checked(self._built_in(name))
-                )
+                infos[name] = self._default_info() if name == DEFAULT else self._checked(self._built_in(name))
         return tuple({**infos, **{name: info for name, info in found.items() if name not in infos}}.values())
 
     def _default_info(self) -> NetworkInfo:
         try:
-            return self._checked(self._built_in(builtin.DEFAULT, *self._default.served(choose=False)))
+            return self._checked(self._built_in(DEFAULT, *self._default.served(choose=False)))
         except KurmaError as error:  # its record is damaged, or a newer Kurma's
-            return replace(self._built_in(builtin.DEFAULT), problem=error.message)
+            return replace(self._built_in(DEFAULT), problem=error.message)
 
     def _checked(self, info: NetworkInfo) -> NetworkInfo:
         """With what keeps it from being used, as far as that shows without a pod."""
@@ -131,7 +130,7 @@ class Catalog:
         return replace(info, interface=interface, config={**info.config, **told})
 
     def _info(self, entry: NetworkConfig, driver: str, problem: str | None = None) -> NetworkInfo:
-        interface = builtin.LO if entry.name == builtin.LO else DEFAULT_INTERFACE
+        interface = LO if entry.name == LO else DEFAULT_INTERFACE
         return NetworkInfo(
             name=entry.name,
             driver=driver,
@@ -147,15 +146,15 @@ class Catalog:
     def _built_in(
         self, name: str, driver: str | None = None, config: Mapping[str, Json] | None = None
     ) -> NetworkInfo:
-        interface = {builtin.LO: builtin.LO, builtin.DEFAULT: DEFAULT_INTERFACE}.get(name, "")
-        served_by = builtin.DRIVERS.get(name, "") if driver is None else driver
+        interface = {LO: LO, DEFAULT: DEFAULT_INTERFACE}.get(name, "")
+        served_by = DRIVERS.get(name, "") if driver is None else driver
         told = {**(config or {}), "name": name}
         return NetworkInfo(name, served_by, "built-in", interface, name in self.defaults(), False, told)
 
     def _found(self) -> dict[str, NetworkInfo]:
         """What drivers find elsewhere, by name; of two with one name, the driver listed first has it."""
         found: dict[str, NetworkInfo] = {}
-        for driver in self._names() or tuple(builtin.DRIVERS.values()):
+        for driver in self._names() or tuple(DRIVERS.values()):
             try:
                 discover = getattr(self._driver(driver), "discover", None)
                 configs = discover() if discover is not None else {}

@@ -1,4 +1,4 @@
-"""Names of interfaces inside a pod, and the templates they come from (W5; Kurma Network Specification)."""
+"""Names of interfaces inside a pod, and the templates that they are made from (Kurma Network Specification)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joining pods to networks and taking them out: in order, with undo, whatever the kind of network (W3–W5)."""
+"""Joins pods to networks and takes them out: plans attachments, calls the plugins in order, undoes failures."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from kurma_core.errors import KurmaError, NetworkError, PluginError, UsageError
 from kurma_core.hookspecs.network import AttachmentContext
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
 from kurma_core.network_options import no_address_of_a_host
-from kurma_core.networking import builtin, interfaces
+from kurma_core.networking import interfaces
 from kurma_core.networking.catalog import Catalog
+from kurma_core.networking.default_network import DEFAULT, HOST, LO, NONE, DefaultNetwork
 from kurma_core.shortage import error_number, words
 from kurma_core.value import replace
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.network import Network
     from kurma_core.models.isolator import TrafficLimit
     from kurma_core.models.network import NetworkResult
-    from kurma_core.networking.care import DriverCare
+    from kurma_core.networking.repair import DriverCare
 
 Json = Any
 
@@ -56,7 +57,7 @@ class Networking:
     ) -> None:
         self._driver = driver
         self._note = note
-        self._default = builtin.DefaultNetwork(state_dir)
+        self._default = DefaultNetwork(state_dir)
         self._catalog = Catalog(config, driver, resolve_alias, image_runner, names, self._default, note)
         self._ready: set[str] = set()
         self._setting_up: dict[str, Lock] = {}
@@ -64,7 +65,7 @@ class Networking:
 
     def care(self) -> DriverCare:
         """What looks after what the drivers have on the host (W12)."""
-        from kurma_core.networking.care import DriverCare, unused
+        from kurma_core.networking.repair import DriverCare, unused
 
         infos = self._catalog.all()
         return DriverCare(infos, self._names(), self._driver, self._note, unused(self._default, infos))
@@ -78,11 +79,9 @@ class Networking:
         :raises UsageError: ``host`` and another network.
         """
         names = [request.name for request in requests or ()]
-        if builtin.HOST in names and len(names) > 1:
-            raise UsageError(
-                "the network host goes with no other: the pod has all of the host's", network=builtin.HOST
-            )
-        return builtin.HOST in names
+        if HOST in names and len(names) > 1:
+            raise UsageError("the network host goes with no other: the pod has all of the host's", network=HOST)
+        return HOST in names
 
     def plan(
         self,
@@ -110,12 +109,12 @@ class Networking:
             return ()
         wanted = list(requests) if requests else [NetworkRequest(name) for name in self._catalog.defaults()]
         self._check_names(wanted)
-        wanted = [request for request in wanted if request.name not in (builtin.LO, builtin.NONE)]
-        infos = [self._catalog.get(builtin.LO)]
+        wanted = [request for request in wanted if request.name not in (LO, NONE)]
+        infos = [self._catalog.get(LO)]
         infos += [self._catalog.get(request.name) for request in wanted]
         for info in infos:
             self._driver(info.driver)  # one that is broken is told of before anything is made
-        wanted.insert(0, NetworkRequest(builtin.LO))
+        wanted.insert(0, NetworkRequest(LO))
         names = interfaces.assign(
             [
                 (info.name, request.interface or info.interface)
@@ -158,8 +157,8 @@ class Networking:
         for name in names:
             if names.count(name) > 1:
                 raise UsageError(f'network "{name}" is asked for twice', network=name)
-        if builtin.NONE in names and len(names) > 1:
-            raise UsageError("the network none goes with no other", network=builtin.NONE)
+        if NONE in names and len(names) > 1:
+            raise UsageError("the network none goes with no other", network=NONE)
 
     @staticmethod
     def _check_wishes(requests: Sequence[NetworkRequest]) -> None:
@@ -167,7 +166,7 @@ class Networking:
         for request in requests:
             wishes = [request.interface and f"interface {request.interface}", *request.ips, request.mac]
             for wish in filter(None, wishes):
-                if request.name in (builtin.HOST, builtin.NONE, builtin.LO):
+                if request.name in (HOST, NONE, LO):
                     raise UsageError(
                         f'network "{request.name}" cannot give a pod {wish}: it has neither interface nor address '
                         "to give",
@@ -185,7 +184,7 @@ class Networking:
                 first = first or info
         if first is not None:
             return first
-        names = ", ".join([info.name for info in infos]) or builtin.NONE
+        names = ", ".join([info.name for info in infos]) or NONE
         raise NetworkError(
             f"ports cannot be published: none of the pod's networks does that ({names})",
             hint="networks of the plugin bridge do, such as default; those of CNI with the plugin portmap "
@@ -302,13 +301,13 @@ class Networking:
 
     def _optional(self, attachment: Attachment) -> bool:
         name = attachment.network
-        return name != builtin.LO and (attachment.request.optional or self._catalog.is_optional(name))
+        return name != LO and (attachment.request.optional or self._catalog.is_optional(name))
 
     @staticmethod
     def _check_result(attachment: Attachment, result: NetworkResult | None) -> None:
         """W3, and that the addresses asked for are the ones given."""
         name = attachment.network
-        if name == builtin.LO:
+        if name == LO:
             return
         if result is None or not result.addresses:
             raise NetworkError(f'network "{name}" gave the pod no address', network=name)
@@ -346,18 +345,18 @@ class Networking:
         :param used_by: pods that are joined to it.
         :raises NetworkError: there is none of that name, it is used, or the driver could not.
         """
-        if name in (builtin.HOST, builtin.NONE):
+        if name in (HOST, NONE):
             raise NetworkError(f'the network "{name}" has nothing that could be removed', network=name)
         if used_by:
             pods = ", ".join(sorted(used_by))
             raise NetworkError(f'network "{name}" is in use by {pods}', hint="stop and remove these", network=name)
         info = self.show(name)
-        if name == builtin.DEFAULT and info.source == "built-in" and not self._default.chosen():
+        if name == DEFAULT and info.source == "built-in" and not self._default.chosen():
             return  # never used
         attachment = Attachment(name, info.driver, "", info.config, NetworkRequest(name))
         with _guarded(attachment, "remove"):
             self._driver(info.driver).remove(info.config)
-        if name == builtin.DEFAULT and info.source == "built-in":
+        if name == DEFAULT and info.source == "built-in":
             self._default.forget()
         self._ready.discard(name)
 

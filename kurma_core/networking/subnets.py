@@ -1,4 +1,4 @@
-"""Private subnets that do not clash with what the host has routes to (W8)."""
+"""Finds private subnets that do not overlap the host's routes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How much goes over the interfaces of a pod, held to limits inside its network namespace (X3).
+"""Limits the bandwidth of a pod's interfaces, inside its network namespace (tc).
 
-What leaves waits in a token bucket of the interface. What comes is led through an interface of its own (ifb) with
-such a bucket, so that it waits, too, rather than being lost. Loopback is left alone. All of it goes with the
-namespace. The library is slow to import; only pods with limits load it.
+Outgoing packets wait in a token bucket of the interface. Incoming packets go through an interface of their own
+(ifb) with such a bucket, so that they wait instead of being lost. Loopback is not limited. The kernel removes all
+of it with the namespace. pyroute2 is slow to import; only pods with limits load it.
 """
 
 from __future__ import annotations

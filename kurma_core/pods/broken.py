@@ -21,7 +21,7 @@ def take_down(services: Services, directory: PodDirectory, *, force: bool) -> No
     :raises PodStateError: processes of it run, and ``force`` is not given.
     :raises KurmaError: something of it cannot be undone.
     """
-    from kurma_core.networking.joined import PINS
+    from kurma_core.networking.network_records import PINS
     from kurma_core.pods import ports
 
     uuid = directory.uuid

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.hookspecs.network import Leak
-from kurma_core.networking.care import finding
-from kurma_core.networking.joined import PINS, clear, pin_path
+from kurma_core.networking.network_records import PINS, clear, pin_path
+from kurma_core.networking.repair import finding
 from kurma_core.pods import ports, recovery
 from kurma_core.pods.records import read_attachments, read_document
 
 if TYPE_CHECKING:
     from kurma_core.api.host import NetworkFinding
-    from kurma_core.networking.care import DriverCare
-    from kurma_core.networking.joined import JoinRecord
+    from kurma_core.networking.network_records import JoinRecord
+    from kurma_core.networking.repair import DriverCare
     from kurma_core.pod_store import PodDirectory, PodStore
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.events import Events

@@ -22,7 +22,7 @@ from kurma_core.linux.lockfile import lock_file
 from kurma_core.linux.process import boot_id
 from kurma_core.models.network import PortMapping
 from kurma_core.models.pod import ENDED_STATES
-from kurma_core.networking.joined import pin_path
+from kurma_core.networking.network_records import pin_path
 from kurma_core.pod_store import PodDirectory
 from kurma_core.schema import COUNT, fit
 from kurma_core.value import frozen

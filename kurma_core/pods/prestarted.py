@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError, StagerError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import USERNS_ANNOTATION
-from kurma_core.networking.joined import pin_path
+from kurma_core.networking.network_records import pin_path
 from kurma_core.pods import metadata
 from kurma_core.pods.namespaces import NAME as NAMESPACES
 from kurma_core.staging.starting import WAITS

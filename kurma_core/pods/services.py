@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from kurma_core.images import ImageManager
     from kurma_core.journal import Journal
     from kurma_core.metadata.service import MetadataService
-    from kurma_core.networking.joined import JoinRecords
     from kurma_core.networking.manager import Networking
+    from kurma_core.networking.network_records import JoinRecords
     from kurma_core.plugins.registry import PluginRegistry
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.id_ranges import IdRanges
@@ -78,7 +78,7 @@ class Services:
     @functools.cached_property
     def joined(self) -> JoinRecords:
         """What pods have on the host by way of networks."""
-        from kurma_core.networking.joined import JoinRecords
+        from kurma_core.networking.network_records import JoinRecords
 
         return JoinRecords(self.config.state_dir)
 

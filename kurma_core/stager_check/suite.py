@@ -1,4 +1,4 @@
-"""The suite: which pods are made, and in which order the lines are told."""
+"""Checks a stager's image against the contract: makes pods under it and reports line by line."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from kurma_core.api.host import CheckLine
 from kurma_core.errors import StagerError
-from kurma_core.stager_check import calls, declared, image, inside, layers, life
-from kurma_core.stager_check.host import CheckServices, Patience, WatchedStager
-from kurma_core.stager_check.lab import Lab, app
-from kurma_core.stager_check.lines import Report
+from kurma_core.stager_check import check_apps, check_callins, check_image, probe_image
+from kurma_core.stager_check.check_services import CheckServices, Patience, WatchedStager
+from kurma_core.stager_check.pods import Lab, app
+from kurma_core.stager_check.report import Report
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ def check(
 
     patience = patience or Patience()
     report = Report(tell)
-    found = image.verified(verified, report)
+    found = check_image.verified(verified, report)
     if found is None:
         report.skip("", "the image is not run")
         return report
-    image.image_itself(found, report)
+    check_image.image_itself(found, report)
     driver = _driver(services, verified, patience)
     with services.store.workplace() as workplace:
-        probes = layers.build(workplace)
+        probes = probe_image.build(workplace)
         rooms = CheckServices(services, driver, config, probes, patience)
         _pods(Lab(rooms, driver, probes, patience, workplace), found, report)
     return report
@@ -73,27 +73,27 @@ def _pods(lab: Lab, image: HostImage, report: Report) -> None:
     if not _first(lab, report):
         report.skip("", "no pod runs under this stager")
         return
-    inside.users(lab, report)
-    inside.read_only_root(lab, report)
-    inside.volumes(lab, report)
-    inside.handlers(lab, report)
+    check_apps.users(lab, report)
+    check_apps.read_only_root(lab, report)
+    check_apps.volumes(lab, report)
+    check_apps.handlers(lab, report)
     with report.rest("attach"):
-        calls.attach(lab, report)
-    life.start_failure(lab, report)
-    life.stopping(lab, report)
-    declared.declared(lab, image.manifest, report)
+        check_callins.attach(lab, report)
+    check_apps.start_failure(lab, report)
+    check_apps.stopping(lab, report)
+    check_image.declared(lab, image.manifest, report)
 
 
 def _first(lab: Lab, report: Report) -> bool:
     """The pod that most lines are about; whether there was one."""
-    user, group = str(layers.USER_ID), str(layers.GROUP_ID)
-    variables = [{"name": "ODD", "value": inside.ODD_VALUE}, {"name": "EMPTY", "value": ""}]
+    user, group = str(probe_image.USER_ID), str(probe_image.GROUP_ID)
+    variables = [{"name": "ODD", "value": check_apps.ODD_VALUE}, {"name": "EMPTY", "value": ""}]
     apps = {
         "main": app("main", "serve"),
         "other": app(
             "other",
             "serve",
-            *inside.ODD_WORDS,
+            *check_apps.ODD_WORDS,
             user=user,
             group=group,
             workingDirectory="/work",
@@ -108,10 +108,10 @@ def _first(lab: Lab, report: Report) -> bool:
         report.say("start.descriptor-4", "ok")
         runs = True
         with report.rest():
-            inside.basics(pod, main, other, report)
-            inside.stacked(lab, main, report)
-            calls.logs_of(pod, main, report)
-            calls.run_in(pod, main, report)
-            calls.status_of(pod, main, report)
-            life.by_itself(pod, main, other, report)
+            check_apps.basics(pod, main, other, report)
+            check_apps.stacked(lab, main, report)
+            check_callins.logs_of(pod, main, report)
+            check_callins.run_in(pod, main, report)
+            check_callins.status_of(pod, main, report)
+            check_apps.by_itself(pod, main, other, report)
     return runs

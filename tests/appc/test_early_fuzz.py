@@ -8,7 +8,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kurma_core.appc.early import convert_any
+from kurma_core.appc.early_image import convert_any
 from kurma_core.appc.early_pod import convert_pod
 from kurma_core.appc.image import App, ImageManifest
 from kurma_core.appc.pod import PodManifest

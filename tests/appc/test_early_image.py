@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kurma_core.appc.early import convert_any, convert_image, is_early_image, is_early_pod
+from kurma_core.appc.early_image import convert_any, convert_image, is_early_image, is_early_pod
 from kurma_core.appc.image import AC_VERSION, ImageManifest
 from kurma_core.errors import ManifestError
 from tests.appc.early_samples import APP, FILESET, MISSING, changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kurma_core.appc.early import convert_any
+from kurma_core.appc.early_image import convert_any
 from kurma_core.appc.early_isolators import overriding
 from kurma_core.appc.image import Isolator
 from kurma_core.appc.quantity import parse_quantity

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kurma_core.appc.early import convert_image
+from kurma_core.appc.early_image import convert_image
 from kurma_core.appc.early_pod import convert_pod
 from kurma_core.appc.image import ImageManifest
 from kurma_core.cli.main import main

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from kurma_core.appc.early import convert_any
+from kurma_core.appc.early_image import convert_any
 from kurma_core.appc.early_pod import convert_pod
 from tests.appc.early_samples import APP, changed
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.stager_check.lines import LINES
+from kurma_core.stager_check.report import LINES
 
 #: What the stager in shell says that it does not do.
 NOT_IN_SHELL = {

@@ -20,7 +20,7 @@ import zstandard
 from kurma_fetch_docker import convert, documents, reference
 from kurma_fetch_http import meta_tags, templates
 
-from kurma_core.appc import early, early_pod
+from kurma_core.appc import early_image, early_pod
 from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.template import PodTemplate
@@ -185,7 +185,7 @@ def manifest(data: bytes) -> None:
 
 
 def _early_image(data: bytes) -> ImageManifest:
-    return early.convert_any(data)
+    return early_image.convert_any(data)
 
 
 def _early_pod(data: bytes) -> PodTemplate:

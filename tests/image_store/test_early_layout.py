@@ -10,8 +10,8 @@ import os
 
 import pytest
 
-from kurma_core.appc import early as early_documents
-from kurma_core.appc.early import convert_image
+from kurma_core.appc import early_image as early_documents
+from kurma_core.appc.early_image import convert_image
 from kurma_core.errors import ArchiveError, HostileArchiveError, ImageNotFoundError, ManifestError, StoreError
 from kurma_core.image_store import ImageStore, Limits, validate
 from kurma_core.value import replace

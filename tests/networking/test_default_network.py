@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kurma_core.errors import FormatVersionError, HostError, NetworkError
-from kurma_core.networking.builtin import DefaultNetwork
+from kurma_core.networking.default_network import DefaultNetwork
 from kurma_core.networking.subnets import (
     candidates,
     free_subnet,

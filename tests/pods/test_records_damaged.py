@@ -20,8 +20,8 @@ from kurma_core.image_store import ImageStore
 from kurma_core.images.known import KnownImages
 from kurma_core.journal import Cursor, Journal
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
-from kurma_core.networking.builtin import DefaultNetwork
-from kurma_core.networking.joined import JoinRecords
+from kurma_core.networking.default_network import DefaultNetwork
+from kurma_core.networking.network_records import JoinRecords
 from kurma_core.pods.claims import Claims
 from kurma_core.pods.document import PodDocument
 from kurma_core.pods.names import Names

@@ -12,8 +12,8 @@ from kurma_core.api.host import CheckLine
 from kurma_core.cli.main import main
 from kurma_core.errors import StagerError
 from kurma_core.stager_check import probe
-from kurma_core.stager_check.lines import LINES, NotDone, Report, Untidy, Wrong, equal
-from kurma_core.stager_check.talk import Probe
+from kurma_core.stager_check.pods import Probe
+from kurma_core.stager_check.report import LINES, NotDone, Report, Untidy, Wrong, equal
 from tests.cli.cli_fakes import FakeClient
 
 

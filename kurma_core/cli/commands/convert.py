@@ -46,7 +46,7 @@ def pod(session: Session, *, file: str) -> None:
 
     Apps whose images are in the store are completed by their manifests; run --pod does that for the others.
     """
-    from kurma_core.appc.early import is_early_image
+    from kurma_core.appc.early_image import is_early_image
     from kurma_core.appc.template import PodTemplate
     from kurma_core.named_files import naming
 
@@ -94,7 +94,7 @@ def _of_image(session: Session, what: str) -> ImageManifest:
 
 
 def _of_document(session: Session, file: str) -> ImageManifest:
-    from kurma_core.appc.early import convert_any
+    from kurma_core.appc.early_image import convert_any
     from kurma_core.named_files import naming
 
     document = values.json_file(file)
@@ -105,7 +105,7 @@ def _of_document(session: Session, file: str) -> ImageManifest:
 
 
 def _of_both(session: Session, files: tuple[str, ...]) -> ImageManifest:
-    from kurma_core.appc.early import FILESET_MANIFEST, convert_image
+    from kurma_core.appc.early_image import FILESET_MANIFEST, convert_image
 
     documents = [values.json_file(file) for file in files]
     kinds = [isinstance(one, dict) and one.get("acKind") == FILESET_MANIFEST for one in documents]

@@ -187,7 +187,7 @@ def problems(managers: Managers) -> tuple[KurmaError, ...]:
 
 def _of_networks(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
     """:param told: plugins and messages of the problems found before."""
-    from kurma_core.networking.builtin import DEFAULT, DRIVERS
+    from kurma_core.networking.default_network import DEFAULT, DRIVERS
 
     config = managers.config
     entries = {entry.name: entry for entry in config.container_networks}

@@ -7,7 +7,7 @@ import pytest
 
 from kurma_core.errors import HostError
 from kurma_core.linux import namespaces
-from kurma_core.networking.joined import JoinRecords
+from kurma_core.networking.network_records import JoinRecords
 from kurma_core.testing.networks import pod_namespace
 
 pytestmark = pytest.mark.root

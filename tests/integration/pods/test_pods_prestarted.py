@@ -28,7 +28,7 @@ _HOLDER = """
 import os, sys, time
 from kurma_core.client import Settings, connect
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.networking.joined import JoinRecords
+from kurma_core.networking.network_records import JoinRecords
 from kurma_core.pods.prestarted import prestart
 from kurma_core.api.pods import AppOverrides
 from kurma_core.spawner.client import Spawner

@@ -15,10 +15,10 @@ import pytest
 
 from kurma_core.api.host import CheckLine
 from kurma_core.image_store import build_archive
-from kurma_core.stager_check import layers
-from kurma_core.stager_check.host import CheckServices, Patience, WatchedStager
-from kurma_core.stager_check.lab import Lab
-from kurma_core.stager_check.lines import LINES
+from kurma_core.stager_check import probe_image
+from kurma_core.stager_check.check_services import CheckServices, Patience, WatchedStager
+from kurma_core.stager_check.pods import Lab
+from kurma_core.stager_check.report import LINES
 from kurma_core.stager_check.suite import check
 from kurma_core.staging.callin import StagerTimes
 from kurma_core.staging.starting import StagerImage
@@ -119,7 +119,7 @@ def lab(client: Callable[..., Client]) -> Iterator[Callable[..., Lab]]:
             patience = patience or Patience()
             driver = WatchedStager("example", image, services.spawner, "test", StagerTimes(stop=2))
             workplace = stack.enter_context(services.store.workplace())
-            probes = layers.build(workplace)
+            probes = probe_image.build(workplace)
             rooms = CheckServices(services, driver, {}, probes, patience)
             return Lab(rooms, driver, probes, patience, workplace)
 

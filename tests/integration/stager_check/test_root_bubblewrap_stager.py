@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.stager_check.lab import Lab, app
+from kurma_core.stager_check.pods import Lab, app
 from tests.integration.stager_check.conftest import Checked
 
 pytestmark = [pytest.mark.root, pytest.mark.full]

@@ -16,8 +16,8 @@ import pytest
 
 from kurma_core.api.host import CheckLine
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.stager_check.lab import Lab, app
-from kurma_core.stager_check.lines import LINES, Report
+from kurma_core.stager_check.pods import Lab, app
+from kurma_core.stager_check.report import LINES, Report
 from tests.integration.stager_check.conftest import Checked
 from tests.kit.command import KURMA
 from tests.kit.waiting import alive, until

@@ -1,4 +1,4 @@
-"""What is checked, line by line, and what is said of each."""
+"""The lines of a stager check, their outcomes, and the report that collects them."""
 
 from __future__ import annotations
 

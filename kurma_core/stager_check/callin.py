@@ -1,5 +1,4 @@
-"""A call-in of the stager that is checked, under way while the check does something else. All of it has a bound in
-time and in size."""
+"""Runs a call-in of the checked stager in the background and collects its output, with limits of time and size."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError
 from kurma_core.models.streams import Stdio
-from kurma_core.stager_check.lines import Wrong, shortened
+from kurma_core.stager_check.report import Wrong, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable

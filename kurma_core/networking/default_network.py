@@ -1,8 +1,7 @@
-"""The network that is there without any configuration: ``default`` (W8).
+"""The built-in bridge network ``default``: chooses its bridge and private subnets and records them.
 
-A bridge with NAT and private subnets of its own. Bridge and subnets are chosen once per state directory, when the
-network is first used, and recorded in ``networks/default.json``: pods that run keep their addresses valid, and two
-state directories on one host do not meet.
+The choice is made once per state directory, at the network's first use, and recorded in ``networks/default.json``.
+So running pods keep valid addresses, and two state directories on one host use different bridges and subnets.
 """
 
 from __future__ import annotations

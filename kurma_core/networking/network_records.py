@@ -1,9 +1,9 @@
-"""What pods have on the host by way of networks, on record from before it is made until it is undone (W11, W12).
+"""Records of each pod's network attachments and pinned namespaces, written before these are made.
 
-``networks/pods/UUID`` in the state directory: a line of JSON that says what the pod will be joined to, then a line
-for each namespace that was made (``net 4026532567``: its kind and inode). Namespaces are pinned at places that all
-state directories of a host share; what has no record here is a stranger's, and nobody's but his to remove. The
-record is there when the pod's own directory is gone.
+``networks/pods/UUID`` in the state directory: a line of JSON with the attachments, then a line for each namespace
+that was made (``net 4026532567``: its kind and inode). All state directories of a host pin namespaces in the same
+places; a namespace without a record here belongs to another program and stays. The record outlives the pod's own
+directory.
 """
 
 from __future__ import annotations

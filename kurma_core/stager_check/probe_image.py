@@ -1,8 +1,7 @@
-"""The image that the check brings: two layers made of the running interpreter, so that it works where there is
-neither a network nor a busybox.
+"""Builds the probe's image from the running interpreter: two layers, without a network or a busybox.
 
-The lower one has the interpreter, the probe and marks; the upper one has marks alone. Which mark is seen where
-tells how a stager has stacked them.
+The lower layer holds the interpreter, the probe and marks, the upper one marks only. Which mark an app sees where
+shows how the stager stacked the layers.
 """
 
 from __future__ import annotations

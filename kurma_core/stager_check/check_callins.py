@@ -1,4 +1,4 @@
-"""Lines about the call-ins: status, logs, run, attach (Kurma Stager Specification, Call Ins; G5, G9)."""
+"""Checks a stager's call-ins: status, logs, run, attach (Kurma Stager Specification, Call Ins)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.pods.logs import LogReader
-from kurma_core.stager_check import layers
-from kurma_core.stager_check.lab import app
-from kurma_core.stager_check.lines import NotDone, Wrong, equal, shortened
+from kurma_core.stager_check import probe_image
+from kurma_core.stager_check.pods import app
+from kurma_core.stager_check.report import NotDone, Wrong, equal, shortened
 
 if TYPE_CHECKING:
     from kurma_core.models.pod import AppStatus
-    from kurma_core.stager_check.call import Call
-    from kurma_core.stager_check.lab import Lab, Pod
-    from kurma_core.stager_check.lines import Report
-    from kurma_core.stager_check.talk import Probe
+    from kurma_core.stager_check.callin import Call
+    from kurma_core.stager_check.pods import Lab, Pod, Probe
+    from kurma_core.stager_check.report import Report
 
 #: More than a pipe, a socket or an argument holds.
 _LONG = 300_000
@@ -254,7 +253,7 @@ def _terminal(pod: Pod) -> None:
     ours, theirs = os.openpty()
     try:
         fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 31, 97, 0, 0))
-        document = {"exec": [layers.PROGRAM, "run-terminal", "serve"], "user": "0", "group": "0", "tty": True}
+        document = {"exec": [probe_image.PROGRAM, "run-terminal", "serve"], "user": "0", "group": "0", "tty": True}
         call = pod.call("run", "main", document=document, terminal=theirs)
         if call.ended(0.3):
             raise NotDone(f"refused: {shortened(_read_terminal(ours).strip())}")

@@ -1,6 +1,6 @@
-"""Looking after what network plugins have on the host (W12): what they say of it, and their mending of it.
+"""Checks and repairs networks: asks the network plugins for status and leaks, and has them repair.
 
-Plugins need not have the members for it (``NetworkCare`` and ``NetworkStatus`` of :mod:`kurma_core.hookspecs`).
+The members for it are optional in a plugin (``NetworkCare`` and ``NetworkStatus`` of :mod:`kurma_core.hookspecs`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.api.host import NetworkFinding
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs.network import Leak
-from kurma_core.networking import builtin
+from kurma_core.networking.default_network import DEFAULT, DefaultNetwork
 from kurma_core.shortage import words
 
 if TYPE_CHECKING:
@@ -126,10 +126,10 @@ class DriverCare:
         return [info.config for info in self._infos if info.driver == driver and info.name not in self._unused]
 
 
-def unused(default: builtin.DefaultNetwork, infos: Iterable[NetworkInfo]) -> frozenset[str]:
+def unused(default: DefaultNetwork, infos: Iterable[NetworkInfo]) -> frozenset[str]:
     """The built-in network as long as it is not chosen."""
-    built_in = any(info.name == builtin.DEFAULT and info.source == "built-in" for info in infos)
-    return frozenset([builtin.DEFAULT]) if built_in and not default.chosen() else frozenset()
+    built_in = any(info.name == DEFAULT and info.source == "built-in" for info in infos)
+    return frozenset([DEFAULT]) if built_in and not default.chosen() else frozenset()
 
 
 def _said(error: Exception) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from kurma_core.appc import types
-from kurma_core.appc._reader import Reader
 from kurma_core.appc.image import NameValue, check_annotation
+from kurma_core.appc.manifest_reader import Reader
 from kurma_core.errors import ManifestError
 from kurma_core.schema import describe
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.appc._reader import Warn
+    from kurma_core.appc.manifest_reader import Warn
 
 _DIGITS = frozenset("0123456789")
 _VERSION = "a semantic version (MAJOR.MINOR.PATCH)"

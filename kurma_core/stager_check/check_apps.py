@@ -1,23 +1,34 @@
-"""Lines about what an app finds: arguments, environment, user, root, layers, volumes, handlers."""
+"""Checks what apps find under a stager (arguments, user, layers, volumes, handlers) and how their pods end."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, StagerError
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.stager_check import layers
-from kurma_core.stager_check.lab import app
-from kurma_core.stager_check.lines import NotDone, Wrong, equal, shortened
+from kurma_core.linux.process import state
+from kurma_core.stager_check.pods import app
+from kurma_core.stager_check.probe_image import (
+    GROUP,
+    GROUP_ID,
+    OWNED,
+    OWNER_GROUP_ID,
+    OWNER_ID,
+    PROGRAM,
+    USER,
+    USER_ID,
+)
+from kurma_core.stager_check.report import NotDone, Wrong, equal, shortened
 
 if TYPE_CHECKING:
-    from kurma_core.stager_check.lab import Lab, Pod
-    from kurma_core.stager_check.lines import Report
-    from kurma_core.stager_check.talk import Probe
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.stager_check.pods import Lab, Pod, Probe
+    from kurma_core.stager_check.report import Report
 
 ODD_WORDS = ("two words", "", "it's", 'a "quote"', "a\nline", "$HOME `id` \\n *", "ü–𐍈")
 ODD_VALUE = "two\nlines, 'quoted' \"twice\" $HOME \\n = ü"
@@ -58,8 +69,8 @@ def basics(pod: Pod, main: Probe, other: Probe, report: Report) -> None:
             raise Wrong(f"PATH is {shortened(environment.get('PATH'))}")
     with report.line("app.user"):
         equal("main's", (main.facts["uid"], main.facts["gid"]), (0, 0))
-        equal("user and group", (other.facts["uid"], other.facts["gid"]), (layers.USER_ID, layers.GROUP_ID))
-        if set(other.facts["groups"]) - {layers.GROUP_ID}:
+        equal("user and group", (other.facts["uid"], other.facts["gid"]), (USER_ID, GROUP_ID))
+        if set(other.facts["groups"]) - {GROUP_ID}:
             raise Wrong(f"further groups that nobody asked for: {other.facts['groups']}")
     with report.line("app.working-directory"):
         equal("main's", main.facts["cwd"], "/")
@@ -124,8 +135,22 @@ def stacked(lab: Lab, main: Probe, report: Report) -> None:
 
 
 def users(lab: Lab, report: Report) -> None:
-    _as_user(lab, report, "app.user-name", layers.USER, layers.GROUP, (layers.USER_ID, layers.GROUP_ID))
-    _as_user(lab, report, "app.user-path", layers.OWNED, layers.OWNED, (layers.OWNER_ID, layers.OWNER_GROUP_ID))
+    _as_user(
+        lab,
+        report,
+        "app.user-name",
+        USER,
+        GROUP,
+        (USER_ID, GROUP_ID),
+    )
+    _as_user(
+        lab,
+        report,
+        "app.user-path",
+        OWNED,
+        OWNED,
+        (OWNER_ID, OWNER_GROUP_ID),
+    )
     with report.line("app.supplementary-gids"):
         asked = app("main", "serve", user="1", group="2", supplementaryGIDs=[7, 8])
         with refusable(lab, {"main": asked}) as pod:
@@ -183,8 +208,8 @@ def _not_written(main: Probe, source: str) -> None:
 def handlers(lab: Lab, report: Report) -> None:
     def with_handlers(pre: str, main: tuple[str, ...], **fields: Any) -> dict[str, Any]:
         events = [
-            {"name": "pre-start", "exec": [layers.PROGRAM, "pre-start", "exit", pre]},
-            {"name": "post-stop", "exec": [layers.PROGRAM, "post-stop", "exit", "0"]},
+            {"name": "pre-start", "exec": [PROGRAM, "pre-start", "exit", pre]},
+            {"name": "post-stop", "exec": [PROGRAM, "post-stop", "exit", "0"]},
         ]
         return app("main", *main, eventHandlers=events, **fields)
 
@@ -222,3 +247,80 @@ def _must_fail(lab: Lab, asked: dict[str, Any]) -> None:
         if isinstance(error, StagerError) and error.data.get("status") is not None:
             return
         raise
+
+
+def by_itself(pod: Pod, main: Probe, other: Probe, report: Report) -> None:
+    """The pod of :func:`status_of`, once its last apps have ended, and left a daemon."""
+    with report.line("end.exit-code"):
+        main.must("daemon")
+        left = [pid for pid in CgroupTree(pod.cgroup).pids() if pid != pod.owned.stager.pid]
+        other.tell("exit", 0)
+        main.tell("exit", 5)
+        equal("exit status of the stager", _stager_status(pod), 0)
+        record = pod.ends()
+        equal("exit code of the pod", record.exit_code, 5)
+        equal("state of the pod", record.state, "stopped")
+    with report.line("end.left-behind"):
+        alive = [pid for pid in left if _alive(pid)]
+        if alive:
+            raise Wrong(f"alive after the pod's end: {alive}")
+    with report.line("status.kept"):
+        _known(pod.ends(), {"main": 5, "other": 0, "seven": 7, "killed": 137})
+
+
+def _known(record: PodRecord, wanted: dict[str, int]) -> None:
+    codes = {each.name: each.exit_code for each in record.apps if each.exited}
+    equal("exit codes", codes, wanted)
+
+
+def _stager_status(pod: Pod) -> int:
+    status = pod.owned.stager.wait(pod.lab.patience.answer)
+    if status is None:
+        raise Wrong("all apps have ended, and the stager has not")
+    return status
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return state(pid) not in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def start_failure(lab: Lab, report: Report) -> None:
+    with report.line("end.start-failure"):
+        missing = {"exec": ["/no/such/command"], "user": "0", "group": "0"}
+        try:
+            with lab.pod({"main": missing}) as pod:
+                record = pod.ends()
+                status = {each.name: each for each in record.apps}["main"]
+                if not record.exit_code:
+                    raise Wrong("the pod ended with status 0")
+                if status.reason not in ("start-failed", "exited") or not status.exited:
+                    raise Wrong(f"status says {status.to_json()}")
+        except StagerError as error:
+            if error.data.get("status") is None:
+                raise
+            if not error.data.get("said"):
+                raise Wrong(f"{error.message}, and said nothing") from None
+
+
+def stopping(lab: Lab, report: Report) -> None:
+    with report.line("stop.signal"), lab.pod({"main": app("main", "serve"), "two": app("two", "serve")}) as pod:
+        apps = [pod.probe("main"), pod.probe("two")]
+        for code, each in enumerate(apps):
+            each.must("catch", 15, 3 + code)
+        pod.stop()
+        for each in apps:
+            equal("signal", each.signal(), 15)
+        record = pod.ends(lab.patience.stop + lab.patience.answer)
+        equal("state of the pod", (record.state, record.reason), ("stopped", None))
+        equal("exit code of the pod", record.exit_code, 3)
+    with report.line("stop.bounded"), lab.pod({"main": app("main", "serve")}) as pod:
+        pod.probe("main").must("catch", 15, None)
+        started = time.monotonic()
+        pod.stop()
+        pod.ends(lab.patience.stop + lab.patience.answer)
+        took = time.monotonic() - started
+        if took < 0.8 * lab.patience.stop:
+            raise Wrong(f"it was killed after {took:.1f} s already")

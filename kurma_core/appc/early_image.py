@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kurma_core.appc import types
-from kurma_core.appc._early_reader import Names, read_annotation_map, read_name, read_versions, refuse_late
-from kurma_core.appc._reader import Reader
 from kurma_core.appc.early_isolators import read_early_isolators
+from kurma_core.appc.early_reader import Names, read_annotation_map, read_name, read_versions, refuse_late
 from kurma_core.appc.image import (
     ARCHITECTURES,
     App,
@@ -24,6 +23,7 @@ from kurma_core.appc.image import (
     read_mount_points,
     read_ports,
 )
+from kurma_core.appc.manifest_reader import Reader
 from kurma_core.errors import ManifestError
 from kurma_core.schema import child, describe
 from kurma_core.value import replace
@@ -32,7 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kurma_core.appc._reader import Warn
+    from kurma_core.appc.manifest_reader import Warn
 
 APP_MANIFEST = "AppManifest"
 FILESET_MANIFEST = "FilesetManifest"

@@ -1,4 +1,4 @@
-"""The rooms of a pod manager whose pods run the check's own app under the stager that is checked."""
+"""The pod manager's services for a check: every pod runs the probe image under the checked stager."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kurma_core.linux.process import wait_pidfd
 from kurma_core.models.image import RenderedImage
 from kurma_core.pods.services import Services
 from kurma_core.pods.stagers import Stagers
-from kurma_core.stager_check import layers
+from kurma_core.stager_check import probe_image
 from kurma_core.stager_check.probe import ADDRESS
 from kurma_core.staging.aci import AciStager, ImageSource
 from kurma_core.staging.process import StagerProcess
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kurma_core.models.streams import Stdio
     from kurma_core.spawn_plan import SpawnPlan, Started, Starter
     from kurma_core.spawner.client import Spawner
-    from kurma_core.stager_check.layers import ProbeImage
+    from kurma_core.stager_check.probe_image import ProbeImage
     from kurma_core.staging.callin import StagerTimes
 
 
@@ -168,7 +168,7 @@ class _ProbeImages:
         return RenderedImage(self._image.id, self._image.layers, self._image.manifests)
 
     def groups_of(self, image_id: str, user: str) -> tuple[str, tuple[int, ...]]:
-        return (layers.GROUP, (layers.FURTHER_GROUP_ID,)) if user == layers.USER else ("0", ())
+        return (probe_image.GROUP, (probe_image.FURTHER_GROUP_ID,)) if user == probe_image.USER else ("0", ())
 
     def keeping(self) -> AbstractContextManager[None]:
         return self._services.images.keeping()
