@@ -1,5 +1,4 @@
-"""What stands in the value of a resource isolator: amounts, in base units (App Container Executor, Resource
-Isolators)."""
+"""Reads the values of resource isolators: requests, limits and whole numbers, in base units."""
 
 from __future__ import annotations
 
@@ -110,3 +109,12 @@ def _at_least(least: int, unit: str) -> str:
         if unit == "bytes" and least % factor == 0:
             return f"at least {least // factor}{suffix}"
     return f"at least {least}"
+
+
+def whole_number(name: str, value: Any, least: int, most: int) -> int:
+    """:raises IsolatorError: the value is not a whole number from ``least`` to ``most``."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise IsolatorError(
+            f"isolator {name}: expected a whole number from {least} to {most}, got {describe(value)}"
+        )
+    return value

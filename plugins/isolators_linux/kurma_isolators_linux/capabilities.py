@@ -94,8 +94,8 @@ def _bit(name: str, word: Any) -> int:
 def available(host: IsolatorHost) -> frozenset[int]:
     """What can be given here: what we have, or, in a user namespace, all that the kernel knows."""
     # Every app's defaults import this module; only a retain set looks at the machine.
-    from kurma_isolators_linux import machine
+    from kurma_isolators_linux import procfs
 
     if not host.userns:
-        return machine.capabilities(host)
-    return frozenset(range(machine.number(host, "proc/sys/kernel/cap_last_cap", len(linux.NAMES) - 1) + 1))
+        return procfs.capabilities(host)
+    return frozenset(range(procfs.number(host, "proc/sys/kernel/cap_last_cap", len(linux.NAMES) - 1) + 1))

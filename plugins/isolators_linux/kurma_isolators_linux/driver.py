@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 _COMPILERS = {
     "os/linux/capabilities-remove-set": "capabilities:remove_set",
     "os/linux/capabilities-retain-set": "capabilities:retain_set",
-    "os/linux/cpu-shares": "simple:cpu_shares",
-    "host/api-access": "host:api_access",
-    "host/privileged": "host:host_privileged",
+    "os/linux/cpu-shares": "resources:cpu_shares",
+    "host/api-access": "host_access:api_access",
+    "host/privileged": "host_access:host_privileged",
     "kurma.io/devices": "devices:devices",
-    "os/linux/namespaces": "host:namespaces",
-    "os/linux/no-new-privileges": "simple:no_new_privileges",
+    "os/linux/namespaces": "host_access:namespaces",
+    "os/linux/no-new-privileges": "processes:no_new_privileges",
     "resource/cpu": "resources:cpu",
     "resource/memory": "resources:memory",
-    "kurma.io/pids-limit": "pids:pids_limit",
-    "resource/block-bandwidth": "blockio:block",
-    "resource/block-iops": "blockio:block",
-    "kurma.io/block-read-bandwidth": "blockio:block",
-    "kurma.io/block-write-bandwidth": "blockio:block",
-    "resource/network-bandwidth": "traffic:network",
-    "kurma.io/network-read-bandwidth": "traffic:network",
-    "kurma.io/network-write-bandwidth": "traffic:network",
-    "os/linux/oom-score-adj": "simple:oom_score_adj",
+    "kurma.io/pids-limit": "processes:pids_limit",
+    "resource/block-bandwidth": "bandwidth:block",
+    "resource/block-iops": "bandwidth:block",
+    "kurma.io/block-read-bandwidth": "bandwidth:block",
+    "kurma.io/block-write-bandwidth": "bandwidth:block",
+    "resource/network-bandwidth": "bandwidth:network",
+    "kurma.io/network-read-bandwidth": "bandwidth:network",
+    "kurma.io/network-write-bandwidth": "bandwidth:network",
+    "os/linux/oom-score-adj": "processes:oom_score_adj",
     "os/unix/sysctl": "sysctls:sysctl",
-    "os/linux/privileged": "host:privileged",
+    "os/linux/privileged": "host_access:privileged",
     "os/linux/seccomp-retain-set": "seccomp:retain_set",
     "os/linux/seccomp-remove-set": "seccomp:remove_set",
     "kurma.io/seccomp-profile": "seccomp_profile:profile",
-    "os/linux/apparmor-profile": "labels:apparmor_profile",
-    "os/linux/selinux-context": "labels:selinux_context",
+    "os/linux/apparmor-profile": "apparmor_selinux:apparmor_profile",
+    "os/linux/selinux-context": "apparmor_selinux:selinux_context",
 }
 _BOTH = ("app", "pod")
 #: In which scopes an isolator has a meaning; those that are not here: an app's.
@@ -73,19 +73,19 @@ PIDS = 2048
 #: Name → module and function that tells which power over the host a value asks for, beyond the default (X6):
 #: ``function(name, value, scope, host) -> tuple[Power, ...]``. What is not here divides or limits what there is.
 _GATED = {
-    "host/api-access": "host:api_powers",
-    "host/privileged": "host:powers",
+    "host/api-access": "host_access:api_powers",
+    "host/privileged": "host_access:powers",
     "kurma.io/devices": "devices:powers",
-    "kurma.io/pids-limit": "pids:powers",
+    "kurma.io/pids-limit": "processes:pids_limit_powers",
     "kurma.io/seccomp-profile": "seccomp_profile:powers",
-    "os/linux/apparmor-profile": "labels:apparmor_powers",
+    "os/linux/apparmor-profile": "apparmor_selinux:apparmor_powers",
     "os/linux/capabilities-retain-set": "capabilities:powers",
-    "os/linux/cpu-shares": "simple:cpu_shares_powers",
-    "os/linux/namespaces": "host:namespaces_powers",
-    "os/linux/oom-score-adj": "simple:oom_score_adj_powers",
-    "os/linux/privileged": "host:powers",
+    "os/linux/cpu-shares": "resources:cpu_shares_powers",
+    "os/linux/namespaces": "host_access:namespaces_powers",
+    "os/linux/oom-score-adj": "processes:oom_score_adj_powers",
+    "os/linux/privileged": "host_access:powers",
     "os/linux/seccomp-retain-set": "seccomp:powers",
-    "os/linux/selinux-context": "labels:selinux_powers",
+    "os/linux/selinux-context": "apparmor_selinux:selinux_powers",
     "resource/cpu": "resources:cpu_powers",
 }
 #: The parts of those that do not have one for each path, call or name.
@@ -131,7 +131,7 @@ class LinuxIsolators:
         if _FILTERS.isdisjoint(names):
             found += (("kurma.io/seccomp-profile", "default"),)
         if host.pod:
-            from kurma_isolators_linux.blockio import pod_limits
+            from kurma_isolators_linux.bandwidth import pod_limits
 
             found += pod_limits(names, host)
             found += tuple((name, host.pod[name]) for name in _LABELS if name in host.pod and name not in names)
@@ -158,7 +158,7 @@ class LinuxIsolators:
         """:raises IsolatorError: the value is wrong."""
         if name != "os/linux/namespaces":
             return {}
-        found: Mapping[str, str] = _function("host:namespaces_of")(name, value)
+        found: Mapping[str, str] = _function("host_access:namespaces_of")(name, value)
         return found
 
     def about(self, name: str) -> IsolatorAbout:

@@ -1,4 +1,4 @@
-"""CPU time and memory: ``resource/cpu``, ``resource/memory`` (X3; App Container Executor, Resource Isolators)."""
+"""Limits CPU time and memory by cgroups: ``resource/cpu``, ``resource/memory``, ``os/linux/cpu-shares``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.appc.quantity import format_quantity
 from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
-from kurma_isolators_linux.amounts import request_and_limit, told
+from kurma_isolators_linux.amounts import request_and_limit, told, whole_number
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.isolator import IsolatorHost
@@ -55,7 +55,7 @@ def cpu(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
 
 def cpu_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
     """Of a pod: a request for more than a core, which is a larger share than other pods have
-    (:func:`kurma_isolators_linux.simple.cpu_shares_powers`)."""
+    (:func:`cpu_shares_powers`)."""
     request, _ = request_and_limit(name, value, "cores", _CPU_EXAMPLE)
     more = request is not None and request * USUAL_SHARES // 1000 > USUAL_SHARES
     return (Power(name),) if scope == "pod" and more else ()
@@ -133,3 +133,24 @@ def _counts_swap(version: int, root: str) -> bool:
     except OSError:
         off = False
     return not off and os.path.exists(f"{root}/proc/swaps")
+
+
+def cpu_shares_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
+    """Of a pod: more than other pods have. An app's shares count among the apps of its pod alone."""
+    shares = whole_number(name, value, FEWEST_SHARES, MOST_SHARES)
+    return (Power(name),) if scope == "pod" and shares > USUAL_SHARES else ()
+
+
+def cpu_shares(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """The share of processor time beside others who want it too: 1024 is what everybody has."""
+    shares = whole_number(name, value, FEWEST_SHARES, MOST_SHARES)
+    version = host.cgroups.get("cpu")
+    if version is None:
+        return Compiled(IsolatorPlan(), "ignored", "this host has no cpu controller")
+    setting = share(shares, version)
+    plan = IsolatorPlan(cgroup=(setting,))
+    means = shares if version == 1 else int(setting.value) * USUAL_SHARES / USUAL_WEIGHT
+    if abs(means - shares) > shares / 10:
+        note = f"cpu.weight {setting.value}, which is worth {means:.0f} shares, is the nearest"
+        return Compiled(plan, "modified", note)
+    return Compiled(plan)

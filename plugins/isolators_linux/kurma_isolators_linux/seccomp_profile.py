@@ -15,8 +15,8 @@ from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.linux import capabilities as linux
 from kurma_core.models.isolator import IsolatorPlan
-from kurma_isolators_linux import calls
-from kurma_isolators_linux import seccomp_program as program
+from kurma_isolators_linux import seccomp_bpf as program
+from kurma_isolators_linux import system_calls
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -175,7 +175,7 @@ def machine() -> str:
 def numbers_here() -> dict[str, int] | None:
     """Numbers of this machine's calls, by name; None: no table of them is here."""
     try:
-        return calls.numbers(machine())
+        return system_calls.numbers(machine())
     except LookupError:
         return None
 

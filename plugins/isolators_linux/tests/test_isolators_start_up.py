@@ -24,8 +24,8 @@ print(*sorted(set(sys.modules) - before))
 """
 #: The families that the defaults are of, and what they need.
 OURS = {
-    *("", ".plugin", ".driver", ".pids", ".capabilities", ".sysctls", ".calls"),
-    *(".seccomp_profile", ".seccomp_program"),
+    *("", ".plugin", ".driver", ".processes", ".capabilities", ".sysctls", ".system_calls"),
+    *(".seccomp_profile", ".seccomp_bpf"),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kurma_isolators_linux import blockdevices, plugin
+from kurma_isolators_linux import bandwidth, plugin
 
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import IsolatorHost
@@ -67,16 +67,16 @@ def written(compiled):
 
 
 def test_devices_that_hold_something_partitions_not(machine):
-    assert blockdevices.all_of(str(machine)) == ("8:0",)
-    assert blockdevices.all_of(str(machine / "proc")) == ()
+    assert bandwidth.block_devices(str(machine)) == ("8:0",)
+    assert bandwidth.block_devices(str(machine / "proc")) == ()
 
 
 def test_the_device_below_a_path(machine):
     root = str(machine)
-    assert blockdevices.under("/", root) == ("8:0", "")
-    assert blockdevices.under(f"{machine}/mounted on it", root) == ("8:0", "")
-    assert blockdevices.under("/proc", root) == ("", "/proc is on no block device")
-    assert blockdevices.under("/none/here", root) == ("", "there is no /none/here on this host")
+    assert bandwidth.device_under("/", root) == ("8:0", "")
+    assert bandwidth.device_under(f"{machine}/mounted on it", root) == ("8:0", "")
+    assert bandwidth.device_under("/proc", root) == ("", "/proc is on no block device")
+    assert bandwidth.device_under("/none/here", root) == ("", "there is no /none/here on this host")
 
 
 def test_v1(driver, v1):

@@ -6,7 +6,7 @@ import os
 from importlib import import_module
 
 import pytest
-from kurma_isolators_linux import calls, seccomp_profile, seccomp_sets
+from kurma_isolators_linux import seccomp, seccomp_profile, system_calls
 
 from kurma_core.linux import libc
 
@@ -23,7 +23,7 @@ GONE = {
 @pytest.mark.parametrize(("machine", "theirs"), [("x86_64", "x86_64"), ("aarch64", "arm64"), ("arm64", "arm64")])
 def test_numbers_are_the_kernels(machine: str, theirs: str) -> None:
     table = getattr(import_module(f"system_calls.tables.{theirs}"), f"syscalls_{theirs}")
-    ours = calls.numbers(machine)
+    ours = system_calls.numbers(machine)
     gone = GONE["x86_64" if machine == "x86_64" else "aarch64"]
     assert {name: number for name, number in ours.items() if name not in gone} == table
     assert set(gone) <= ours.keys()
@@ -31,7 +31,7 @@ def test_numbers_are_the_kernels(machine: str, theirs: str) -> None:
 
 
 def test_numbers_are_the_cores() -> None:
-    ours = calls.numbers(os.uname().machine)
+    ours = system_calls.numbers(os.uname().machine)
     assert {name: ours[name] for name in libc.NUMBERS} == libc.NUMBERS
 
 
@@ -45,17 +45,17 @@ def test_names_of_other_machines_are_known() -> None:
     }
     assert served <= set(theirs)
     for machine in ("x86_64", "aarch64"):
-        assert served <= calls.numbers(machine).keys() | calls.elsewhere(machine)
-        assert not calls.elsewhere(machine) & calls.numbers(machine).keys()
+        assert served <= system_calls.numbers(machine).keys() | system_calls.elsewhere(machine)
+        assert not system_calls.elsewhere(machine) & system_calls.numbers(machine).keys()
 
 
 def test_every_name_that_a_set_or_the_profile_has_is_a_calls() -> None:
-    known = calls.numbers("x86_64").keys() | calls.elsewhere("x86_64")
+    known = system_calls.numbers("x86_64").keys() | system_calls.elsewhere("x86_64")
     assert set(seccomp_profile.refused([])) <= known
-    for wildcard in seccomp_sets.wildcards():
-        assert seccomp_sets.calls(wildcard, calls.numbers("x86_64").keys(), ()) <= known, wildcard
+    for wildcard in seccomp.wildcards():
+        assert seccomp.calls_of(wildcard, system_calls.numbers("x86_64").keys(), ()) <= known, wildcard
 
 
 def test_a_machine_without_a_table() -> None:
     with pytest.raises(LookupError):
-        calls.numbers("vax")
+        system_calls.numbers("vax")

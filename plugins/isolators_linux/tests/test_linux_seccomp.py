@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import pytest
-from kurma_isolators_linux import calls, seccomp, seccomp_profile, seccomp_sets
+from kurma_isolators_linux import seccomp, seccomp_profile, system_calls
 from kurma_isolators_linux.driver import LinuxIsolators
 
 from kurma_core.errors import IsolatorError
@@ -41,7 +41,7 @@ def compiled(function: Any, value: Any, **siblings: Any) -> tuple[Any, Any]:
     assert found.outcome == "enforced"
 
     def ask(name: str | int, *arguments: int) -> int:
-        number = calls.numbers(machine)[name] if isinstance(name, str) else name
+        number = system_calls.numbers(machine)[name] if isinstance(name, str) else name
         return answer(found.plan.seccomp, machine, number, *arguments)
 
     ask.code = found.plan.seccomp  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ def test_remove(machine: str, code: Any, no: int) -> None:
     ask, note = compiled(seccomp.remove_set, {"set": ["ptrace", "mkdirat", "@systemd/clock"], "errno": code})
     usual, _ = compiled(seccomp_profile.profile, "default")
     refused = {"ptrace", "mkdirat", "adjtimex", "clock_adjtime", "clock_settime", "settimeofday"}
-    for name in calls.numbers(machine):
+    for name in system_calls.numbers(machine):
         assert ask(name) == (no if name in refused else usual(name)), name
     assert ask("mount") == ERROR | errno.EPERM
     assert (ask("clone", NEWUSER), ask("clone", THREAD)) == (ERROR | errno.EPERM, ALLOW)
@@ -74,8 +74,8 @@ def test_remove(machine: str, code: Any, no: int) -> None:
 def test_retain(machine: str, code: Any, no: int) -> None:
     ask, note = compiled(seccomp.retain_set, {"set": ["read", "exit", "@systemd/mount"], "errno": code})
     life = {"execve", "exit", "exit_group", "restart_syscall", "rt_sigreturn"}
-    kept = {"read", *life, *seccomp_sets.calls("@systemd/mount", [], [])}
-    for name in calls.numbers(machine):
+    kept = {"read", *life, *seccomp.calls_of("@systemd/mount", [], [])}
+    for name in system_calls.numbers(machine):
         assert ask(name) == (ALLOW if name in kept else no), name
     assert ask(490) == ask(0xFFFFFFFF) == no
     assert note == "kept besides: execve, exit_group, restart_syscall, rt_sigreturn"
@@ -103,7 +103,7 @@ def test_the_doors_of_other_architectures_are_closed(machine: str, function: Any
     ask, _ = compiled(function, {"set": ["getpid"], "errno": code})
     other, getpid = OTHERS[machine]
     assert answer(ask.code, other, getpid) == no
-    assert answer(ask.code, other, calls.numbers(machine)["getpid"]) == no
+    assert answer(ask.code, other, system_calls.numbers(machine)["getpid"]) == no
     assert [answer(ask.code, other, number) for number in (0, 512, X32, 0xFFFFFFFF)] == [no] * 4
     if machine == "x86_64":
         # x32: with its mark; and its own ones, which older kernels know without it
@@ -120,7 +120,7 @@ def test_all_and_empty(machine: str) -> None:
     profile = seccomp_profile.profile("x", "default", "app", HOST).plan
     assert seccomp.remove_set("x", {"set": ["reboot", "@appc.io/empty"]}, "app", HOST).plan == profile
     ask, _ = compiled(seccomp.retain_set, {"set": ["@appc.io/empty"]})
-    assert {name for name in calls.numbers(machine) if ask(name) == ALLOW} == set(seccomp.LIFE)
+    assert {name for name in system_calls.numbers(machine) if ask(name) == ALLOW} == set(seccomp.LIFE)
     with pytest.raises(IsolatorError, match="without execve no program"):
         seccomp.remove_set("x", {"set": ["@appc.io/all"]}, "app", HOST)
 
@@ -130,8 +130,8 @@ def test_sockets_that_reach_past_the_pod(machine: str) -> None:
     netlink, packet, inet = 16, 17, 2
 
     def ask(*capabilities: str) -> Any:
-        code = seccomp_profile.compile_profile(calls.numbers(machine), capabilities)
-        number = calls.numbers(machine)["socket"]
+        code = seccomp_profile.compile_profile(system_calls.numbers(machine), capabilities)
+        number = system_calls.numbers(machine)["socket"]
         return lambda *arguments: answer(code, machine, number, *arguments)
 
     usual = ask(*DEFAULT)
@@ -147,7 +147,7 @@ def test_sockets_that_reach_past_the_pod(machine: str) -> None:
 def test_what_docker_and_rkt_allow(machine: str) -> None:
     black, _ = compiled(seccomp.remove_set, {"set": ["@rkt/default-blacklist"]})
     white, _ = compiled(seccomp.retain_set, {"set": ["@docker/default-whitelist"]})
-    for name in calls.numbers(machine):
+    for name in system_calls.numbers(machine):
         assert black(name) == white(name), name
     # As rkt's list and Docker's documentation have it, those that are there on both machines.
     for name in [
@@ -278,7 +278,7 @@ def test_what_is_refused_by_default(machine: str) -> None:
     ]:
         assert ask(name) == ERROR | errno.EPERM, name
     for name in ("read", "execve", "fork", "ptrace", "chroot", "seccomp", "rseq", "adjtimex"):
-        assert name not in calls.numbers(machine) or ask(name) == ALLOW, name
+        assert name not in system_calls.numbers(machine) or ask(name) == ALLOW, name
 
 
 def test_what_linux_may_bring_is_not_implemented(machine: str) -> None:
@@ -332,7 +332,9 @@ def test_a_capability_opens_what_it_is_for(machine: str, capability: str, opened
     )
     for name in opened:
         assert (closed(name), ask(name)) == (ERROR | errno.EPERM, ALLOW), name
-    more = {name for name in calls.numbers(machine) if (closed(name), ask(name)) == (ERROR | errno.EPERM, ALLOW)}
+    more = {
+        name for name in system_calls.numbers(machine) if (closed(name), ask(name)) == (ERROR | errno.EPERM, ALLOW)
+    }
     if capability != "CAP_SYS_ADMIN":
         assert more == {*opened} | (more & {"migrate_pages", "get_mempolicy", "set_mempolicy_home_node"})
     namespaces = ask("clone", NEWUSER), ask("unshare", NEWUSER), ask("clone3")
@@ -365,7 +367,7 @@ def test_the_profile_is_small_and_loads_little() -> None:
         "import sys; from kurma_core.hookspecs.isolator import IsolatorHost; "
         "from kurma_isolators_linux.seccomp_profile import profile; "
         "profile('x', 'default', 'app', IsolatorHost({}, 1)); "
-        "print([each for each in ('difflib', 'ctypes', 'kurma_isolators_linux.seccomp_sets') "
+        "print([each for each in ('difflib', 'ctypes', 'kurma_isolators_linux.seccomp') "
         "if each in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -387,7 +389,7 @@ def test_a_machine_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_programs_of_any_set_are_programs(machine: str) -> None:
     """Many short ranges: branches farther than one byte can say."""
-    numbers = calls.numbers(machine)
+    numbers = system_calls.numbers(machine)
     scattered = [name for name, number in numbers.items() if number % 2 and name != "execve"]
     usual, _ = compiled(seccomp_profile.profile, "default")
     ask, _ = compiled(seccomp.remove_set, {"set": scattered, "errno": "EPERM"})

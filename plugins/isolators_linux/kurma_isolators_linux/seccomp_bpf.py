@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kurma_isolators_linux.calls import X32_ALONE
+from kurma_isolators_linux.system_calls import X32_ALONE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -13,7 +13,7 @@ from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.schema import describe
-from kurma_isolators_linux import machine
+from kurma_isolators_linux import procfs
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.isolator import IsolatorHost
@@ -34,7 +34,7 @@ def apparmor_profile(name: str, value: Any, scope: str, host: IsolatorHost) -> C
     """``{"profile": "my-profile"}``, or the name alone. A profile that is not loaded is refused, and not ignored,
     where the kernel has AppArmor."""
     value = _profile(name, value)
-    enabled = machine.text(host, _ENABLED)
+    enabled = procfs.text(host, _ENABLED)
     if enabled != "Y":
         why = "this kernel has no AppArmor" if enabled is None else "AppArmor is switched off in this kernel"
         return Compiled(IsolatorPlan(), "ignored", why)
@@ -77,9 +77,9 @@ def apparmor_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tu
     """Another profile than the one that Kurma itself is held to, which apps have by default. Where Kurma is
     unconfined, every profile takes away."""
     profile = _profile(name, value)
-    if machine.text(host, _ENABLED) != "Y":
+    if procfs.text(host, _ENABLED) != "Y":
         return ()
-    own = next(filter(None, (machine.text(host, path) for path in _OWN)), _UNCONFINED)
+    own = next(filter(None, (procfs.text(host, path) for path in _OWN)), _UNCONFINED)
     if own.partition(" (")[0] in (_UNCONFINED, profile):
         return ()
     return (Power(f"{name}={profile}"),)
@@ -91,7 +91,7 @@ def selinux_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tup
     context = _context(name, value)
     if not os.path.isdir(f"{host.root.rstrip('/')}/{_SELINUX}"):
         return ()
-    own = (machine.text(host, _OWN[1]) or "").rstrip("\0")
+    own = (procfs.text(host, _OWN[1]) or "").rstrip("\0")
     kind = own.split(":")[2:3]
     if own == context or (kind and kind[0].startswith(_UNCONFINED)):
         return ()
@@ -133,7 +133,7 @@ def selinux_context(name: str, value: Any, scope: str, host: IsolatorHost) -> Co
     context = _context(name, value)
     if not os.path.isdir(f"{host.root.rstrip('/')}/{_SELINUX}"):
         return Compiled(IsolatorPlan(), "ignored", "this kernel has no SELinux, or it is switched off")
-    enforcing = machine.text(host, f"{_SELINUX}/enforce")
+    enforcing = procfs.text(host, f"{_SELINUX}/enforce")
     note = ""
     if enforcing is None:
         note = f"whether SELinux denies anything here cannot be looked up: /{_SELINUX} is not mounted"

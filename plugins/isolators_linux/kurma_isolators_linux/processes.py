@@ -1,11 +1,13 @@
-"""How many processes and threads there may be: ``kurma.io/pids-limit`` (X5)."""
+"""Isolators of an app's processes: how many there may be, no_new_privileges, and the OOM score."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
+from kurma_core.schema import describe
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.isolator import IsolatorHost
@@ -30,7 +32,7 @@ def pids_limit(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
     return Compiled(plan, amounts="" if limit is None else f"limit {limit}")
 
 
-def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
+def pids_limit_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
     """Of an app: more than the default. A pod has no limit of its own by default."""
     from kurma_isolators_linux.driver import PIDS
 
@@ -57,3 +59,36 @@ def _plain(value: Any, least: int) -> int | None:
         if isinstance(limit, int) and not isinstance(limit, bool) and least <= limit < _MOST:
             return limit
     return None
+
+
+def no_new_privileges(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """``true``: no program gives the app more than it has, a setuid one neither."""
+    if not isinstance(value, bool):
+        raise IsolatorError(f"isolator {name}: expected true or false, got {describe(value)}")
+    return Compiled(IsolatorPlan(no_new_privileges=value))
+
+
+def oom_score_adj(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """How soon the kernel ends the app's processes when the machine is out of memory, from -1000 to 1000.
+
+    Less than Kurma itself has takes CAP_SYS_RESOURCE on the host, in a user namespace, too.
+    """
+    from kurma_core.linux.capabilities import BITS
+    from kurma_isolators_linux import procfs
+    from kurma_isolators_linux.amounts import whole_number
+
+    score = whole_number(name, value, -1000, 1000)
+    own = procfs.number(host, "proc/self/oom_score_adj", 0)
+    if score < own and BITS["CAP_SYS_RESOURCE"] not in procfs.capabilities(host):
+        note = f"{own} instead of {score}: less than its own Kurma cannot give without CAP_SYS_RESOURCE"
+        return Compiled(IsolatorPlan(oom_score_adj=own), "modified", note)
+    return Compiled(IsolatorPlan(oom_score_adj=score))
+
+
+def oom_score_adj_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
+    """A score below the one with which apps begin: Kurma's own, but for kurmad, whose own is lower than that."""
+    from kurma_isolators_linux import procfs
+    from kurma_isolators_linux.amounts import whole_number
+
+    usual = max(procfs.number(host, "proc/self/oom_score_adj", 0), 0)
+    return (Power(name),) if whole_number(name, value, -1000, 1000) < usual else ()

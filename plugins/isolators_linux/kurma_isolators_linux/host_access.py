@@ -88,11 +88,11 @@ def privileged(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
     if not wanted(name, value):
         return Compiled(IsolatorPlan())
     from kurma_core.linux import capabilities as linux
-    from kurma_isolators_linux import machine
+    from kurma_isolators_linux import procfs
     from kurma_isolators_linux.capabilities import available
     from kurma_isolators_linux.devices import all_devices
 
-    last = machine.number(host, "proc/sys/kernel/cap_last_cap", len(linux.NAMES) - 1)
+    last = procfs.number(host, "proc/sys/kernel/cap_last_cap", len(linux.NAMES) - 1)
     every = frozenset(range(min(last + 1, len(linux.NAMES))))
     kept = every & available(host)
     plan = IsolatorPlan(privileged=True, capabilities=tuple(linux.names(kept)), devices=all_devices(host.root))
