@@ -1,7 +1,7 @@
-"""What each isolator of this package is, for people: ``kurma isolators list`` and ``docs/isolators.md``.
+"""Help for each isolator: the form of its value and an example, for ``kurma isolators list`` and the docs.
 
-No run of a pod loads this. Whoever adds an isolator adds a line here, and runs
-``python tests/docs/test_docs_isolators.py``, which writes the table.
+Running a pod does not load this. A new isolator gets a line here; then
+``python tests/docs/test_docs_isolators.py`` writes the table of ``docs/isolators.md``.
 """
 
 from __future__ import annotations

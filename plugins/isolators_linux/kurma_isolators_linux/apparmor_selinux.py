@@ -1,7 +1,7 @@
-"""os/linux/apparmor-profile and os/linux/selinux-context (X4): what a security module of the kernel holds apps to.
+"""Compiles AppArmor profiles and SELinux contexts of apps (``os/linux/apparmor-profile``, ``-selinux-context``).
 
-Implements App Container Executor, Linux Isolators. Each is looked up here, below ``IsolatorHost.root``, set by the
-stager for the next program that is executed, and checked once more by the kernel then.
+Implements App Container Executor, Linux Isolators. The label is checked here, below ``IsolatorHost.root``; the
+stager sets it for the next executed program, and the kernel checks it again then.
 """
 
 from __future__ import annotations

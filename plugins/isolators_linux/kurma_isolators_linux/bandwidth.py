@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BLOCK_BANDWIDTH, BLOCK_IOPS = "resource/block-bandwidth", "resource/block-iops"
 BLOCK_READ, BLOCK_WRITE = "kurma.io/block-read-bandwidth", "kurma.io/block-write-bandwidth"
-#: Name → what it limits, in v2's words.
+#: Name → the keys of cgroup v2's ``io.max`` that it limits.
 BLOCK_NAMES = {
     BLOCK_BANDWIDTH: ("rbps", "wbps"),
     BLOCK_IOPS: ("riops", "wiops"),

@@ -1,8 +1,8 @@
-"""Capabilities: what an app's processes may hold of root's rights (X2).
+"""Compiles an app's capabilities: ``os/linux/capabilities-remove-set`` and ``-retain-set``.
 
-Implements App Container Executor, Linux Isolators, ``os/linux/capabilities-remove-set`` and ``-retain-set``. Both
-say what the bounding set is. Root holds all of it. A plain user holds nothing of a set that only takes away; what
-a retain set names it was given, so it holds that, by way of the ambient set (docs/isolators.md).
+Implements App Container Executor, Linux Isolators. Both sets define the bounding set. Root gets all of it. A user
+other than root gets nothing from a remove set, and the capabilities of a retain set by way of the ambient set
+(docs/isolators.md).
 """
 
 from __future__ import annotations

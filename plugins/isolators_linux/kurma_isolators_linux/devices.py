@@ -1,4 +1,4 @@
-"""Devices of the host that an app may have (X5, ``kurma.io/devices``)."""
+"""Gives apps devices of the host (``kurma.io/devices``): reads the wish and looks up the device nodes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every isolator of this package: its name, and the function that compiles it.
+"""The isolator driver: maps each isolator's name to the function that compiles it, and adds the defaults.
 
-A family of isolators is a module, imported when one of its isolators is compiled: most pods have none.
+A family of isolators is a module, imported when one of its isolators is compiled: most pods use none.
 """
 
 from __future__ import annotations

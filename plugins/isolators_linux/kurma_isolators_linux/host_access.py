@@ -1,6 +1,6 @@
-"""Power over the host (X6): shared namespaces, privileged apps, the host's file system, Kurma's own API.
+"""Isolators that give apps power over the host: shared namespaces, privileged apps, host files, Kurma's API.
 
-An image has none of it unless a grant of ``kurma.yml`` gives it: the core is told what a value asks for.
+An image gets this power only by a grant of ``kurma.yml``: the ``powers`` functions tell the core what a value needs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What compilers look up on the machine, below ``IsolatorHost.root``; nothing is written.
+"""Reads /proc and /sys of the machine below ``IsolatorHost.root``, and Kurma's own capabilities. Writes nothing.
 
-What is not there, as ``/proc`` where somebody only compiles, is taken to be as on a common machine.
+Where a file is missing, the caller's usual value is taken.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Filters of system calls as programs for the kernel: classic BPF, ``struct sock_filter`` in a row.
+"""Assembles system call filters as classic BPF programs for the kernel (``struct sock_filter``).
 
-A program looks at the architecture, then finds the call's number by halves. Calls of another architecture that the
-processor would execute as well (32-bit ones; x32) never reach a table of numbers that was not made for them.
+A program checks the architecture, then finds the call's number by binary search. Calls of another architecture that
+the processor could execute (32-bit, x32) never reach a table of numbers that was made for this one.
 """
 
 from __future__ import annotations

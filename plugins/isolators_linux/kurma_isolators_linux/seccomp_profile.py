@@ -1,8 +1,8 @@
-"""The filter of an app that has none of its own: what containers never need is refused (X4).
+"""The default system call filter, for apps without one of their own: refuses what containers do not need.
 
-What a call needs a capability for, it is allowed with that capability. Calls that came to Linux after this list
-"are not implemented", so that libraries fall back on older ones; that is also said of ``clone3``, whose flags lie
-where no filter can look, so that they use ``clone``.
+A call that needs a capability is allowed with that capability. Calls that came to Linux after this list fail with
+ENOSYS, so that libraries fall back on older ones. So does ``clone3``, because a filter cannot read its flags:
+libraries then use ``clone``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Settings of the kernel that a pod has for itself (X4).
+"""Compiles kernel settings of a pod's own namespaces: ``os/unix/sysctl``.
 
-Implements App Container Executor, Unix Isolators, ``os/unix/sysctl``. Only what belongs to a namespace that the
-pod does not share with the host: all else would be the host's.
+Implements App Container Executor, Unix Isolators. Accepts only settings of namespaces that the pod does not share
+with the host; all others would change the host.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""System calls by name: their numbers on the machines that are served, as far as Linux 7.2.
+"""System call numbers by name, for x86_64 and aarch64, up to Linux 7.2.
 
 A test compares them with the tables of ``system-calls``, which are made from the kernel's sources.
 """
