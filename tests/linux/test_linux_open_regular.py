@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from kurma_fetch_http.local import local_archive
-from kurma_stager_rkt import podpid, strays
+from kurma_stager_rkt import pod_processes
 from kurma_stager_rkt.records import app_statuses
 
 from kurma_core.appc.image import ImageManifest
@@ -56,8 +56,8 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a stager's status": ("pod/status.json", lambda root: read_status_file(str(root))),
     "an app's log": ("app.log", lambda root: LogChain(f"{root}/app.log").look()),
     "an app's hosts": ("hosts", _by_root(lambda fd: hosts.update(fd, "hosts", b"x # kurma\n", b""))),
-    "stage1's process": ("pid", lambda root: podpid.pod_pid(str(root))),
-    "stage1's cgroup": ("subcgroup", lambda root: strays.subcgroup(str(root))),
+    "stage1's process": ("pid", lambda root: pod_processes.pod_pid(str(root))),
+    "stage1's cgroup": ("subcgroup", lambda root: pod_processes.subcgroup(str(root))),
     "stage1's exit codes": (
         "stage1/rootfs/rkt/status/a",
         lambda root: ((root / "appsinfo/a").mkdir(parents=True), app_statuses(str(root), alive=False)),

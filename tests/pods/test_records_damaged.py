@@ -13,7 +13,7 @@ from kurma_net_aci.place import Place
 from kurma_net_bridge.records import NetworkRecords
 from kurma_net_cni.records import Records
 from kurma_stager_rkt.records import Note
-from kurma_stager_rkt.stage1 import Stage1
+from kurma_stager_rkt.stage1_image import Stage1
 
 from kurma_core.errors import KurmaError, ManifestError
 from kurma_core.image_store import ImageStore

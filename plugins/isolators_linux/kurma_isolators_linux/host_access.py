@@ -1,6 +1,7 @@
 """Isolators that give apps power over the host: shared namespaces, privileged apps, host files, Kurma's API.
 
-An image gets this power only by a grant of ``kurma.yml``: the ``powers`` functions tell the core what a value needs.
+An image gets this power only by a grant of ``kurma.yml``: the ``powers`` functions tell the core what a
+value needs.
 """
 
 from __future__ import annotations

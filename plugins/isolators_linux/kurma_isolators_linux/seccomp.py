@@ -1,7 +1,8 @@
 """Compiles the system call filters ``os/linux/seccomp-retain-set`` and ``os/linux/seccomp-remove-set``.
 
 App Container Executor (0.8.11), Linux Isolators: a call that is not allowed ends the app with SIGSYS, or fails
-with ``errno`` where the isolator names one. The stager installs the filter right before it executes the app's program.
+with ``errno`` where the isolator names one. The stager installs the filter right before it executes the app's
+program.
 
 A set may contain rkt's wildcards. ``@docker/…`` and ``@rkt/…`` are the same lists, as they are in rkt. They follow
 what Docker allows now, not what it allowed when rkt was written: current programs do not start with the old lists.

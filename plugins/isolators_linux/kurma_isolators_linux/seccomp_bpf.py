@@ -1,7 +1,7 @@
 """Assembles system call filters as classic BPF programs for the kernel (``struct sock_filter``).
 
-A program checks the architecture, then finds the call's number by binary search. Calls of another architecture that
-the processor could execute (32-bit, x32) never reach a table of numbers that was made for this one.
+A program checks the architecture, then finds the call's number by binary search. Calls of another architecture
+that the processor could execute (32-bit, x32) never reach a table of numbers that was made for this one.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Pods under stage1 images, by the interface that rkt has with them: the side of stage0."""
+"""Runs pods under stage1 images, by rkt's interface between stage0 and stage1."""

@@ -1,7 +1,7 @@
-"""Apps that come and go in a mutable pod while it runs: its files, and the entrypoints ``app/…`` (Z4, Z6, G10).
+"""Adds, starts, stops and removes apps of a running mutable pod: its files, and the entrypoints ``app/…``.
 
-What stage1 has been asked for stands in ``appsinfo/APP/stage1``: an app that it may not know, since whoever added
-or removed it died or failed half-way, goes whatever its entrypoint makes of that.
+``appsinfo/APP/stage1`` records what stage1 was asked. An app that stage1 may not know, because the process that
+added or removed it died or failed half-way, is removed whatever its entrypoint answers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.inotify import Watch
 from kurma_core.linux.unmount import unmount_below
-from kurma_stager_rkt import contents, entrypoints, roots
-from kurma_stager_rkt.arguments import LIFTED
+from kurma_stager_rkt import entrypoints, pod_files, roots
 from kurma_stager_rkt.records import app_statuses
+from kurma_stager_rkt.settings import LIFTED
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup
@@ -61,14 +61,14 @@ class PodApps:
     def add(self, pod: PodSetup, storage: str) -> None:
         """See :class:`kurma_core.hookspecs.stager.AppChanger`. :raises OSError: its files cannot be made."""
         (app,) = pod.apps
-        contents.write_app_info(self._place, pod, app)
-        with contents.inside(self._place, "opt/stage2") as stage2:
-            contents.write_app(stage2, pod, app)
+        pod_files.write_app_info(self._place, pod, app)
+        with pod_files.inside(self._place, "opt/stage2") as stage2:
+            pod_files.write_app(stage2, pod, app)
             roots.make_app(self._place, pod, app.name, storage, stage2)
-        contents.write_environment(self._place, pod, app)
-        with contents.inside(self._place, "rkt/status") as status:
+        pod_files.write_environment(self._place, pod, app)
+        with pod_files.inside(self._place, "rkt/status") as status:
             _touch(f"{status}/{app.name}-created")
-        document = contents.pod_manifest(pod, attachable=self._note.stage1.attaches)
+        document = pod_files.pod_manifest(pod, attachable=self._note.stage1.attaches)
         with self._manifest() as manifest:
             _drop(manifest, app.name)
             manifest["apps"] += document["apps"]
@@ -102,11 +102,14 @@ class PodApps:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._memory(app))
         self._end_what_is_left(app)
-        with contents.inside(self._place, "opt/stage2") as stage2:
+        with pod_files.inside(self._place, "opt/stage2") as stage2:
             unmount_below(f"{os.readlink(stage2)}/{app}")
             roots.remove_in(stage2, app)
         roots.forget_app(self._place, app)
-        with contents.inside(self._place, "rkt/env") as env, contents.inside(self._place, "rkt/status") as status:
+        with (
+            pod_files.inside(self._place, "rkt/env") as env,
+            pod_files.inside(self._place, "rkt/status") as status,
+        ):
             roots.remove_in(env, app)
             for name in (f"{app}-created", f"{app}-started", app):
                 roots.remove_in(status, name)
@@ -125,7 +128,7 @@ class PodApps:
 
     def start(self, app: str, timeout: float) -> None:
         """See :class:`kurma_core.hookspecs.stager.AppChanger`; what it wrote before stays, as under rkt."""
-        with contents.inside(self._place, "rkt/status") as status:
+        with pod_files.inside(self._place, "rkt/status") as status:
             for name in (f"{app}-started", app):
                 roots.remove_in(status, name)
             _touch(f"{status}/{app}-started")
@@ -140,7 +143,7 @@ class PodApps:
         if not self._runs(app):
             return
         self._ask_to_stop(app, self._note.patience if timeout is None else timeout + _SLACK)
-        with contents.inside(self._place, "rkt/status") as status:
+        with pod_files.inside(self._place, "rkt/status") as status:
             if not self._ends(app, status):
                 # It has ended, stage1 says, and nobody will know how.
                 roots.remove_in(status, f"{app}-started")

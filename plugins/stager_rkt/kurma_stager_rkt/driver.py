@@ -1,4 +1,4 @@
-"""Pods under a stage1 image, as stage0 (Z1 to Z8)."""
+"""The stager driver ``rkt``: prepares, starts, stops and removes pods under a stage1 image, as rkt's stage0."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.unmount import unmount_below
 from kurma_core.value import replace
-from kurma_stager_rkt import callins, contents, entrypoints, removal, roots, settings
+from kurma_stager_rkt import enter_attach, entrypoints, pod_files, removal, roots, settings
 from kurma_stager_rkt.apps import VERBS, PodApps
-from kurma_stager_rkt.arguments import run_arguments
-from kurma_stager_rkt.deciding import Decided, check, decide
-from kurma_stager_rkt.places import PREPARED, RUN, Places
+from kurma_stager_rkt.pod_directories import PREPARED, RUN, Places
+from kurma_stager_rkt.pod_processes import end_strays
 from kurma_stager_rkt.records import COPY, NOTE, Note, app_statuses
+from kurma_stager_rkt.run_arguments import Decided, check, decide, run_arguments
 from kurma_stager_rkt.running import RunningStage1
-from kurma_stager_rkt.strays import end_strays
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import DriverContext, HostTree
@@ -79,8 +78,8 @@ class Stage1Stager:
             place = self._places.make(pod.uuid)
             try:
                 note.write(f"{place.path}/{COPY}")
-                contents.write_pod(place.path, _at_first(pod), tree)
-                contents.write_manifest(place.path, _at_first(pod), attachable=note.stage1.attaches)
+                pod_files.write_pod(place.path, _at_first(pod), tree)
+                pod_files.write_manifest(place.path, _at_first(pod), attachable=note.stage1.attaches)
                 place.move(PREPARED)
             finally:
                 place.close()
@@ -108,13 +107,15 @@ class Stage1Stager:
                 replace_file(f"{pod.directory}/{_COMING}", b"")
             place.move(RUN)
             if decided.in_front:
-                contents.write_manifest(place.path, _at_first(pod), attachable=note.stage1.attaches, in_front=True)
-            roots.make_stage1(place.path, tree.id, tree.path, decided.storage, contents.shift(pod))
-            contents.write_rootfs(place.path, _at_first(pod))
-            with contents.inside(place.path, "opt/stage2") as stage2:
+                pod_files.write_manifest(
+                    place.path, _at_first(pod), attachable=note.stage1.attaches, in_front=True
+                )
+            roots.make_stage1(place.path, tree.id, tree.path, decided.storage, pod_files.shift(pod))
+            pod_files.write_rootfs(place.path, _at_first(pod))
+            with pod_files.inside(place.path, "opt/stage2") as stage2:
                 for app in _at_first(pod).apps:
                     roots.make_app(place.path, pod, app.name, decided.storage, stage2)
-                    contents.write_environment(place.path, pod, app)
+                    pod_files.write_environment(place.path, pod, app)
             with _Output(pod.directory, stdio) as fds:
                 started = entrypoints.begin(
                     self._context.start_program,
@@ -181,9 +182,9 @@ class Stage1Stager:
         note, place, start = self._note(directory), self._run(directory), self._context.start_program
         app, *options = arguments or ("",)
         if verb == "run":
-            return callins.enter(start, note, place, app, loads(document or b"{}", own=True), stdio)
+            return enter_attach.enter(start, note, place, app, loads(document or b"{}", own=True), stdio)
         if verb == "attach":
-            return callins.attach(start, note, place, app, tuple(options), stdio)
+            return enter_attach.attach(start, note, place, app, tuple(options), stdio)
         raise StagerError(f"stager {self.name}: a stage1 cannot be asked for {verb}")
 
     def stop(self, directory: str, running: RunningStager, *, force: bool) -> None:

@@ -1,4 +1,4 @@
-"""Running a stage1's entrypoints on the host's root, in the pod's directory (Z3, Z6)."""
+"""Runs a stage1's entrypoints on the host's root, in the pod's directory, and waits for them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kurma_core.linux import process, terminal
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.held_process import exit_code, put_to_death
 from kurma_core.linux.programs import one_line
-from kurma_stager_rkt.contents import ROOTFS
-from kurma_stager_rkt.podpid import pod_pid
+from kurma_stager_rkt.pod_files import ROOTFS
+from kurma_stager_rkt.pod_processes import pod_pid
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import Started

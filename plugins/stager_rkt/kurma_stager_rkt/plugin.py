@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from kurma_core.hookspecs.stager import Stager, StagerOfImages
-    from kurma_stager_rkt.places import Places
+    from kurma_stager_rkt.pod_directories import Places
 
 
 class Stage1Images:
@@ -34,12 +34,12 @@ class Stage1Images:
         return self._places().uuids()
 
     def discard_gone(self, uuid: str) -> tuple[str, ...] | None:
-        from kurma_stager_rkt import gone
+        from kurma_stager_rkt import removal
 
-        return gone.discard(self._context.start_program, self._places(), uuid)
+        return removal.discard(self._context.start_program, self._places(), uuid)
 
     def _places(self) -> Places:
-        from kurma_stager_rkt.places import Places
+        from kurma_stager_rkt.pod_directories import Places
 
         return Places.of(self._context)
 

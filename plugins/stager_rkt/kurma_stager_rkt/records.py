@@ -1,4 +1,4 @@
-"""What this driver writes down of a pod beside Kurma's records, and what stage1 leaves of its apps."""
+"""The driver's record of a pod under stage1 (``stage1.json``), and its apps' status from stage1's files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from kurma_core.linux.regular_file import open_regular
 from kurma_core.models.pod import AppStatus
 from kurma_core.schema import COUNT, fit
 from kurma_core.value import frozen
-from kurma_stager_rkt.stage1 import Stage1
+from kurma_stager_rkt.settings import PATIENCE
+from kurma_stager_rkt.stage1_image import Stage1
 
 #: Where a :class:`Note` is in Kurma's directory of a pod, and in rkt's.
 NOTE, COPY = "stager/stage1.json", "kurma.json"
-#: Seconds that an entrypoint other than ``run`` and ``enter`` may take, unless an admin says otherwise.
-PATIENCE = 30
 #: Bytes of a status file: more is nonsense.
 _LIMIT = 32
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC

@@ -1,7 +1,8 @@
-"""What is left of a pod, and its end: marked, its ``gc`` entrypoint run, unmounted, deleted (Z6)."""
+"""Removes a pod that has ended: runs its ``gc`` entrypoint, unmounts, deletes its directory."""
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,15 @@ from kurma_core.errors import KurmaError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.unmount import unmount_below
 from kurma_stager_rkt import entrypoints, roots
-from kurma_stager_rkt.places import EXITED_GARBAGE, GARBAGE, RUN
+from kurma_stager_rkt.pod_directories import EXITED_GARBAGE, GARBAGE, RUN, Places
+from kurma_stager_rkt.pod_processes import pod_pid
+from kurma_stager_rkt.records import COPY, Note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kurma_stager_rkt.places import PodPlace
+    from kurma_stager_rkt.entrypoints import Start
+    from kurma_stager_rkt.pod_directories import PodPlace
     from kurma_stager_rkt.records import Note
 
 
@@ -88,3 +92,29 @@ def gc_arguments(note: Note, uuid: str, place: str) -> tuple[str, ...]:
     if note.stage1.version >= 5:
         found += ["--local-config", os.path.join(place, note.local_config)]
     return (*found, uuid)
+
+
+def discard(start: Start, places: Places, uuid: str) -> tuple[str, ...] | None:
+    """See :class:`kurma_core.hookspecs.stager.CollectorOfRemains`."""
+    try:
+        place = places.take(uuid)
+    except BlockingIOError as error:
+        raise BlockingIOError(errno.EAGAIN, f"{_holder(places, uuid)} its lock", error.filename) from None
+    if place is None:
+        return None
+    try:
+        note = Note.of_file(f"{place.path}/{COPY}")
+        if note is not None:
+            # Whatever its stage1 has left there: nobody else would end it.
+            cgroup = CgroupTree(note.cgroup)
+            cgroup.kill()
+            cgroup.remove()
+        return tuple(remove(start, place, note))
+    finally:
+        place.close()
+
+
+def _holder(places: Places, uuid: str) -> str:
+    state = places.find(uuid)
+    pid = None if state is None else pod_pid(places.path(state, uuid))
+    return "a process holds" if pid is None else f"process {pid}, or one of its stage1, holds"

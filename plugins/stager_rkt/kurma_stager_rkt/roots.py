@@ -1,7 +1,7 @@
-"""The root file systems of stage1 and of its apps: overlays where they work, else copies (Z2).
+"""Makes the root file systems of stage1 and of its apps: overlays where they work, else copies.
 
-They are mounted in the host's mount namespace, where the entrypoints run and where other programs look; their
-writable sides are below the pod's ``overlay``, as in rkt's pods, and are there still once nothing is mounted.
+They are mounted in the host's mount namespace, where the entrypoints run and where other programs look. Their
+writable sides are below the pod's ``overlay``, as in rkt's pods, and outlive the mounts.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from kurma_core.json_text import loads
 from kurma_core.linux import mounts, overlay, tree
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.schema import fit
-from kurma_stager_rkt.contents import LAYERS, ROOTFS, inside, shift, tree_id
+from kurma_stager_rkt.pod_files import LAYERS, ROOTFS, inside, shift, tree_id
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_core.linux.owners import Shift
 
-STORAGES = ("", "overlay", "copy")
 #: What a kernel says that has no overlay for these directories.
 _NO_OVERLAY = (errno.EINVAL, errno.ENODEV, errno.EOPNOTSUPP, errno.EPERM, errno.E2BIG)
 _LAYERS = [str]

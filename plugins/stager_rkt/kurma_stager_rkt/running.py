@@ -1,4 +1,4 @@
-"""A stage1 whose ``run`` entrypoint runs, held by a pidfd."""
+"""A running stage1, held by a pidfd: waits until its pod runs, and until it ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kurma_core.errors import StagerError
 from kurma_core.linux.held_process import HeldProcess
 from kurma_core.linux.inotify import Watch
 from kurma_stager_rkt.entrypoints import said
-from kurma_stager_rkt.podpid import is_ready, pod_pid
+from kurma_stager_rkt.pod_processes import is_ready, pod_pid
 
 if TYPE_CHECKING:
     from kurma_core.linux.process import ProcessIdentity

@@ -1,4 +1,4 @@
-"""What an admin says of stage1 images: options of the plugin, or of one stager's section (Z4)."""
+"""The admin's settings for stage1 images: options of the plugin, or of one stager's section."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from typing import Any
 from kurma_core.errors import StagerError
 from kurma_core.hookspecs.driver import Option
 from kurma_core.value import frozen
-from kurma_stager_rkt.arguments import IPC, LIFTED
-from kurma_stager_rkt.records import PATIENCE
-from kurma_stager_rkt.roots import STORAGES
 
+#: Restrictions that an admin may have lifted: what they are called in the stager's configuration, and on the
+#: command line.
+LIFTED = {
+    "capabilities": "--disable-capabilities-restriction",
+    "paths": "--disable-paths",
+    "seccomp": "--disable-seccomp",
+}
+IPC = ("", "auto", "private", "parent")
+STORAGES = ("", "overlay", "copy")
+#: Seconds that an entrypoint other than ``run`` and ``enter`` may take, unless an admin says otherwise.
+PATIENCE = 30
 OPTIONS = (
     Option("debug", bool, False, "have stage1 tell what it does"),
     Option("lift", list, [], "restrictions that stage1 does not put on apps: capabilities, paths, seccomp"),

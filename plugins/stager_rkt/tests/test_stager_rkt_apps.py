@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from kurma_stager_rkt import apps, contents, entrypoints, roots
+from kurma_stager_rkt import apps, entrypoints, pod_files, roots
 from kurma_stager_rkt.apps import PodApps
 from kurma_stager_rkt.records import Note, app_statuses
-from kurma_stager_rkt.stage1 import ENTRYPOINTS, Stage1
+from kurma_stager_rkt.stage1_image import ENTRYPOINTS, Stage1
 
 from kurma_core.errors import StagerError
 from kurma_core.models.isolator import IsolatorPlan
@@ -64,8 +64,8 @@ def pod(tmp_path, monkeypatch):
 
 
 STEPS = [
-    (contents, "write_app_info"),
-    (contents, "write_app"),
+    (pod_files, "write_app_info"),
+    (pod_files, "write_app"),
     (roots, "make_app"),
     (apps, "_touch"),
     (apps, "replace_file"),
@@ -152,8 +152,8 @@ def test_links_that_its_image_has(pod, tmp_path):
         (rootfs / path).symlink_to(elsewhere / name)
     (rootfs / "etc").symlink_to("../../../../../elsewhere/etc")
     setup = replace(pod.setup, hosts=(("127.0.0.1", ("here",)),), asked=("hosts",))
-    contents.write_rootfs(str(pod.place), setup)
-    contents.write_environment(str(pod.place), setup, setup.apps[0])
+    pod_files.write_rootfs(str(pod.place), setup)
+    pod_files.write_environment(str(pod.place), setup, setup.apps[0])
     assert [path for path in elsewhere.rglob("*") if path.is_file()] == []
     inside = sorted(path.name for path in rootfs.rglob("*") if path.is_file())
     assert inside == ["app", "manifest", "rkt-hosts"]
@@ -163,7 +163,7 @@ def test_whose_file_an_error_is_of(pod):
     """By its path; what is of another descriptor, whose number begins alike, stays what it is."""
 
     def told(end):
-        with pytest.raises(OSError) as raised, contents.inside(str(pod.place), "opt") as opt:
+        with pytest.raises(OSError) as raised, pod_files.inside(str(pod.place), "opt") as opt:
             raise OSError(2, "gone", opt + end)
         return raised.value.filename
 
@@ -181,7 +181,7 @@ def test_a_link_in_an_apps_place(pod, tmp_path, path):
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(elsewhere)
     with pytest.raises(FileExistsError) as raised:
-        contents.write_rootfs(str(pod.place), pod.setup)
+        pod_files.write_rootfs(str(pod.place), pod.setup)
     assert raised.value.filename == str(link)
     assert list(elsewhere.iterdir()) == []
 

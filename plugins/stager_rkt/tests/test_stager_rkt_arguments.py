@@ -1,8 +1,8 @@
 """The command line of the ``run`` entrypoint, argument by argument, version by version (Z4)."""
 
 import pytest
-from kurma_stager_rkt.arguments import RunWishes, run_arguments
-from kurma_stager_rkt.stage1 import ENTRYPOINTS, Stage1
+from kurma_stager_rkt.run_arguments import RunWishes, run_arguments
+from kurma_stager_rkt.stage1_image import ENTRYPOINTS, Stage1
 
 from kurma_core.errors import StagerError
 from kurma_core.value import replace

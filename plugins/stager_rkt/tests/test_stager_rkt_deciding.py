@@ -3,10 +3,10 @@
 import os
 
 import pytest
-from kurma_stager_rkt import contents
-from kurma_stager_rkt.callins import attach_arguments
-from kurma_stager_rkt.deciding import check, decide, lifted_of_pod
+from kurma_stager_rkt import pod_files
+from kurma_stager_rkt.enter_attach import attach_arguments
 from kurma_stager_rkt.removal import why
+from kurma_stager_rkt.run_arguments import check, decide, lifted_of_pod
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import StagerError
@@ -65,7 +65,7 @@ def test_what_stage1_is_not_told_of(pod):
         attachment("default", {"driver": "bridge"}),
         attachment("back", {"type": "bridge"}, ips=("10.1.0.9/24",)),
     )
-    assert contents.network_names(replace(pod, attachments=known)) == ("default", "back:IP=10.1.0.9")
+    assert pod_files.network_names(replace(pod, attachments=known)) == ("default", "back:IP=10.1.0.9")
     assert told(replace(pod, attachments=known)) == []
     mac = "02:00:00:00:00:01"
     networks = (
@@ -147,21 +147,21 @@ def test_streams_of_an_app(pod, app, in_front, mode):
     """What somebody types goes to it, or it may be attached to, or neither; and its author has the last word."""
     setup = replace(pod.apps[0], **app)
     pod = replace(pod, apps=(setup,))
-    assert contents.mode(pod, setup, in_front=in_front) == mode
-    (found,) = contents.pod_manifest(pod, attachable=True, in_front=in_front)["apps"]
-    assert contents.modes_of(found) == (dict.fromkeys(contents.STREAMS, mode) if mode else {})
-    (found,) = contents.pod_manifest(pod, attachable=False, in_front=in_front)["apps"]
-    assert contents.modes_of(found) == {}
+    assert pod_files.mode(pod, setup, in_front=in_front) == mode
+    (found,) = pod_files.pod_manifest(pod, attachable=True, in_front=in_front)["apps"]
+    assert pod_files.modes_of(found) == (dict.fromkeys(pod_files.STREAMS, mode) if mode else {})
+    (found,) = pod_files.pod_manifest(pod, attachable=False, in_front=in_front)["apps"]
+    assert pod_files.modes_of(found) == {}
 
 
 def test_a_word_of_the_pods_author(pod):
     """On a stream of an app goes before what Kurma makes of it."""
-    name = contents.STREAMS[1]
+    name = pod_files.STREAMS[1]
     value = pod.manifest.to_json()
     value["apps"][0]["annotations"] = [{"name": name, "value": "log"}]
     pod = replace(pod, manifest=type(pod.manifest).parse(value), apps=(replace(pod.apps[0], stdin_open=True),))
-    (found,) = contents.pod_manifest(pod, attachable=True)["apps"]
-    assert contents.modes_of(found) == {**dict.fromkeys(contents.STREAMS, "stream"), name: "log"}
+    (found,) = pod_files.pod_manifest(pod, attachable=True)["apps"]
+    assert pod_files.modes_of(found) == {**dict.fromkeys(pod_files.STREAMS, "stream"), name: "log"}
 
 
 def test_standard_input_in_front(pod, tmp_path):
@@ -194,7 +194,7 @@ def test_standard_input_in_front(pod, tmp_path):
 def test_what_attach_is_told():
     assert attach_arguments("a", {}, debug=True, stdin=True) == ("--action=auto-attach", "--app=a", "--debug")
     for mode, terminal in (("tty", "true"), ("stream", "false")):
-        found = attach_arguments("a", dict.fromkeys(contents.STREAMS, mode), debug=False, stdin=False)
+        found = attach_arguments("a", dict.fromkeys(pod_files.STREAMS, mode), debug=False, stdin=False)
         streams = "false" if terminal == "true" else "true"
         assert found == (
             "--action=custom-attach",

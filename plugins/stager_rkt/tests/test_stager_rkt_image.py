@@ -1,7 +1,7 @@
 """Stage1 images, told by their annotations (Z1); and what an admin says of them."""
 
 import pytest
-from kurma_stager_rkt import plugin, settings, stage1
+from kurma_stager_rkt import plugin, settings, stage1_image
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import StagerError
@@ -17,19 +17,19 @@ def manifest(**annotations):
 
 
 def test_entrypoints_and_version():
-    found = stage1.read("mine", manifest(run="/init", **{"app/add": "/bin/add"}, interface_version="5"))
+    found = stage1_image.read("mine", manifest(run="/init", **{"app/add": "/bin/add"}, interface_version="5"))
     assert (found.version, found.entrypoints) == (5, {"run": "/init", "app/add": "/bin/add"})
     assert found.lacking == "it has no entrypoint app/rm, app/start, app/stop, enter"
 
 
 def test_no_version_is_version_1():
-    assert stage1.read("mine", manifest(run="/init")).version == 1
+    assert stage1_image.read("mine", manifest(run="/init")).version == 1
 
 
 def test_mutable_with_all_entrypoints_of_apps():
-    every = {name: f"/ex/{name}" for name in stage1.ENTRYPOINTS}
-    assert stage1.read("mine", manifest(**every, interface_version="5")).lacking == ""
-    assert "version 4" in stage1.read("mine", manifest(**every, interface_version="4")).lacking
+    every = {name: f"/ex/{name}" for name in stage1_image.ENTRYPOINTS}
+    assert stage1_image.read("mine", manifest(**every, interface_version="5")).lacking == ""
+    assert "version 4" in stage1_image.read("mine", manifest(**every, interface_version="4")).lacking
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_mutable_with_all_entrypoints_of_apps():
 )
 def test_no_stage1_image(annotations, why):
     with pytest.raises(StagerError) as raised:
-        stage1.read("mine", manifest(**annotations))
+        stage1_image.read("mine", manifest(**annotations))
     assert why in str(raised.value)
     assert str(raised.value).startswith("stager mine: image example.com/s ")
 

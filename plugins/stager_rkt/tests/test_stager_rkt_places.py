@@ -5,10 +5,9 @@ import os
 import subprocess
 
 import pytest
-from kurma_stager_rkt.places import STATES, Places
-from kurma_stager_rkt.podpid import is_ready, pod_pid
+from kurma_stager_rkt.pod_directories import STATES, Places
+from kurma_stager_rkt.pod_processes import is_ready, pod_pid, subcgroup
 from kurma_stager_rkt.records import app_statuses
-from kurma_stager_rkt.strays import subcgroup
 
 UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 

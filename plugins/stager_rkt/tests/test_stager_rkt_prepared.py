@@ -5,7 +5,7 @@ import os
 
 import pytest
 from kurma_stager_rkt import plugin
-from kurma_stager_rkt.places import Places
+from kurma_stager_rkt.pod_directories import Places
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.pod import PodManifest

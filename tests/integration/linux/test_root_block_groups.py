@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kurma_stager_rkt.places import Places
+from kurma_stager_rkt.pod_directories import Places
 
 from kurma_core.image_store.durable import WorkDirectory
 from kurma_core.image_store.store import ImageStore

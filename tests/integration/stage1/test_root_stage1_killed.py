@@ -10,7 +10,7 @@ import sys
 import pytest
 from kurma_stager_rkt import entrypoints
 from kurma_stager_rkt.driver import Stage1Stager
-from kurma_stager_rkt.places import Places
+from kurma_stager_rkt.pod_directories import Places
 
 from kurma_core.linux import mounts
 from kurma_core.linux.cgroups import CgroupTree

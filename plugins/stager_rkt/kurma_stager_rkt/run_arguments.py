@@ -1,4 +1,8 @@
-"""What a pod is run with: what it asks for, what the admin says, and what its stage1 can be told (Z4)."""
+"""Decides what a pod is run with and makes the arguments of stage1's ``run`` entrypoint, by interface version.
+
+The pod's request and the admin's settings are compared with what that version of the interface can be told. A
+request that would weaken the isolation if it were left out is refused; of others a note is made.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,132 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
 from kurma_core.value import frozen
-from kurma_stager_rkt import contents, settings, stage1
-from kurma_stager_rkt.arguments import LIFTED, RunWishes
+from kurma_stager_rkt import pod_files, settings, stage1_image
 from kurma_stager_rkt.records import Note
+from kurma_stager_rkt.settings import LIFTED
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import HostTree
     from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_core.models.streams import Stdio
+    from kurma_stager_rkt.stage1_image import Stage1
+
+_MOST_INTERACTIVE = 1
+
+
+@frozen
+class RunWishes:
+    """What a pod wants of its stage1, whatever that can be told.
+
+    :param apps: how many it has.
+    :param networks: names that stage1 resolves; empty: the host's network.
+    :param interactive: the caller's standard input is an app's.
+    :param private_users: first id of the host and how many; None: no user namespace.
+    :param local_config: directory with ``net.d``.
+    :param hostname: empty: the user gave none.
+    :param resolv, hosts: where ``/etc/resolv.conf`` and ``/etc/hosts`` come from: ``stage0``, ``default`` …
+    :param lifted: of :data:`LIFTED`.
+    :param mutable: apps may come and go.
+    :param ipc: of :data:`IPC`; empty: as stage1 thinks best.
+    :param metadata: the pod has a metadata service of Kurma's.
+    """
+
+    uuid: str
+    apps: int
+    networks: tuple[str, ...]
+    debug: bool = False
+    interactive: bool = False
+    private_users: tuple[int, int] | None = None
+    local_config: str = ""
+    hostname: str = ""
+    resolv: str = "default"
+    hosts: str = "default"
+    lifted: tuple[str, ...] = ()
+    mutable: bool = False
+    ipc: str = ""
+    metadata: bool = False
+
+
+def run_arguments(
+    stage1: Stage1, wishes: RunWishes, note: Callable[[str], None] = lambda text: None
+) -> tuple[str, ...]:
+    """All arguments of the ``run`` entrypoint, in the interface's order.
+
+    :param note: told, in a line each, what that version of the interface cannot be told, and is left out.
+    :raises StagerError: what cannot be told would leave the pod's walls lower than they were asked to be; or
+        cannot be at all.
+    """
+    if wishes.interactive and wishes.apps > _MOST_INTERACTIVE:
+        raise StagerError(
+            f"stage1 image {stage1.name}: standard input can be an app's only in a pod of one app, and this "
+            f"one has {wishes.apps}",
+            hint="leave --interactive out",
+        )
+    found = ["--debug"] if wishes.debug else []
+    found.append("--net=" + (",".join(wishes.networks) or "host"))
+    if wishes.interactive:
+        found.append("--interactive")
+    if wishes.private_users is not None:
+        found.append("--private-users={}:{}".format(*wishes.private_users))
+    if wishes.metadata:
+        # It would be sought at the host's address, port 18112, where Kurma's is not.
+        note("its apps get no AC_METADATA_URL: stage1 images make one of an address that Kurma does not serve")
+    found.append(f"--local-config={wishes.local_config}")
+    return (*found, *_later(stage1, wishes, note), wishes.uuid)
+
+
+def _later(stage1: Stage1, wishes: RunWishes, note: Callable[[str], None]) -> list[str]:
+    """What came after version 1. What the user did not ask for is left out, as rkt does: stage1-fly of rkt 1.30
+    fails for an image without ``/etc`` when it gets ``--dns-conf-mode``."""
+    found = []
+    if wishes.hostname:
+        if stage1.version >= 2:
+            found.append(f"--hostname={wishes.hostname}")
+        else:
+            note(_unknown(stage1, f"the hostname {wishes.hostname}", 2))
+    if (wishes.resolv, wishes.hosts) == ("default", "default"):
+        pass
+    elif stage1.version >= 4:
+        found.append(f"--dns-conf-mode=resolv={wishes.resolv},hosts={wishes.hosts}")
+    else:
+        note(_unknown(stage1, "where resolv.conf and hosts come from", 4) + "; the files are there all the same")
+    for name, argument in LIFTED.items():
+        if name not in wishes.lifted:
+            continue
+        if stage1.version >= 3:
+            found.append(argument)
+        else:
+            note(_unknown(stage1, f"that restrictions of {name} are lifted", 3) + "; they stay")
+    if wishes.mutable:
+        if stage1.lacking:
+            raise StagerError(
+                f"stage1 image {stage1.name}: a pod without apps could never get any: {stage1.lacking}",
+                hint="name apps in the pod's file, or use another --stager",
+            )
+        found.append("--mutable")
+    return [*found, *_ipc(stage1, wishes.ipc, note)]
+
+
+def _ipc(stage1: Stage1, ipc: str, note: Callable[[str], None]) -> list[str]:
+    if stage1.version >= 6:
+        return [f"--ipc={ipc}"] if ipc else []
+    if ipc == "private":
+        raise StagerError(
+            f"stage1 image {stage1.name} cannot be told to give its pod an IPC namespace of its own: it keeps to "
+            f"interface version {stage1.version}, and that came with 6",
+            hint="use another stage1 image, or leave `ipc` out of the stager's configuration",
+        )
+    if ipc == "parent":
+        note(_unknown(stage1, "that the pod shares the host's IPC namespace", 6))
+    return []
+
+
+def _unknown(stage1: Stage1, what: str, version: int) -> str:
+    return (
+        f"stage1 image {stage1.name} is not told {what}: it keeps to interface version {stage1.version}, and that "
+        f"came with {version}"
+    )
+
 
 #: Networks that stage1s know by themselves.
 _KNOWN_NETWORKS = ("default", "default-restricted", "none", "host")
@@ -40,7 +162,7 @@ def decide(
     :raises StagerError: what is asked for cannot be, or leaves walls lower than they are to be.
     """
     said = settings.read(name, config)
-    image = stage1.read(name, tree.manifest)
+    image = stage1_image.read(name, tree.manifest)
     if pod.userns is not None and said.storage == "overlay":
         raise StagerError(
             f"stager {name}: roots for a pod with a user namespace are copies, whose owners are shifted, and its "
@@ -50,7 +172,7 @@ def decide(
     if not said.local_config:  # else the networks are what the admin has there
         _check_networks(name, pod)
     in_front = stdio is not None and not os.path.samestat(os.fstat(stdio.stdin), os.stat("/dev/null"))
-    local = said.local_config or contents.LOCAL_CONFIG
+    local = said.local_config or pod_files.LOCAL_CONFIG
     lifted = lifted_of_pod(name, pod, said.lift)
     ids = None if pod.userns is None else (pod.userns.ids.first, pod.userns.ids.count)
     note = Note(
@@ -68,24 +190,24 @@ def decide(
     wishes = RunWishes(
         uuid=pod.uuid,
         apps=len(pod.apps),
-        networks=contents.network_names(pod),
+        networks=pod_files.network_names(pod),
         debug=said.debug,
         interactive=_interactive(pod, image, in_front),
         private_users=ids,
         local_config=os.path.join(place, local),
         hostname="" if pod.hostname == f"rkt-{pod.uuid}" else pod.hostname,
-        resolv="stage0" if contents.resolv_conf(pod) else "default",
-        hosts="stage0" if contents.hosts(pod) else "default",
+        resolv="stage0" if pod_files.resolv_conf(pod) else "default",
+        hosts="stage0" if pod_files.hosts(pod) else "default",
         lifted=lifted,
         mutable=pod.keep,
-        ipc=_ipc(name, pod, said.ipc),
+        ipc=_ipc_of_pod(name, pod, said.ipc),
         metadata=pod.metadata_url is not None and bool(pod.attachments),
     )
     return Decided(note, wishes, said.storage, in_front)
 
 
 def _check_networks(name: str, pod: PodSetup) -> None:
-    theirs = contents.networks(pod)
+    theirs = pod_files.networks(pod)
     for one in pod.attachments:
         if one.config.get("isolated") and one.network not in theirs:
             raise StagerError(
@@ -95,9 +217,9 @@ def _check_networks(name: str, pod: PodSetup) -> None:
             )
 
 
-def _interactive(pod: PodSetup, image: stage1.Stage1, in_front: bool) -> bool:
-    modes = [contents.mode(pod, app, in_front=in_front) for app in pod.apps]
-    return contents.INTERACTIVE in modes or (not image.attaches and any(app.interactive for app in pod.apps))
+def _interactive(pod: PodSetup, image: stage1_image.Stage1, in_front: bool) -> bool:
+    modes = [pod_files.mode(pod, app, in_front=in_front) for app in pod.apps]
+    return pod_files.INTERACTIVE in modes or (not image.attaches and any(app.interactive for app in pod.apps))
 
 
 def lifted_of_pod(name: str, pod: PodSetup, said: tuple[str, ...]) -> tuple[str, ...]:
@@ -120,7 +242,7 @@ def lifted_of_pod(name: str, pod: PodSetup, said: tuple[str, ...]) -> tuple[str,
     return said if pod.keep else tuple(LIFTED)
 
 
-def _ipc(name: str, pod: PodSetup, said: str) -> str:
+def _ipc_of_pod(name: str, pod: PodSetup, said: str) -> str:
     if pod.pod_plan.namespaces.get("ipc") != "host":
         return said
     if said == "private":
@@ -148,7 +270,7 @@ def check(name: str, pod: PodSetup, note: Callable[[str], None], local_config: s
 
 
 def _networks(pod: PodSetup, local_config: str) -> list[str]:
-    found, theirs = [], contents.networks(pod)
+    found, theirs = [], pod_files.networks(pod)
     for one in pod.attachments:
         if one.request.ips[1:] or one.request.mac or one.request.interface:
             found.append(

@@ -1,4 +1,4 @@
-"""What is in a pod's directory before its stage1 runs (Z2, Z7)."""
+"""Writes the files of a pod's directory that stage1 reads: manifests, environment, networks, DNS."""
 
 from __future__ import annotations
 

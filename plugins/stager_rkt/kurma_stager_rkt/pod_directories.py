@@ -1,6 +1,6 @@
-"""Where pods are on disk, and what that says of them: directories, locks and renames as rkt has them (Z2).
+"""The pods' directories on disk, with locks and renames as in rkt.
 
-A pod's state is the directory that it is in, and whether somebody holds its lock:
+A pod's state is the directory that it is in, and whether its lock is held:
 
 =================  =====================  ==================================
 directory          locked                 free

@@ -1,4 +1,4 @@
-"""What people do in a pod that runs: ``enter`` and ``attach`` (Z6)."""
+"""Runs a command in a pod's app and attaches to its streams, by stage1's ``enter`` and ``attach`` entrypoints."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
 from kurma_core.json_text import loads
-from kurma_stager_rkt import contents, entrypoints
-from kurma_stager_rkt.podpid import pod_pid
+from kurma_stager_rkt import entrypoints, pod_files
+from kurma_stager_rkt.pod_processes import pod_pid
 from kurma_stager_rkt.records import app_statuses
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ def attach(
         raise StagerError(
             f"a stage1 attaches by keys of its own: it cannot be told of {unknown[0]}", hint="leave it out"
         )
-    modes = contents.modes_of(_app(place, app))
-    if contents.INTERACTIVE in modes.values():
+    modes = pod_files.modes_of(_app(place, app))
+    if pod_files.INTERACTIVE in modes.values():
         raise StagerError(
             f"app {app} has the standard input of the command that runs its pod: nobody else can attach to it",
             hint="run the pod in the background, by -d",
@@ -110,7 +110,7 @@ def attach_arguments(app: str, modes: Mapping[str, str], *, debug: bool, stdin: 
     named = (f"--app={app}", *(["--debug"] if debug else []))
     if stdin:
         return ("--action=auto-attach", *named)
-    terminal = contents.TTY in modes.values()
+    terminal = pod_files.TTY in modes.values()
     wanted = {
         "tty-in": False,
         "tty-out": terminal,

@@ -1,4 +1,4 @@
-"""A stage1 image: which entrypoints its annotations name, and which version of the interface it keeps to (Z1)."""
+"""Reads a stage1 image's annotations: its entrypoints, and its version of the interface."""
 
 from __future__ import annotations
 
