@@ -21,9 +21,9 @@ EXAMPLES = sorted(path.parent for path in (ROOT / "examples/plugins").glob("*/py
 FLOORS = {
     0: {
         *("appc", "cancellation", "errors", "json_text", "linux", "models", "schema", "shortage", "value"),
-        *("progress", "version"),
+        *("progress", "signals", "version"),
     },
-    1: {"api", "hookspecs", "config", "named_files", "network_options", "spawn_plan"},
+    1: {"api", "hookspecs", "config", "named_files", "spawn_plan"},
     2: {"plugins", "testing"},
     3: {
         *("fetching", "trust", "image_store", "rendering", "isolation"),

@@ -81,7 +81,7 @@ class Rest:
 
 class Command:
     """A command: a function ``(session, **values) -> exit code or None``, and what it takes. Its docstring is its
-    help; the first line of it stands in :data:`kurma_core.cli.command_table.TABLE`, too.
+    help; the first line of it stands in :data:`kurma_core.cli.commands.TABLE`, too.
 
     :param root: it is refused at once to everybody but root, unless a daemon does it for them.
     :param here: no daemon does it; or why none does.

@@ -7,12 +7,11 @@ import sys
 
 from kurma_core.cli.parse import parse
 from kurma_core.cli.session import OutputClosed, Session
-from kurma_core.linux.interruption import comes_again, send_again
+from kurma_core.signals import raise_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import FrameType
 
     from kurma_core.cli.parse import Call
     from kurma_core.cli.session import Connect
@@ -67,39 +66,6 @@ def _fill_standard_descriptors() -> None:
             os.fstat(fd)
         except OSError:
             os.set_inheritable(os.open("/dev/null", os.O_RDWR), True)
-
-
-def _raise_signals() -> None:
-    """SIGTERM and SIGHUP undo what was being made, as Ctrl-C does. What we were started to ignore (nohup) stays
-    ignored."""
-    import _signal  # type: ignore[import-not-found]
-
-    def came(number: int, frame: FrameType | None) -> None:
-        if comes_again(number, frame):
-            return
-        if number == _signal.SIGINT:
-            raise KeyboardInterrupt
-        from kurma_core.errors import Interrupted
-
-        raise Interrupted(number)
-
-    for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT):
-        if _signal.getsignal(number) in (_signal.SIG_DFL, _signal.default_int_handler):
-            _signal.signal(number, came)
-    sys.unraisablehook = _raise_again
-
-
-def _raise_again(lost: sys.UnraisableHookArgs) -> None:
-    """A signal that came while Python ran a destructor, or whatever else drops all that is raised in it, comes
-    again a moment later: Ctrl-C must not be lost.
-    """
-    errors = sys.modules.get("kurma_core.errors")
-    if isinstance(lost.exc_value, KeyboardInterrupt):
-        send_again(2)
-    elif errors is not None and isinstance(lost.exc_value, errors.Interrupted):
-        send_again(lost.exc_value.number)
-    else:
-        sys.__unraisablehook__(lost)
 
 
 def _open_standard_streams() -> None:
@@ -181,7 +147,7 @@ def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
 
     try:
         if raising:
-            _raise_signals()
+            raise_signals()
         code: int = run()  # type: ignore[operator]
         _flush()
         return code

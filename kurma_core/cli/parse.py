@@ -6,7 +6,7 @@ is left to :mod:`kurma_core.cli.typer_app`, which knows more and says it better.
 
 from __future__ import annotations
 
-from kurma_core.cli.command_table import Entry, find
+from kurma_core.cli.commands import Entry, find
 from kurma_core.cli.declare import GLOBAL_OPTIONS
 
 TYPE_CHECKING = False

@@ -366,7 +366,7 @@ def _networks(texts: tuple[str, ...], template: PodTemplate) -> tuple[NetworkReq
     """None: as the template says."""
     if not texts:
         return None
-    from kurma_core.network_options import parse_net
+    from kurma_core.api.network_options import parse_net
 
     return tuple(parse_net(text) for text in texts)
 
@@ -374,7 +374,7 @@ def _networks(texts: tuple[str, ...], template: PodTemplate) -> tuple[NetworkReq
 def _ports(texts: tuple[str, ...]) -> tuple[PortMapping, ...]:
     if not texts:
         return ()
-    from kurma_core.network_options import parse_ports
+    from kurma_core.api.network_options import parse_ports
 
     return tuple(port for text in texts for port in parse_ports(text))
 

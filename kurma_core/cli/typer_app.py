@@ -14,7 +14,7 @@ from click.exceptions import NoArgsIsHelpError
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
-from kurma_core.cli.command_table import TABLE, Entry, Group
+from kurma_core.cli.commands import TABLE, Entry, Group
 from kurma_core.cli.declare import GLOBAL_OPTIONS, Argument, Command, Option
 from kurma_core.cli.parse import Call, load, split_rest
 from kurma_core.errors import UsageError
@@ -177,7 +177,7 @@ def _word(part: Argument) -> str:
 
 
 class TableGroup(TyperGroup):
-    """A group of :data:`~kurma_core.cli.command_table.TABLE`, and commands that were added to it. A command of the
+    """A group of :data:`~kurma_core.cli.commands.TABLE`, and commands that were added to it. A command of the
     table is imported and built when it is called; the listing comes from the table.
     """
 

@@ -235,7 +235,7 @@ def domain(text: str, option: str) -> None:
 
 def server(text: str, option: str) -> None:
     """The address of a name server. :raises UsageError: it is none that a single host could have."""
-    from kurma_core.network_options import no_address_of_a_host
+    from kurma_core.api.network_options import no_address_of_a_host
 
     address(text, option)
     if why := no_address_of_a_host(text):

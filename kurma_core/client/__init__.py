@@ -92,7 +92,7 @@ def connect(settings: Settings, *, start: bool = False) -> Client:
                 raise
             connection, refused = None, path
         if connection is None and start:
-            from kurma_core.client.remote.starting import started
+            from kurma_core.client.remote.start_kurmad import started
 
             connection = started(settings, config, path)
         if connection is not None:
@@ -148,7 +148,7 @@ def _by_kurmad(settings: Settings, connection: Connection, config: Config | Conf
 def in_process(managers: Managers) -> Client:
     """A client that works in this process, whether or not kurmad runs: that of kurmad itself, for one."""
     from kurma_core.client.client import Client
-    from kurma_core.client.local.host import Local
+    from kurma_core.client.local.transport import Local
 
     return Client(managers.settings, Local(managers), lambda: managers)
 

@@ -15,21 +15,21 @@ from kurma_core.cancellation import shielded
 from kurma_core.client import Settings, in_process, socket_path
 from kurma_core.client.client import add_unstarted_pod
 from kurma_core.client.local.managers import Managers, problems
-from kurma_core.client.remote.starting import LOCK as START_LOCK
+from kurma_core.client.remote.start_kurmad import LOCK as START_LOCK
 from kurma_core.config import load
 from kurma_core.config.state_directory import run_dir_hint
 from kurma_core.daemon.http.dispatch import Dispatcher
 from kurma_core.daemon.http.messages import asking, noting
 from kurma_core.daemon.http.server import Server
 from kurma_core.daemon.metrics import Metrics
-from kurma_core.daemon.pods.app_sockets import AppSockets
+from kurma_core.daemon.pods.app_api_sockets import AppApiSockets
 from kurma_core.daemon.pods.initial import InitialPods
 from kurma_core.daemon.pods.listing import Listing
 from kurma_core.daemon.pods.owned import OwnedPods, Restarts, RunningPod
 from kurma_core.daemon.pods.prestarted import PreparedPod, PrestartedPods
 from kurma_core.daemon.pods.recovery import Recovery
 from kurma_core.daemon.process.lifecycle import IdleEnd, MemoryTrimmer, Notifier
-from kurma_core.daemon.process.run_directory import RunDirectory, passed_sockets
+from kurma_core.daemon.process.lock_and_socket import RunDirectory, passed_sockets
 from kurma_core.errors import KurmaError
 from kurma_core.linux import memory
 from kurma_core.models.streams import Stdio
@@ -93,9 +93,9 @@ class Daemon:
         self.listing = Listing(pods)
         self.metrics = Metrics()
         self.server = Server(Dispatcher(self, self.metrics))
-        self.app_sockets = AppSockets(pods, self.server.listen_for_app, self.server.stop_listening_for_app)
-        pods.on_api_changed(self.app_sockets.changed)
-        self.recovery = Recovery(pods, self.owners, self.restarts.look, self.app_sockets.see)
+        self.api_sockets = AppApiSockets(pods, self.server.listen_for_app, self.server.stop_listening_for_app)
+        pods.on_api_changed(self.api_sockets.changed)
+        self.recovery = Recovery(pods, self.owners, self.restarts.look, self.api_sockets.see)
         self.initial = InitialPods(
             pods, lambda: self.config, self.recovery.done, self.run, self.launch, self.restarts.look
         )
@@ -141,7 +141,7 @@ class Daemon:
             self.metrics.started(time.monotonic() - begin)
             return running
         except BaseException as error:
-            self.app_sockets.see(reference)
+            self.api_sockets.see(reference)
             if not again and isinstance(error, KurmaError):
                 with contextlib.suppress(KurmaError):  # there may be no such pod
                     self.restarts.look(self.pods.find(reference))
@@ -186,7 +186,7 @@ class Daemon:
             raise
 
     def _ended(self, record: PodRecord) -> None:
-        self.app_sockets.close(record.uuid)
+        self.api_sockets.close(record.uuid)
         if self.pods.is_ephemeral(record.uuid):
             self.pods.remove(record.uuid)
         else:
@@ -321,7 +321,7 @@ class Daemon:
 
     def close(self) -> None:
         self._run_directory.withdraw()
-        self.app_sockets.close_all()
+        self.api_sockets.close_all()
         self.server.close()
         self.initial.close()
         self.recovery.close()
@@ -367,7 +367,7 @@ class Daemon:
             self.prestarted.discard_all()
         else:
             self.prestarted.compare_images()
-        self.app_sockets.refresh()
+        self.api_sockets.refresh()
         self.managers.journal.tell("daemon", "reloaded", None, "kurmad", {"pid": os.getpid()})
         # Even if nothing is new: the images of initial pods may have changed.
         self.initial.reconcile()

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.api.host import NetworkInfo
+from kurma_core.api.network_options import no_address_of_a_host
 from kurma_core.appc.cni_result import address_family, is_cidr
 from kurma_core.errors import KurmaError, NetworkError, PluginError, UsageError
 from kurma_core.hookspecs.network import AttachmentContext
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
-from kurma_core.network_options import no_address_of_a_host
 from kurma_core.networking import interfaces
 from kurma_core.networking.catalog import Catalog
 from kurma_core.networking.default_network import DEFAULT, HOST, LO, NONE, DefaultNetwork

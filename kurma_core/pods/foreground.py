@@ -6,14 +6,10 @@ app notices.
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
 import os
 import select
 import stat
 from _collections_abc import Callable, Iterator
-
-from kurma_core.errors import Interrupted
-from kurma_core.linux.interruption import comes_again
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,79 +18,13 @@ if TYPE_CHECKING:
     class CanStop(Protocol):
         def stop(self, *, force: bool) -> None: ...
 
-    from signal import Handlers
-    from types import FrameType, TracebackType
-
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText
     from kurma_core.pods.owned import OwnedPod
+    from kurma_core.signals import Signals
 
 #: Lines shown between two looks for a signal.
 _LINES_BETWEEN_LOOKS = 64
-_SIGNALS = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
-
-
-class Signals:
-    """SIGINT, SIGTERM and SIGHUP: the first one raises :class:`Interrupted` while ``raising`` is set; all others
-    only make the descriptor readable. So no teardown is ever interrupted by a second Ctrl-C.
-
-    The interpreter writes to the descriptor (``set_wakeup_fd``), not the handler: a signal that comes just before
-    poll(2) does not interrupt it, and the handler would not run until something else does.
-
-    :param taken: whether there are any: in a thread of a daemon there are none.
-    :param also: others, that never raise.
-    """
-
-    def __init__(self, *, taken: bool = True, also: tuple[int, ...] = ()) -> None:
-        self.raising = True
-        self._taken = (*_SIGNALS, *also) if taken else ()
-        self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._outer = -1
-        self._numbers = bytearray()
-        self._old: dict[int, Handlers | int | Callable[[int, FrameType | None], object] | None] = {}
-
-    def __enter__(self) -> Signals:
-        if self._taken:
-            self._outer = _signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        for number in self._taken:
-            # Who was started with a signal ignored (nohup) goes on ignoring it.
-            if _signal.getsignal(number) != _signal.SIG_IGN:
-                self._old[number] = _signal.signal(number, self._came)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        for number, old in self._old.items():
-            _signal.signal(number, old)
-        if self._taken:
-            _signal.set_wakeup_fd(self._outer)
-        os.close(self._read)
-        os.close(self._write)
-
-    def _came(self, number: int, frame: FrameType | None) -> None:
-        if self.raising and number in _SIGNALS:
-            if comes_again(number, frame):
-                return
-            self.raising = False
-            raise Interrupted(number)
-        self._numbers.append(number)
-
-    def settle(self) -> None:
-        """From here on, signals only make the descriptor readable."""
-        self.raising = False
-
-    def fileno(self) -> int:
-        return self._read
-
-    def numbers(self) -> bytes:
-        """Those that came since the last time."""
-        try:  # noqa: SIM105 - contextlib is not light
-            os.read(self._read, 64)
-        except BlockingIOError:
-            pass
-        numbers, self._numbers = self._numbers, bytearray()
-        return bytes(numbers)
 
 
 def run_to_end(

@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from kurma_core.api.network_options import parse_net
 from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, idle_volumes, reify
 from kurma_core.errors import UsageError
 from kurma_core.isolation import scopes
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.models.pod import MountSetup
-from kurma_core.network_options import parse_net
 from kurma_core.pods import isolators, namespaces, ports, restarts, terminals, traffic, volumes
 from kurma_core.pods.apps import overridden, with_isolators
 from kurma_core.pods.docker import is_docker

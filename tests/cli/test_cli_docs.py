@@ -11,7 +11,7 @@ import os
 import re
 from pathlib import Path
 
-from kurma_core.cli.command_table import TABLE, Group
+from kurma_core.cli.commands import TABLE, Group
 from kurma_core.cli.main import main
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"

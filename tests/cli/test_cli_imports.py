@@ -64,7 +64,7 @@ main(["run", "--rm", "--net", "none", "-p", "80:80", "example.com/image", "--exe
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     found = set(done.stdout.split())
-    assert "kurma_core.network_options" in found
+    assert "kurma_core.api.network_options" in found
     heavy = {
         "pluggy",
         "inspect",

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from kurma_core.api.images import ImageGc, Removal, TrustedKey
-from kurma_core.cli.command_table import TABLE, Entry, Group
+from kurma_core.cli.commands import TABLE, Entry, Group
 from kurma_core.models.image import ImageRecord, Provenance
 from tests.cli import json_fields
 

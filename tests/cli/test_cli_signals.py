@@ -84,8 +84,8 @@ def test_ctrl_c_before_anything_is_loaded(module: str) -> None:
 
 _IN_A_DESTRUCTOR = """
 import os, sys, time
-from kurma_core.cli.main import _raise_signals
-_raise_signals()
+from kurma_core.signals import raise_signals
+raise_signals()
 class Last:
     def __del__(self):
         os.kill(os.getpid(), int(sys.argv[1]))
@@ -115,9 +115,9 @@ def test_a_signal_in_a_destructor_is_not_lost(number: signal.Signals, raised: st
 
 _IN_AN_IMPORT = """
 import importlib._bootstrap as machinery, os, sys, threading, time
-from kurma_core.cli.main import _raise_signals
-from kurma_core.pods.foreground import Signals
-_raise_signals()
+from kurma_core.signals import raise_signals
+from kurma_core.signals import Signals
+raise_signals()
 class Imp:
     "What Python's imports take their lock by; the first time a signal comes at once afterwards."
     came = False
@@ -172,7 +172,7 @@ def test_a_signal_in_an_import_holds_nobody_up(number: signal.Signals, raised: s
 _NOT_INTERRUPTED = """
 import os, select, signal, threading, time
 from pathlib import Path
-from kurma_core.pods.foreground import Signals
+from kurma_core.signals import Signals
 def send():
     while "poll" not in Path(f"/proc/self/task/{os.getpid()}/wchan").read_text():
         time.sleep(0.01)
@@ -195,7 +195,7 @@ def test_a_signal_that_does_not_interrupt_a_poll_ends_it() -> None:
 
 def test_what_is_to_be_ignored_is_ignored(tmp_path: Path) -> None:
     """As with nohup."""
-    ask = "import signal, sys; from kurma_core.cli.main import _raise_signals; _raise_signals(); "
+    ask = "import signal, sys; from kurma_core.signals import raise_signals; raise_signals(); "
     ask += "print(*(signal.getsignal(n) == signal.SIG_IGN for n in (1, 2, 15)))"
     ignore = f"trap '' HUP INT TERM; exec {sys.executable} -c \"$0\""
     done = subprocess.run(["/bin/sh", "-c", ignore, ask], capture_output=True, text=True, check=True)

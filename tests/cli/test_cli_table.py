@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from kurma_core.cli.command_table import TABLE, Entry, Group, find
+from kurma_core.cli.commands import TABLE, Entry, Group, find
 from kurma_core.cli.declare import GLOBAL_OPTIONS, Command
 from kurma_core.cli.main import main
 from kurma_core.cli.parse import load

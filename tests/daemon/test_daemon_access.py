@@ -13,8 +13,8 @@ import pytest
 from kurma_core.api.describe import openapi
 from kurma_core.api.operations import OPERATIONS
 from kurma_core.config import InitialPodConfig
+from kurma_core.daemon.http.caller_rights import redacted
 from kurma_core.daemon.pods.initial import ENTRY, InitialPods, _annotated
-from kurma_core.daemon.process.log import redacted
 from kurma_core.errors import FetchError
 from kurma_core.pods.daemon_interface import DaemonInterface
 from tests.kit.waiting import until

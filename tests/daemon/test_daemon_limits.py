@@ -23,8 +23,9 @@ from kurma_core.client import Settings, in_process
 from kurma_core.client.local.managers import Managers
 from kurma_core.client.remote.http import Connection
 from kurma_core.daemon.http import exchange
+from kurma_core.daemon.http.caller_rights import Peer, Quota
 from kurma_core.daemon.http.dispatch import Dispatcher
-from kurma_core.daemon.http.exchange import Exchange, Peer, Quota
+from kurma_core.daemon.http.exchange import Exchange
 from kurma_core.daemon.http.server import Server
 from kurma_core.daemon.metrics import Metrics
 from kurma_core.errors import BusyError

@@ -17,9 +17,9 @@ import pytest
 
 from kurma_core.appc.pod import PodManifest
 from kurma_core.client import Settings, connect, in_process
+from kurma_core.daemon.http.caller_rights import redacted
 from kurma_core.daemon.http.exchange import Said, json_line
 from kurma_core.daemon.pods.listing import _MOST, RECORDS, SHOWN, SUMMARIES, Listing
-from kurma_core.daemon.process.log import redacted
 from kurma_core.models.network import Attachment, NetworkRequest
 from kurma_core.pod_store import PodDirectory
 from kurma_core.pods import proof

@@ -16,8 +16,8 @@ from kurma_core.api.operations import OPERATIONS
 from kurma_core.api.pods import AppOverrides, PodRequest, Process, ResourceUsage, Usage
 from kurma_core.api.wire import error_from_json, error_to_json
 from kurma_core.appc.template import PodTemplate
-from kurma_core.daemon.http import dispatch
-from kurma_core.daemon.process.log import redacted
+from kurma_core.daemon.http import error_status
+from kurma_core.daemon.http.caller_rights import redacted
 from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.models.pod import AppExecution, AppStatus
@@ -183,4 +183,5 @@ def test_the_document_refers_to_nothing_that_it_lacks() -> None:
 def test_the_document_names_the_failures_that_there_are() -> None:
     responses = openapi()["components"]["responses"]
     of_http = {405, 431, 501, 505}
-    assert {int(status) for status in responses} == {500, *of_http, *(status for _, status in dispatch._STATUS)}
+    of_errors = {status for _, status in error_status._STATUS}
+    assert {int(status) for status in responses} == {500, *of_http, *of_errors}

@@ -12,7 +12,7 @@ import pytest
 
 from kurma_core.api.wire import INPUT, LIMIT, LOG, MESSAGE, WINDOW, FrameReader, frame
 from kurma_core.daemon.http import streams
-from kurma_core.daemon.http.exchange import Gone
+from kurma_core.daemon.http.error_status import Gone
 from kurma_core.daemon.http.streams import Caller
 from kurma_core.errors import BusyError
 from tests.kit.waiting import until

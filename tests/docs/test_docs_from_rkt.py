@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.cli.command_table import Group, find
+from kurma_core.cli.commands import Group, find
 from kurma_core.cli.main import main
 
 TEXT = (Path(__file__).parents[2] / "docs/from_rkt.md").read_text(encoding="utf-8")

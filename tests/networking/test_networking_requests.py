@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kurma_core.api.network_options import parse_net, parse_port, parse_ports
 from kurma_core.errors import UsageError
 from kurma_core.models.network import NetworkRequest, PortMapping
-from kurma_core.network_options import parse_net, parse_port, parse_ports
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from kurma_core.daemon.process.log import internal_error
+from kurma_core.daemon.http.error_status import internal_error
 from kurma_core.errors import HostError, StagerError
 from kurma_core.shortage import no_inodes, words
 

@@ -82,7 +82,7 @@ def _settled(settings: Settings) -> Settings:
 
 def main() -> int:
     """The program; its exit code."""
-    from kurma_core.client.remote.starting import READY
+    from kurma_core.client.remote.start_kurmad import READY
 
     ready = os.environ.get(READY, "")
     if ready.isdecimal():

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from kurma_core.networking.manager import Networking
     from kurma_core.plugins.registry import PluginRegistry
     from kurma_core.pod_store import PodStore
-    from kurma_core.pods.foreground import Signals
     from kurma_core.pods.manager import PodManager
     from kurma_core.pods.services import Services
+    from kurma_core.signals import Signals
 
 _NETWORKS, _STAGERS, _ISOLATORS = "kurma.networks", "kurma.stagers", "kurma.isolators"
 
@@ -143,7 +143,7 @@ class Managers:
         self.services.spawner.open()
 
     def signals(self) -> Signals:
-        from kurma_core.pods.foreground import Signals
+        from kurma_core.signals import Signals
 
         return Signals(taken=self.settings.signals)
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText, Stdio
     from kurma_core.models.summary import PodSummary
-    from kurma_core.pods.foreground import Signals
     from kurma_core.progress import Progress
+    from kurma_core.signals import Signals
 
 
 class LocalPods:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kurma_core.client.remote.http import Connection
     from kurma_core.linux.raw_terminal import RawTerminal
     from kurma_core.models.streams import Stdio
-    from kurma_core.pods.foreground import Signals
+    from kurma_core.signals import Signals
 
     Json = Any
     Tell = Callable[[Json], None]
@@ -351,7 +351,7 @@ def call_in(stream: Stream, streams: CallerStreams, *, terminal: bool) -> int:
     :param terminal: the caller's standard input is a terminal: signals are for the command. Else they end this
         process, and thereby the command.
     """
-    from kurma_core.pods.foreground import Signals
+    from kurma_core.signals import Signals
 
     also = (*TERMINAL_SIGNALS, _signal.SIGQUIT)
     with Signals(taken=terminal, also=also) as signals:

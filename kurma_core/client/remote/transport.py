@@ -362,7 +362,7 @@ class Remote(Transport):
     ) -> PodRecord:
         """A pod that kurmad runs and that is shown here, to its end."""
         from kurma_core.client.remote.streams import TERMINAL_SIGNALS, CallerStreams, ForegroundPod
-        from kurma_core.pods.foreground import Signals
+        from kurma_core.signals import Signals
 
         settings = self._settings
 

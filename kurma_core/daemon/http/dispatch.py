@@ -1,4 +1,4 @@
-"""From a request to its operation, and from the result to an answer."""
+"""Dispatches each request to its operation, and answers with the result or the error."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from kurma_core.api.operations import NDJSON, OPERATIONS, Operation
 from kurma_core.api.wire import PROTOCOL, error_to_json
 from kurma_core.cancellation import Cancellation, governing
 from kurma_core.daemon.http import messages
+from kurma_core.daemon.http.caller_rights import check_rights, redacted
 from kurma_core.daemon.http.calls import Call, check_keys, read_body, read_query
-from kurma_core.daemon.http.exchange import Exchange, Gone, LateError, Said, TooLargeError
+from kurma_core.daemon.http.error_status import Gone, log_failure, status_of
+from kurma_core.daemon.http.exchange import Exchange, Said
 from kurma_core.daemon.http.handlers import handle
 from kurma_core.daemon.http.messages import Messages, attempts_of, working
 from kurma_core.daemon.metrics import Metrics
-from kurma_core.daemon.process.log import about, log_failure, redacted
+from kurma_core.daemon.process.log import about
 
 if TYPE_CHECKING:
     from kurma_core.daemon.http.calls import Daemon
@@ -29,31 +31,6 @@ Json = Any
 _LOG = logging.getLogger("kurmad")
 #: Behind an answer of kind ``lines``.
 _MOST_NOTES = 20
-
-#: The first that fits says it.
-_STATUS: tuple[tuple[type[errors.KurmaError], int], ...] = (
-    (TooLargeError, 413),
-    (LateError, 408),
-    (errors.BusyError, 503),
-    (errors.PodNotFoundError, 404),
-    (errors.ImageNotFoundError, 404),
-    (errors.AppNotFoundError, 404),
-    (errors.PluginNotFoundError, 404),
-    (errors.NetworkNotFoundError, 404),
-    (errors.StagerNotFoundError, 404),
-    (errors.FetchNotFoundError, 404),
-    (errors.UsageError, 400),
-    (errors.ManifestError, 400),
-    (errors.ArchiveError, 400),
-    (errors.AmbiguousReferenceError, 400),
-    (errors.ConfigError, 400),
-    (errors.PodExistsError, 409),
-    (errors.PodStateError, 409),
-    (errors.PodEndedError, 409),
-    (errors.PowerError, 403),
-    (errors.PrivilegeError, 403),
-    (errors.TrustError, 403),
-)
 
 
 class Dispatcher:
@@ -75,7 +52,7 @@ class Dispatcher:
             return
         try:
             with about(request=f"{exchange.method} {exchange.path}", by=str(exchange.peer), **path):
-                self._admit(operation, exchange)
+                check_rights(exchange.peer, operation, f"{exchange.method} {exchange.raw_path}")
                 query = read_query(operation, exchange.query)
                 body = self._body(operation, exchange)
                 arguments = {**path, **query, **read_body(operation, body)}
@@ -97,27 +74,6 @@ class Dispatcher:
                 exchange.respond_json(500, found)
         finally:
             self._metrics.requested(operation.name, exchange.status)
-
-    @staticmethod
-    def _admit(operation: Operation, exchange: Exchange) -> None:
-        """Puts what changes things into the log, with the caller: without the query and the body, which may hold
-        secrets.
-
-        :raises PrivilegeError: the caller may not ask for it.
-        """
-        allowed = operation.rights == "read" or exchange.peer.rights == "full"
-        if operation.verb != "GET" or not allowed:
-            what = "asks for" if allowed else "is refused"
-            _LOG.info("%s %s %s %s", exchange.peer, what, exchange.method, exchange.raw_path)
-        if not allowed:
-            hint = None
-            if exchange.peer.pod is not None:
-                hint = (
-                    "who runs the host grants the app host/api-access in kurma.yml, and not host/api-access=read"
-                )
-            raise errors.PrivilegeError(
-                f"{operation.verb} {operation.path} is not for those who may only look", hint=hint
-            )
 
     @staticmethod
     def _body(operation: Operation, exchange: Exchange) -> Json:
@@ -243,13 +199,6 @@ class Dispatcher:
             last = {"is": "result", "value": self._json(value, call)}
         told.end(last)
         call.exchange.end()
-
-
-def status_of(error: errors.KurmaError) -> int:
-    for kind, status in _STATUS:
-        if isinstance(error, kind):
-            return status
-    return 500
 
 
 class _Notes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.api.wire import LOG, FrameError
 from kurma_core.client.local.logs import LogOptions
 from kurma_core.daemon.http import messages
-from kurma_core.daemon.http.exchange import Gone
+from kurma_core.daemon.http.error_status import Gone
 from kurma_core.daemon.http.streams import Caller, not_understood
 from kurma_core.daemon.process.threads import begin
 from kurma_core.errors import KurmaError

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.api import describe
 from kurma_core.api.host import CheckLine, Event, Health
 from kurma_core.api.operations import NDJSON, SSE
-from kurma_core.client.local.host import event_filter
+from kurma_core.client.local.transport import event_filter
 from kurma_core.daemon import metrics as prometheus
 from kurma_core.daemon.http import foreground, messages
-from kurma_core.daemon.http.exchange import Gone, TooLargeError, json_line
+from kurma_core.daemon.http.error_status import Gone, TooLargeError
+from kurma_core.daemon.http.exchange import json_line
 from kurma_core.daemon.http.streams import Caller
 from kurma_core.daemon.pods.listing import RECORDS, SHOWN, SUMMARIES
 from kurma_core.errors import UsageError

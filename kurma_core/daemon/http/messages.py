@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.api.wire import error_to_json
 from kurma_core.cancellation import current as cancellation
-from kurma_core.daemon.http.exchange import Gone
+from kurma_core.daemon.http.error_status import Gone
 from kurma_core.errors import KurmaError, UsageError
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from kurma_core.api.wire import (
     frame,
 )
 from kurma_core.cancellation import governing
-from kurma_core.daemon.http.exchange import REQUEST_PATIENCE, Gone, json_line
+from kurma_core.daemon.http.error_status import Gone, log_failure
+from kurma_core.daemon.http.exchange import REQUEST_PATIENCE, json_line
 from kurma_core.daemon.http.messages import Messages, Operation, attempts_of, working
 from kurma_core.daemon.process.threads import begin
 from kurma_core.errors import Cancelled, KurmaError, UsageError
@@ -178,8 +179,6 @@ def serve(exchange: Exchange, cancellation: Cancellation, handle: Callable[[Stre
 
 def _last(exchange: Exchange, stream: Stream, handle: Callable[[Stream], Json]) -> dict[str, Json]:
     """:raises Gone: the client has disconnected."""
-    from kurma_core.daemon.process.log import log_failure
-
     try:
         return {"is": "result", "value": handle(stream)}
     except KurmaError as error:

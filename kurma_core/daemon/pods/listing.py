@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.daemon.http.caller_rights import redacted
 from kurma_core.daemon.http.exchange import Said, json_line
-from kurma_core.daemon.process.log import redacted
 from kurma_core.linux.smalljson import decode
 from kurma_core.models.pod import PodRecord
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from kurma_core.client.remote.starting import READY
+from kurma_core.client.remote.start_kurmad import READY
 from kurma_core.errors import KurmaError
 from kurma_core.linux import memory, service_manager
 from kurma_core.linux.lockfile import lock_file
@@ -29,8 +29,8 @@ TRIM_AFTER = 10.0
 
 @contextmanager
 def reporting_readiness(environment: MutableMapping[str, str]) -> Iterator[Callable[[], None]]:
-    """Tells the command that started kurmad (:mod:`kurma_core.client.remote.starting`) that it is ready, or why
-    not.
+    """Tells the command that started kurmad (:mod:`kurma_core.client.remote.start_kurmad`) that it is ready, or
+    why not.
 
     For a ``with`` statement around the daemon's whole life. Yields the function to call once kurmad is ready. An
     error before that is reported instead. Does nothing if no command started kurmad.
@@ -53,7 +53,7 @@ def reporting_readiness(environment: MutableMapping[str, str]) -> Iterator[Calla
         yield lambda: report({"ready": os.getpid()})
     except Exception as error:
         from kurma_core.api.wire import error_to_json
-        from kurma_core.daemon.process.log import internal_error
+        from kurma_core.daemon.http.error_status import internal_error
 
         report(error_to_json(error if isinstance(error, KurmaError) else internal_error(error)))
         raise
@@ -154,8 +154,8 @@ class IdleEnd:
     """Ends a kurmad without connections, pods and planned work after a while.
 
     A client that connects at that moment is served, or starts another kurmad: the end is decided under the lock
-    for starting kurmad (:mod:`kurma_core.client.remote.starting`), after the socket was shut and the connections
-    were counted again. Used by the accepting thread only.
+    for starting kurmad (:mod:`kurma_core.client.remote.start_kurmad`), after the socket was shut and the
+    connections were counted again. Used by the accepting thread only.
 
     :param after: seconds without work.
     :param connections: counts the connections.

@@ -1,5 +1,4 @@
-"""kurmad's log: lines for people, for the journal, or JSON for programs. Errors that no operation expects, as they
-are logged and as the client gets them. Redacts secrets in the log, and in answers to read-only clients."""
+"""kurmad's log: lines for people, for the journal, or JSON for programs; without passwords of addresses."""
 
 from __future__ import annotations
 
@@ -8,12 +7,12 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
-from kurma_core.errors import HostError, KurmaError
+from kurma_core.errors import HostError
 from kurma_core.linux.clock import timestamp
 from kurma_core.linux.lockfile import is_at
 
@@ -23,21 +22,6 @@ SIZE = 4 << 20
 #: The journal's priorities (sd-daemon(3)).
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 _ABOUT: ContextVar[dict[str, str]] = ContextVar("kurmad_log", default={})  # noqa: B039 (never changed, only replaced)
-#: Keys whose values read-only clients do not get, at any depth, and what they get instead: manifests have the
-#: environment of apps in them, configurations the credentials of plugins, metadata the path of a token, and words
-#: of commands may be passwords.
-_HIDDEN: Mapping[str, Any] = {
-    "manifest": {},
-    "config": {},
-    "settings": {},
-    "capabilities": {},
-    "environment": [],
-    "command": [],
-    "metadata": None,
-    "raw": None,
-}
-#: Keys whose values may be addresses with a password in them; images not fetched yet are named by locator.
-_ADDRESSES = ("locator", "url", "name")
 #: User and password before the host of an address, which may be part of another address. A digest after the @ is
 #: no host.
 _CREDENTIALS = re.compile(
@@ -181,50 +165,6 @@ class LogFile(_Handler):
             os.rename(self._path, f"{self._path}.1")
             self._open()
         self._size += os.write(2, line)
-
-
-def internal_error(error: Exception) -> KurmaError:
-    """Makes the error to tell of one that no operation expects: the host's, or a mistake of Kurma or a plugin."""
-    known = HostError.of_shortage(error)
-    if known is not None:
-        return known
-    if isinstance(error, OSError):
-        return HostError(f"{error.strerror or error}: {error.filename or ''}".removesuffix(": "))
-    return KurmaError(
-        f"internal error: {type(error).__name__}: {' '.join(str(error).split())}",
-        hint="this is a mistake in Kurma or a plugin; the daemon's log shows where",
-    )
-
-
-def log_failure(error: Exception, method: str, path: str) -> KurmaError:
-    """As :func:`internal_error`, and logs it: a mistake with its trace, an error of the host in one line.
-
-    Called while the error is handled.
-    """
-    found = internal_error(error)
-    if isinstance(found, HostError):
-        _LOG.error("%s %s failed: %s", method, path, found.message)
-        _LOG.debug("where it failed", exc_info=True)
-    else:
-        _LOG.exception("%s %s failed", method, path)
-    return found
-
-
-def redacted(value: Any) -> Any:
-    """Removes secrets, and what may hold some, for read-only clients (``read``)."""
-    if isinstance(value, list | tuple):
-        return [redacted(one) for one in value]
-    if not hasattr(value, "items"):
-        return value
-    found = {}
-    for key, one in value.items():
-        if key in _HIDDEN:
-            found[key] = _HIDDEN[key]
-        elif key in _ADDRESSES and isinstance(one, str):
-            found[key] = without_passwords(one)
-        else:
-            found[key] = redacted(one)
-    return found
 
 
 def without_passwords(text: str) -> str:

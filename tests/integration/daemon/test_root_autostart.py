@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from kurma_core.client.remote import starting
+from kurma_core.client.remote import start_kurmad
 from kurma_core.errors import HostError, KurmaError, PrivilegeError, UsageError
 from kurma_core.linux.lockfile import locked
 from tests.kit.client import open_client
@@ -54,7 +54,7 @@ class Starter:
         for pid in filter(str.isdecimal, os.listdir("/proc")):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline") as file:
                 words = file.read().split("\0")
-                if starting._PROGRAM in words and self.house.state in words and alive(int(pid)):
+                if start_kurmad._PROGRAM in words and self.house.state in words and alive(int(pid)):
                     found.append(int(pid))
         return found
 
@@ -141,7 +141,7 @@ def test_what_keeps_it_from_starting_is_the_callers_error(starter, monkeypatch):
         starter.connect()
     assert str(caught.value) == f"a kurmad serves {starter.house.state} already"
     # What ends it before it can say anything.
-    monkeypatch.setattr(starting, "_PROGRAM", "import os; print('oh dear', file=open(2, 'w')); os._exit(1)")
+    monkeypatch.setattr(start_kurmad, "_PROGRAM", "import os; print('oh dear', file=open(2, 'w')); os._exit(1)")
     with pytest.raises(HostError, match="ended before it was ready") as caught:
         starter.connect()
     assert caught.value.hint == f"its log: {starter.run}/kurmad.log"
@@ -212,7 +212,7 @@ def test_who_comes_in_the_last_moment_and_what_goes(starter, kurmad, what):
 @pytest.mark.full
 def test_nobody_meets_a_daemon_that_ends(starter, monkeypatch):
     """Daemons that end as soon as they can, and callers that come all the time: each is served."""
-    monkeypatch.setattr(starting, "IDLE", "0.01s")
+    monkeypatch.setattr(start_kurmad, "IDLE", "0.01s")
     seen = set()
     deadline = time.monotonic() + 5
     for number in range(1000):

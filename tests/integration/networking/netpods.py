@@ -8,7 +8,7 @@ import uuid
 from ipaddress import ip_interface
 
 from kurma_core import config as configuration
-from kurma_core.network_options import parse_net, parse_ports
+from kurma_core.api.network_options import parse_net, parse_ports
 from kurma_core.networking.manager import Networking, namespace_path
 from kurma_core.plugins.registry import PluginRegistry
 from kurma_core.testing.networks import pod_namespace

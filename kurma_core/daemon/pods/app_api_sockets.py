@@ -35,7 +35,7 @@ _MODE = 0o666
 _SO_PEERPIDFD = getattr(socket, "SO_PEERPIDFD", 77)
 
 
-class _AppSocket:
+class _ApiSocket:
     """:param directory: of the socket. :param inode: its device and inode."""
 
     def __init__(self, directory: str, rights: str, inode: tuple[int, int]) -> None:
@@ -49,7 +49,7 @@ class _AppSocket:
         return (status.st_dev, status.st_ino) == self._inode
 
 
-class AppSockets:
+class AppApiSockets:
     """:param stop_listening: closes an app's socket and its connections. Repeatable."""
 
     def __init__(
@@ -60,7 +60,7 @@ class AppSockets:
         self._stop_listening = stop_listening
         self._lock = threading.Lock()
         #: By pod, then by app. A pod is here while it runs, even if its apps are granted nothing.
-        self._sockets: dict[str, dict[str, _AppSocket]] = {}
+        self._sockets: dict[str, dict[str, _ApiSocket]] = {}
         self._closing = False
 
     def changed(self, document: PodDocument, directory: str) -> None:
@@ -131,13 +131,13 @@ class AppSockets:
             what = f"app {app} of pod {uuid} has no API"
             _LOG.warning("%s: no socket can be made in %s: %s", what, directory, error.strerror)
             return
-        self._sockets[uuid][app] = _AppSocket(directory, rights, inode)
+        self._sockets[uuid][app] = _ApiSocket(directory, rights, inode)
         self._listen(
             listener, rights, (uuid, app), lambda connected, pid: belongs_to_other_pod(connected, pid, uuid)
         )
         _LOG.info("app %s of pod %s has the API (%s)", app, uuid, rights)
 
-    def _shut(self, uuid: str, app: str, one: _AppSocket) -> None:
+    def _shut(self, uuid: str, app: str, one: _ApiSocket) -> None:
         if one.is_there():
             with contextlib.suppress(OSError):
                 os.unlink(f"{one.directory}/{API_SOCKET}")
