@@ -48,7 +48,7 @@ def table(kind: type[JsonValue], without: Iterator[str] | list[str] | tuple[str,
 
 
 def rows(kind: type[JsonValue]) -> list[Row]:
-    """Key, type and meaning of each key of a class. What two of its classes have is told by the last one."""
+    """Key, type and meaning of each key of a class; if two of its base classes have a key, the last one counts."""
     return list({row[0]: row for row in _of_class(kind, "")}.values())
 
 
@@ -84,7 +84,7 @@ def _of_parts(shape: Shape, key: str) -> Iterator[Row]:
 
 
 def type_in_words(shape: Shape) -> str:
-    """What a JSON value of a shape is: ``list of text``."""
+    """Describes the JSON type of a shape in words: ``list of text``."""
     match shape:
         case schema.Maybe():
             return f"{type_in_words(shape.inner)}, or null"
@@ -115,7 +115,7 @@ def type_in_words(shape: Shape) -> str:
 
 
 def _several(shape: Shape) -> str:
-    """What the values in a list or an object are: `` of numbers``."""
+    """Describes the elements of a list or an object: `` of numbers``."""
     found = type_in_words(shape)
     if isinstance(shape, schema.Words):
         return f", each {found}"
