@@ -1,4 +1,4 @@
-"""An image graph becomes ordered, read-only directories: a renderer plugin does the work, the core checks it.
+"""Renders an image graph to ordered read-only layers: a renderer plugin does it, the core checks it.
 
 App Container Executor, Filesystem Setup (N1, N4).
 """

@@ -143,13 +143,12 @@ class Client(Api):
         """The path, if the reference is an archive file of the caller's, and not an image of the store."""
         from kurma_core.errors import UsageError
         from kurma_core.fetching import parse_locator
-        from kurma_core.images.archives import path_of
 
         try:
             locator = parse_locator(reference, ("file",))
         except UsageError:
             return None  # which the store says in its own words
-        return path_of(locator) if locator.scheme == "file" else None
+        return locator.path if locator.scheme == "file" else None
 
     def image_export(self, image: str, path: str, progress: Progress | None = None) -> None:
         """Writes the image's archive, uncompressed, to a file of the caller's: whole, or not at all.

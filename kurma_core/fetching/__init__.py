@@ -1,4 +1,4 @@
-"""Locator → bytes: which fetcher serves a locator, and how what it finds is read.
+"""Fetches what locators name, through the fetcher plugins; downloads are resumed.
 
 A download is read once, by whoever stores it; on its way it is hashed, counted, and written to a partial file, so
 that a later attempt goes on where this one was cut off, also by kill -9 (S5). The partial file is locked while it
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kurma_core.cancellation import abandoning
 from kurma_core.errors import FetchDigestError, FetchError, KurmaError, StoreError
 from kurma_core.fetching.download import Download, Partial, broken
-from kurma_core.fetching.locator import NAMED, Locator, parse_locator
+from kurma_core.fetching.locator import NAMED, Locator, locator_of, parse_locator
 from kurma_core.shortage import words
 from kurma_core.value import replace
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from kurma_core.progress import Progress
 
-__all__ = ["NAMED", "Download", "Fetching", "Locator", "parse_locator"]
+__all__ = ["NAMED", "Download", "Fetching", "Locator", "locator_of", "parse_locator"]
 
 
 class Fetching:

@@ -1,4 +1,4 @@
-"""One download: bytes of a partial file, then of the source; hashed, counted, and kept until they are stored."""
+"""Downloads one blob: resumes its partial file, counts and hashes the bytes."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Locators: the words by which people say where an image is."""
+"""Parses locators: tells a path, an address and an image's name apart."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
 
-from kurma_core.appc.image_name import parse_image_name
+from kurma_core.appc.image_name import ImageName, parse_image_name
 from kurma_core.errors import UsageError
 from kurma_core.value import field, frozen
 
@@ -27,6 +27,13 @@ class Locator:
     name: str | None = None
     version: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """Of the scheme ``file``: the file's path."""
+        from urllib.parse import unquote_to_bytes, urlsplit
+
+        return os.fsdecode(unquote_to_bytes(urlsplit(self.text).path))
 
 
 def parse_locator(text: str, schemes: Collection[str] = ()) -> Locator:
@@ -65,3 +72,8 @@ def parse_locator(text: str, schemes: Collection[str] = ()) -> Locator:
 def _parse_name(text: str) -> Locator:
     wanted = parse_image_name(text)
     return Locator(NAMED, text, wanted.name, wanted.version, wanted.labels)
+
+
+def locator_of(name: ImageName) -> Locator:
+    """The locator that looks for an image by its name. :raises UsageError: a label cannot be written."""
+    return Locator(NAMED, name.text, name.name, name.version, name.labels)

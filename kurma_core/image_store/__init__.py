@@ -1,18 +1,18 @@
-"""Image archives and the image store: read, checked, extracted once, kept by content."""
+"""The image store: archives read, checked and extracted once, images kept by content."""
 
 from __future__ import annotations
 
-from kurma_core.image_store.limits import Limits
 from kurma_core.image_store.store import ImageStore
+from kurma_core.image_store.tar_entries import Limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
     from kurma_core.appc.image import ImageManifest
+    from kurma_core.image_store.archive_stream import Decrypt
     from kurma_core.image_store.builder import build_archive
     from kurma_core.image_store.staging import StagedImage
-    from kurma_core.image_store.stream import Decrypt
 
 __all__ = ["ImageStore", "Limits", "StagedImage", "build_archive", "validate"]
 
@@ -25,7 +25,7 @@ def validate(stream: BinaryIO, limits: Limits | None = None, decrypt: Decrypt | 
     :raises ArchiveError: it is no image, or broken. :raises HostileArchiveError: it would not be extracted.
     :raises ManifestError: its manifest breaks the specification.
     """
-    from kurma_core.image_store.validating import validate
+    from kurma_core.image_store.archive_layout import validate
 
     return validate(stream, limits, decrypt)
 

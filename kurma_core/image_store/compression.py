@@ -1,4 +1,4 @@
-"""Compression of archives, told by content and never by name (A1).
+"""Detects, decompresses and compresses gzip, bzip2, xz and zstd.
 
 Every decoder gives its output in pieces of at most :data:`PIECE` bytes or, for zstd, in pieces whose size is
 bounded by that of the input given to it, so that a bomb is noticed before it fills the memory.
@@ -7,12 +7,13 @@ bounded by that of the input given to it, so that a bomb is noticed before it fi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from kurma_core.errors import ArchiveError
+from kurma_core.errors import ArchiveError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Protocol
+    from typing import Any, BinaryIO, Protocol
 
     class _Decoder(Protocol):
         """What :mod:`bz2`, :mod:`lzma` and Python 3.14's ``compression.zstd`` have in common."""
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
         @property
         def unused_data(self) -> bytes: ...
         def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+
+    class _Compressor(Protocol):
+        def compress(self, data: bytes, /) -> bytes: ...
+        def flush(self) -> bytes: ...
 
 
 #: Largest piece of output, bytes.
@@ -227,3 +232,69 @@ class _Zstandard:
     def unused_data(self) -> bytes:
         rest: bytes = self._inner.unused_data
         return rest
+
+
+#: Ways of compressing, ``""`` being none.
+KINDS = ("", "gzip", "bzip2", "xz", "zstd")
+
+
+@contextmanager
+def compressor(kind: str, out: BinaryIO) -> Iterator[Callable[[bytes], object]]:
+    """A function that writes its argument to ``out``, compressed; leaving the context without an error ends the
+    stream.
+
+    :raises UsageError: there is no such way of compressing.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"unknown compression {kind!r}", hint=f"one of {', '.join(KINDS[1:])}")
+    if not kind:
+        yield out.write
+        return
+    made = _make(kind)
+
+    def write(data: bytes) -> None:
+        packed = made.compress(data)
+        if packed:
+            out.write(packed)
+
+    yield write
+    out.write(made.flush())
+
+
+def _make(kind: str) -> _Compressor:
+    if kind == "gzip":
+        import zlib
+
+        return zlib.compressobj(6, zlib.DEFLATED, zlib.MAX_WBITS | 16)  # zlib's own header has time 0, no name
+    if kind == "bzip2":
+        import bz2
+
+        return bz2.BZ2Compressor()
+    if kind == "xz":
+        import lzma
+
+        return lzma.LZMACompressor()
+    try:
+        from compression import zstd  # type: ignore[import-not-found, unused-ignore]
+
+        found: _Compressor = zstd.ZstdCompressor()
+    except ImportError:
+        import zstandard
+
+        found = zstandard.ZstdCompressor().compressobj()
+    return found
+
+
+#: Bytes read at a time.
+_READ = 1 << 18
+
+
+def unpacked(path: str) -> Iterator[bytes]:
+    """The uncompressed tar of the archive at ``path``, in pieces, to its very end.
+
+    :raises ArchiveError: it is corrupt. :raises OSError: as the kernel says.
+    """
+    with open(path, "rb") as file:
+        head = file.read(512)
+        file.seek(0)
+        yield from decoder(detect(head), iter(lambda: file.read(_READ), b""))

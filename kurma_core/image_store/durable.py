@@ -1,4 +1,4 @@
-"""Making things on disk that are either wholly there or not there (S1).
+"""Writes files and directories that are wholly there or not at all: work directories, locks, syncs.
 
 Whatever is being made lies in a directory of its own under ``tmp/``, on which its maker holds a lock; one that
 nobody holds is dead, whatever happened to its maker, and anybody may remove it. Done, it is synced and renamed
@@ -7,18 +7,57 @@ into place.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from kurma_core.cancellation import lock
 from kurma_core.errors import PrivilegeError, StoreError
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.linux.libc import syscall
 from kurma_core.linux.lockfile import is_at
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from typing import Protocol
+
+    from kurma_core.hookspecs.renderer import ImageLayer
+    from kurma_core.image_store.tar_entries import Limits
+    from kurma_core.models.image import ImageRecord
+
+    class Store(Protocol):
+        """The paths, records and locks of :class:`.store.ImageStore`, which documents each."""
+
+        root: str
+        limits: Limits
+        holds: Holds
+
+        def step(self, name: str, /) -> None: ...
+
+        def path(self, *parts: str) -> str: ...
+        def prepare(self) -> None: ...
+        def locked(self, *, exclusive: bool = False) -> AbstractContextManager[None]: ...
+
+        def ids(self) -> Sequence[str]: ...
+        def get(self, image_id: str) -> ImageRecord: ...
+        def manifest_bytes(self, image_id: str) -> bytes: ...
+        def originals(self, image_id: str) -> Mapping[str, bytes]: ...
+        def archive_path(self, image_id: str) -> str | None: ...
+        def layers(self, image_id: str) -> tuple[ImageLayer, ...]: ...
+        def list(self) -> tuple[ImageRecord, ...]: ...
+
+        def layer(self, key: str) -> ImageLayer: ...
+        def hold_layer(self, key: str) -> bool: ...
+        def release_layers(self, keys: Collection[str]) -> None: ...
+
 
 _SYNCFS = {"x86_64": 306, "aarch64": 267, "arm64": 267}
 _SYNC_FILE_RANGE = {"x86_64": 277, "aarch64": 84, "arm64": 84}
@@ -237,3 +276,92 @@ def no_room(error: OSError) -> bool:
 def room_hint(error: OSError) -> str | None:
     """What to do where the disk, or a quota, is full."""
     return "make room, perhaps by `kurma image gc`" if no_room(error) else None
+
+
+#: Times that an image is looked for which others remove before it can be held.
+_TRIES = 20
+#: The file whose time says when something was last used.
+_TOUCHED = {"images": "used", "trees": "tree.json"}
+
+
+def touch(path: str) -> None:
+    """Sets the time of the file that stands for the last use, and makes the file if need be.
+
+    :raises OSError: its directory is gone.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        # The kernel's own stamp may be some milliseconds old, and a sweep compares it with the time of day.
+        now = time.time_ns()
+        os.utime(fd, ns=(now, now))
+    finally:
+        os.close(fd)
+
+
+class Holds:
+    """What is held belongs to the block, and thread, that began with :meth:`keeping`. What comes into the store in
+    such a block is held from the start.
+
+    :param path_in: makes a path in the store of its parts.
+    """
+
+    def __init__(self, path_in: Callable[..., str]) -> None:
+        self._path_in = path_in
+        self._mine: ContextVar[dict[str, int] | None] = ContextVar("kurma_held_images", default=None)
+
+    @contextlib.contextmanager
+    def keeping(self, *, used: bool = True) -> Iterator[None]:
+        """Images held inside stay at least until the block is left. Blocks may nest.
+
+        :param used: they count as used then.
+        """
+        if self._mine.get() is not None:
+            yield
+            return
+        held: dict[str, int] = {}
+        token = self._mine.set(held)
+        try:
+            yield
+        finally:
+            self._mine.reset(token)
+            for place, fd in held.items():
+                # A sweep that has looked for pods already, and did not see the one made here, sees this.
+                if used:
+                    with contextlib.suppress(OSError):
+                        kind, _, ident = place.partition("/")
+                        touch(self._path_in(kind, ident, _TOUCHED[kind]))
+                os.close(fd)
+
+    def found(self, what: str, find: Callable[[], ImageRecord]) -> ImageRecord:
+        """What ``find`` finds or brings into the store, held.
+
+        :param what: for people: what is looked for.
+        :raises StoreError: somebody removes it each time.
+        """
+        for _ in range(_TRIES):
+            record = find()
+            if self.hold(record.id):
+                return record
+        raise StoreError(f"{what}: is removed from the store as fast as it comes", image=record.id)
+
+    def hold(self, image_id: str, *, wait: bool = True) -> bool:
+        """False: it is not in the store (any more). Outside of :meth:`keeping` nothing is held.
+
+        :param wait: until it is decided whether somebody removes it; False: also if that is not known yet.
+        """
+        return self._hold(f"images/{image_id}", wait=wait)
+
+    def hold_tree(self, tree_id: str) -> bool:
+        """The same for a rendered tree."""
+        return self._hold(f"trees/{tree_id}")
+
+    def _hold(self, place: str, *, wait: bool = True) -> bool:
+        held = self._mine.get()
+        if held is None:
+            return os.path.isdir(self._path_in(place))
+        if place not in held:
+            fd = share_lock(self._path_in(place), wait=wait)
+            if fd is None:
+                return False
+            held[place] = fd
+        return True

@@ -1,22 +1,27 @@
-"""Images out of the store again, as archives with exactly their ID (A4)."""
+"""Exports images as archives: merges their layers, applies whiteouts, computes the image ID."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from queue import SimpleQueue
+from threading import Semaphore, Thread
+from typing import NamedTuple
 
 from kurma_core.cancellation import check
 from kurma_core.errors import StoreError
 from kurma_core.hookspecs.renderer import ImageLayer
-from kurma_core.image_store.builder import add_file, add_manifest
+from kurma_core.image_store.builder import TarWriter, add_file, add_manifest
 from kurma_core.image_store.durable import guard
-from kurma_core.image_store.merge import merged
-from kurma_core.image_store.writer import TarWriter
+from kurma_core.image_store.file_records import open_tree, walk
+from kurma_core.linux.beneath import open_beneath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from kurma_core.image_store.interface import Store
+    from kurma_core.image_store.durable import Store
 
 
 def export(store: Store, image_id: str, out: BinaryIO) -> None:
@@ -49,7 +54,6 @@ def _nowhere(data: bytes) -> None:
 
 
 def _write_layered(write: Callable[[bytes], object], manifest: bytes, layers: Sequence[ImageLayer]) -> str:
-    from kurma_core.image_store.hashing import BackgroundHash
 
     with BackgroundHash("sha512") as digest:
 
@@ -72,7 +76,7 @@ def _unpack(archive: str, out: BinaryIO) -> str:
     """The archive as shipped, without its compression."""
     import hashlib
 
-    from kurma_core.image_store.unpacked import unpacked
+    from kurma_core.image_store.compression import unpacked
 
     digest = hashlib.sha512()
     with guard("cannot read an archive of the image store"):
@@ -81,3 +85,208 @@ def _unpack(archive: str, out: BinaryIO) -> str:
             digest.update(piece)
             out.write(piece)
     return f"sha512-{digest.hexdigest()}"
+
+
+_NEVER = 1 << 30
+
+
+class MergedFile(NamedTuple):
+    """One file of the merged view. A named tuple, for there may be millions of them.
+
+    :ivar parent: descriptor of the directory it lies in as ``name``; good until the next file is asked for.
+    """
+
+    path: bytes
+    parent: int
+    name: bytes
+    status: os.stat_result
+
+
+def merged(layers: Sequence[ImageLayer]) -> Iterator[MergedFile]:
+    """Every file of the merged view: a directory before what it holds, names in the order of their bytes.
+
+    A whiteout hides what the layers below have, never what its own layer has. A directory that is only implied
+    shows the owner, mode and time that a layer below gives it, where one does.
+
+    :param layers: lowest first.
+    :returns: the root first, with an empty path and the name ``.``.
+    :raises OSError: as the kernel says.
+    """
+    if len(layers) == 1 and not (layers[0].removed or layers[0].opaque or layers[0].implied):
+        yield from _alone(layers[0])
+        return
+    view = _View(layers)
+    try:
+        yield from view.walk()
+    finally:
+        view.close()
+
+
+def _alone(layer: ImageLayer) -> Iterator[MergedFile]:
+    """The view of one layer that hides nothing: the same, in less time."""
+    root = open_tree(layer.path)
+    try:
+        for found in walk(root):
+            yield MergedFile(*found)
+    finally:
+        os.close(root)
+
+
+class _View:
+    """Layers are known by their number here, 0 being the topmost."""
+
+    def __init__(self, layers: Sequence[ImageLayer]) -> None:
+        top_first = list(reversed(layers))
+        self._removed = _topmost(layer.removed for layer in top_first)
+        self._opaque = _topmost(layer.opaque for layer in top_first)
+        self._implied = [frozenset(os.fsencode(path) for path in layer.implied) for layer in top_first]
+        self._roots: list[int] = []
+        #: Directories of the current level, of the layers that take part in it.
+        self._here: list[tuple[int, int]] = []
+        for layer in top_first:
+            self._roots.append(open_tree(layer.path))
+
+    def close(self) -> None:
+        self._leave()
+        for fd in self._roots:
+            os.close(fd)
+        self._roots = []
+
+    def walk(self) -> Iterator[MergedFile]:
+        numbers = range(len(self._roots))
+        shown = self._shown(
+            b"", [(number, self._roots[number], os.fstat(self._roots[number])) for number in numbers]
+        )
+        yield MergedFile(b"", shown[0], b".", shown[1])
+        stack = [self._level(b"", [number for number in numbers if number <= self._opaque.get(b"", _NEVER)])]
+        while stack:
+            path, taking_part, names = stack[-1]
+            if not names:
+                stack.pop()
+                self._leave()
+                continue
+            if not self._here:
+                self._enter(path, taking_part)
+            name = names.pop()
+            below = path + b"/" + name if path else name
+            holders = self._holders(name, below)
+            if not holders:
+                continue
+            shown = self._shown(below, holders)
+            yield MergedFile(below, shown[0], name, shown[1])
+            if stat.S_ISDIR(shown[1].st_mode):
+                cut = self._opaque.get(below, _NEVER)
+                stack.append(self._level(below, [number for number, _, _ in holders if number <= cut]))
+
+    def _level(self, path: bytes, taking_part: list[int]) -> tuple[bytes, list[int], list[bytes]]:
+        """A directory, the layers that make it, and its names, last first."""
+        self._enter(path, taking_part)
+        names = {os.fsencode(name) for _, fd in self._here for name in os.listdir(fd)}
+        return path, taking_part, sorted(names, reverse=True)
+
+    def _enter(self, path: bytes, taking_part: list[int]) -> None:
+        """Only one level is held open: there may be more levels times layers than descriptors."""
+        self._leave()
+        for number in taking_part:
+            flags = os.O_RDONLY | os.O_DIRECTORY
+            self._here.append((number, open_beneath(self._roots[number], os.fsdecode(path), flags)))
+
+    def _leave(self) -> None:
+        for _, fd in self._here:
+            os.close(fd)
+        self._here = []
+
+    def _holders(self, name: bytes, path: bytes) -> list[tuple[int, int, os.stat_result]]:
+        """What makes ``path``: the topmost file of that name, or all directories down to where they are cut."""
+        holders: list[tuple[int, int, os.stat_result]] = []
+        hidden_below = self._removed.get(path, _NEVER)
+        for number, fd in self._here:
+            if number > hidden_below:
+                break
+            try:
+                status = os.lstat(name, dir_fd=fd)
+            except FileNotFoundError:
+                continue
+            directory = stat.S_ISDIR(status.st_mode)
+            if directory or not holders:
+                holders.append((number, fd, status))
+            if not directory:
+                break
+        return holders
+
+    def _shown(self, path: bytes, holders: list[tuple[int, int, os.stat_result]]) -> tuple[int, os.stat_result]:
+        """Whose owner, mode and time a directory shows."""
+        for number, fd, status in holders:
+            if path not in self._implied[number]:
+                return fd, status
+        return holders[0][1:]
+
+
+def _topmost(paths: Iterable[Sequence[str]]) -> dict[bytes, int]:
+    """By path, the topmost layer that names it."""
+    found: dict[bytes, int] = {}
+    for number, named in enumerate(paths):
+        for path in named:
+            found.setdefault(os.fsencode(path), number)
+    return found
+
+
+#: Bytes that are handed over at once: hashing lets go of the interpreter's lock, worth it for large pieces.
+_LARGE = 1 << 18
+#: Pieces on the way.
+_AHEAD = 4
+
+
+class BackgroundHash:
+    """Used as a context manager, which ends the thread.
+
+    :param algorithm: as :func:`hashlib.new` knows it.
+    """
+
+    def __init__(self, algorithm: str) -> None:
+        import hashlib
+
+        self._hash = hashlib.new(algorithm)
+        self._buffer = bytearray()
+        self._pieces: SimpleQueue[bytes | bytearray | None] = SimpleQueue()
+        self._room = Semaphore(_AHEAD)
+        self._thread = Thread(target=self._work, name="kurma-hash", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> BackgroundHash:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pieces.put(None)
+        self._thread.join()
+
+    def update(self, data: bytes) -> None:
+        """Takes the next bytes."""
+        if len(data) < _LARGE:
+            self._buffer += data
+            if len(self._buffer) >= _LARGE:
+                self._hand_over()
+            return
+        self._hand_over()
+        self._put(data)
+
+    def hexdigest(self) -> str:
+        """Over everything; nothing can be added after it."""
+        self._hand_over()
+        self._pieces.put(None)
+        self._thread.join()
+        return self._hash.hexdigest()
+
+    def _hand_over(self) -> None:
+        if self._buffer:
+            full, self._buffer = self._buffer, bytearray()
+            self._put(full)
+
+    def _put(self, data: bytes | bytearray) -> None:
+        self._room.acquire()
+        self._pieces.put(data)
+
+    def _work(self) -> None:
+        while (piece := self._pieces.get()) is not None:
+            self._hash.update(piece)
+            self._room.release()

@@ -1,16 +1,16 @@
-"""What people write for an image of the store: an ID, the start of one, a name."""
+"""Finds an image of the store by what people write: an ID, the start of one, a name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from kurma_core.errors import AmbiguousReferenceError, FormatVersionError, ImageNotFoundError, StoreError
-from kurma_core.image_store.documents import is_early_id, is_hex, is_id
+from kurma_core.image_store.records import is_early_id, is_hex, is_id
 from kurma_core.models.image import ImageRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.image_store.interface import Store
+    from kurma_core.image_store.durable import Store
 
 #: Digits that the start of an ID must have.
 SHORTEST = 6

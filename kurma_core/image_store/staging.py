@@ -1,4 +1,4 @@
-"""The way into the store: staged in a work directory, then put in place piece by piece, the image last (S1).
+"""Puts images and layers into the store: staged in a work directory, then renamed into place.
 
 Runs as root on untrusted archives. Whatever happens, the work directory goes away with everything in it; a
 process that is killed leaves one that nobody holds, for the next ``gc``.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from threading import Thread
 
 from kurma_core.errors import ArchiveError, StoreError
-from kurma_core.image_store import documents
-from kurma_core.image_store.archive import TarReader
+from kurma_core.image_store import records
+from kurma_core.image_store.archive_layout import ImageContents, Whiteouts, read_image, read_layer
+from kurma_core.image_store.archive_stream import ArchiveStream
 from kurma_core.image_store.durable import (
     NEW_FILE,
     WorkDirectory,
@@ -23,9 +25,10 @@ from kurma_core.image_store.durable import (
     write_all,
     write_new,
 )
-from kurma_core.image_store.stream import ArchiveStream
-from kurma_core.image_store.trees import open_tree
-from kurma_core.image_store.unpacking import unpack_image, unpack_layer
+from kurma_core.image_store.extractor import Extractor
+from kurma_core.image_store.file_records import open_tree, record_tree
+from kurma_core.image_store.tar_entries import Limits
+from kurma_core.image_store.tar_reader import TarReader
 from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.value import frozen
 
@@ -34,8 +37,9 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from kurma_core.appc.image import ImageManifest
-    from kurma_core.image_store.interface import Store
-    from kurma_core.image_store.stream import Decrypt
+    from kurma_core.image_store.archive_stream import Decrypt
+    from kurma_core.image_store.durable import Store
+
 
 #: What fails where there is no room, say.
 CANNOT = "cannot put an image into the store"
@@ -51,7 +55,7 @@ class StagedImage:
     :ivar encrypted: it is an OpenPGP message; what is kept is the archive in it.
     :ivar size: bytes of the uncompressed tar. :ivar early_id: ``sha256-…`` over the same (E6).
     :ivar originals: an early image's own documents; see :meth:`.store.ImageStore.originals`.
-    :ivar oddities: of its manifest; see :class:`.layout.ImageContents`.
+    :ivar oddities: of its manifest; see :class:`.archive_layout.ImageContents`.
     """
 
     id: str
@@ -73,7 +77,7 @@ class StagedImage:
 
         :raises OSError: as the kernel says.
         """
-        from kurma_core.image_store.unpacked import unpacked
+        from kurma_core.image_store.compression import unpacked
 
         return unpacked(self._kept)
 
@@ -172,7 +176,7 @@ def _writer(files: ExitStack, path: str) -> Callable[[bytes], object]:
 
 def add_layer(store: Store, stream: BinaryIO, diff_id: str) -> str:
     """See :meth:`.store.ImageStore.add_layer`."""
-    key = documents.layer_key(diff_id)
+    key = records.layer_key(diff_id)
     store.prepare()
     with guard("cannot put a layer into the store", store.root), WorkDirectory(store.path("tmp")) as work:
         store.step("staging")
@@ -221,7 +225,7 @@ def add_layered(
             layers=layers,
             provenance=(provenance,),
         )
-        size = sum(documents.layer_values(store.path, key)["size"] for key in dict.fromkeys(layers))
+        size = sum(records.layer_values(store.path, key)["size"] for key in dict.fromkeys(layers))
         write_image(store, work.path, image, manifest_bytes, size, originals={})
         _sync(work.path)
         store.step("synced")
@@ -247,8 +251,8 @@ def write_image(
     write_new(f"{work}/image/manifest", manifest)
     for name, document in originals.items():
         write_new(f"{work}/image/original-{name}", document)
-    converted = documents.converted_digest(manifest) if originals else None
-    write_new(f"{work}/image/image.json", documents.image_document(image, layers_size, converted))
+    converted = records.converted_digest(manifest) if originals else None
+    write_new(f"{work}/image/image.json", records.image_document(image, layers_size, converted))
     store.step("recorded")
 
 
@@ -318,8 +322,8 @@ def _add_provenance(store: Store, work: str, image: ImageRecord, archive: str | 
     )
     path = store.path("images", image.id, "image.json")
     with open(path, "rb") as file:
-        old = documents.load(file.read(), path)
-    document = documents.image_document(changed, old["layersSize"], old.get("converted"))
+        old = records.load(file.read(), path)
+    document = records.image_document(changed, old["layersSize"], old.get("converted"))
     write_new(f"{work}/image.json", document)
     file_fd = os.open(f"{work}/image.json", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -341,3 +345,91 @@ def _source(provenance: Provenance) -> tuple[object, ...]:
         provenance.insecure,
         provenance.encrypted,
     )
+
+
+@frozen
+class UnpackedLayer:
+    """A directory with ``rootfs`` and ``files``; it still lacks its description.
+
+    :ivar implied: directories that had no entry of their own.
+    :ivar size: bytes on disk. :ivar entries: number of files.
+    """
+
+    path: str
+    whiteouts: Whiteouts
+    implied: tuple[bytes, ...]
+    size: int
+    entries: int
+
+    def describe(self, key: str) -> None:
+        """Write ``layer.json``, now that the key is known. :raises OSError: as the kernel says."""
+        document = records.layer_document(key, self.whiteouts, self.implied, self.size, self.entries)
+        write_new(f"{self.path}/layer.json", document)
+
+
+def unpack_image(reader: TarReader, limits: Limits, path: str) -> tuple[ImageContents, UnpackedLayer]:
+    """Extract an image archive into the new directory ``path``; errors as of :func:`.archive_layout.read_image`.
+
+    :raises OSError: the file system fails.
+    """
+    root = _make(path)
+    try:
+        with Extractor(root, reader.content_of, limits, replace=False) as extractor:
+            contents = read_image(reader, limits, extractor.add)
+            return contents, _finish(extractor, root, path, Whiteouts((), ()))
+    finally:
+        os.close(root)
+
+
+def unpack_layer(reader: TarReader, limits: Limits, path: str) -> UnpackedLayer:
+    """Extract a layer into the new directory ``path``; errors as of :func:`.archive_layout.read_layer`.
+
+    :raises OSError: the file system fails.
+    """
+    root = _make(path)
+    try:
+        with Extractor(root, reader.content_of, limits, replace=True) as extractor:
+            whiteouts = read_layer(reader, limits, extractor.add, extractor.imply)
+            return _finish(extractor, root, path, whiteouts)
+    finally:
+        os.close(root)
+
+
+def _make(path: str) -> int:
+    os.makedirs(f"{path}/rootfs", 0o700)
+    return open_tree(f"{path}/rootfs")
+
+
+def _finish(extractor: Extractor, root: int, path: str, whiteouts: Whiteouts) -> UnpackedLayer:
+    extractor.finish()
+    with _Writing(root):
+        record, size, entries = record_tree(root, extractor.digests, extractor.attributed())
+    write_new(f"{path}/files", record)
+    return UnpackedLayer(path, whiteouts, tuple(extractor.implied()), size, entries)
+
+
+class _Writing:
+    """The disk takes what was unpacked while its record is made; only little is left for the sync that counts.
+
+    What goes wrong is raised at the end: the kernel tells of an error once, and the sync that counts would not
+    hear of it again.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._error: OSError | None = None
+        self._thread = Thread(target=self._write, name="kurma-writing", daemon=True)
+
+    def _write(self) -> None:
+        try:
+            sync_file_system(self._root)
+        except OSError as error:
+            self._error = error
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._thread.join()
+        if self._error is not None and kind is None:
+            raise self._error

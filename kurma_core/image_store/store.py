@@ -1,4 +1,4 @@
-"""The image store: content-addressed, shared by any number of processes, whole at any moment (S1–S4).
+"""The image store's directory: content-addressed, shared by any number of processes, whole at any moment.
 
 Under its root, which is root's alone (what images bring may be set-user-ID)::
 
@@ -30,10 +30,9 @@ from kurma_core.errors import (
     StoreError,
 )
 from kurma_core.hookspecs.renderer import ImageLayer
-from kurma_core.image_store import documents
-from kurma_core.image_store.durable import guard, share_lock
-from kurma_core.image_store.holding import Holds
-from kurma_core.image_store.limits import Limits
+from kurma_core.image_store import records
+from kurma_core.image_store.durable import Holds, guard, share_lock, touch
+from kurma_core.image_store.tar_entries import Limits
 from kurma_core.linux import block_groups
 from kurma_core.models.image import ImageRecord, Provenance
 
@@ -44,8 +43,8 @@ if TYPE_CHECKING:
     from kurma_core.api.images import ImageGc
     from kurma_core.appc.image import ImageManifest
     from kurma_core.hookspecs.renderer import RenderCache
+    from kurma_core.image_store.archive_stream import Decrypt
     from kurma_core.image_store.staging import StagedImage
-    from kurma_core.image_store.stream import Decrypt
 
 _DIRECTORIES = ("tmp", "partial", "archives", "layers", "images", "trees")
 
@@ -111,7 +110,7 @@ class ImageStore:
 
         :param diff_id: ``sha256:`` and 64 hex digits over its uncompressed tar.
         """
-        return self.hold_layer(documents.layer_key(diff_id))
+        return self.hold_layer(records.layer_key(diff_id))
 
     def add_layer(self, stream: BinaryIO, diff_id: str) -> str:
         """Extract a registry's layer, once; whiteouts are noted and not extracted (R2).
@@ -137,7 +136,7 @@ class ImageStore:
 
     def get(self, image_id: str) -> ImageRecord:
         """:raises ImageNotFoundError: it is not in the store."""
-        return documents.read_image(self.path, image_id)
+        return records.read_image(self.path, image_id)
 
     def find(self, reference: str) -> ImageRecord:
         """The image that ``reference`` means: an ID by either algorithm, the start of one (6 digits or more, with
@@ -179,8 +178,8 @@ class ImageStore:
             try:
                 found.append(self.get(image_id))
             except ImageNotFoundError:
-                if documents.is_id(image_id) and os.path.isdir(self.path("images", image_id)):
-                    damaged.append(documents.lost_record(self.path("images", image_id), image_id))
+                if records.is_id(image_id) and os.path.isdir(self.path("images", image_id)):
+                    damaged.append(records.lost_record(self.path("images", image_id), image_id))
             except (StoreError, FormatVersionError) as error:
                 error.data["image"] = image_id
                 damaged.append(error)
@@ -212,7 +211,7 @@ class ImageStore:
 
         :raises ImageNotFoundError: it is not in the store.
         """
-        return documents.read_file(self.path("images", documents.checked_id(image_id), "manifest"), image_id)
+        return records.read_file(self.path("images", records.checked_id(image_id), "manifest"), image_id)
 
     def originals(self, image_id: str) -> Mapping[str, bytes]:
         """The documents of an early image, byte for byte as its archive has them, by name: ``app``, ``fileset`` or
@@ -220,7 +219,7 @@ class ImageStore:
 
         :raises ImageNotFoundError: it is not in the store.
         """
-        return documents.read_originals(self.path("images", documents.checked_id(image_id)), image_id)
+        return records.read_originals(self.path("images", records.checked_id(image_id)), image_id)
 
     def layers(self, image_id: str) -> tuple[ImageLayer, ...]:
         """Its extracted layers, lowest first. :raises ImageNotFoundError: it is not in the store."""
@@ -229,23 +228,26 @@ class ImageStore:
 
     def layer(self, key: str) -> ImageLayer:
         """:raises StoreError: the store has lost it."""
-        return documents.read_layer(self.path, key)
+        return records.read_layer(self.path, key)
 
     def archive_path(self, image_id: str) -> str | None:
         """Absolute path of the archive as shipped; None: the image was made of layers, and has none."""
-        path = self.path("archives", f"{documents.checked_id(image_id)}.aci")
+        path = self.path("archives", f"{records.checked_id(image_id)}.aci")
         return path if os.path.exists(path) else None
 
     def touch(self, image_id: str) -> None:
         """Note that it is used now. :raises ImageNotFoundError: it is not in the store."""
-        documents.touch(self.path("images", documents.checked_id(image_id), "used"), image_id)
+        try:
+            touch(self.path("images", records.checked_id(image_id), "used"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise records.not_found(image_id) from None
 
     # --- everything else -----------------------------------------------------------------------------------------
 
     @property
     def cache(self) -> RenderCache:
         """The cache of rendered trees."""
-        from kurma_core.image_store.tree_cache import TreeCache
+        from kurma_core.image_store.rendered_trees import TreeCache
 
         return TreeCache(self)
 
@@ -279,7 +281,7 @@ class ImageStore:
         :param unused: called when nobody can begin to use the image any more; raises what forbids its removal.
         :raises ImageNotFoundError: it is not in the store. :raises ImageError: a command holds it just now.
         """
-        from kurma_core.image_store.sweeping import remove
+        from kurma_core.image_store.removal import remove
 
         return remove(self, image_id, dry_run=dry_run, unused=unused)
 
@@ -292,7 +294,7 @@ class ImageStore:
         :param grace: seconds for which something not used stays all the same.
         :param now: seconds since the epoch, from before ``used`` was looked at: what was used later stays.
         """
-        from kurma_core.image_store.sweeping import gc
+        from kurma_core.image_store.removal import gc
 
         return gc(self, used, grace, dry_run=dry_run, now=now)
 
@@ -322,7 +324,7 @@ class ImageStore:
         except (StoreError, FileNotFoundError) as error:
             if any(os.path.isdir(self.path(kind, image_id)) for kind in ("images", "trees")):
                 raise
-            raise documents.not_found(image_id) from error
+            raise records.not_found(image_id) from error
 
     def hold_layer(self, key: str) -> bool:
         """Keep the layer from being removed until :meth:`release_layers`, at the latest until the end of

@@ -1,4 +1,4 @@
-"""Whether anything in the store is not as it was extracted (S2).
+"""Verifies that nothing in the store was changed since it was extracted.
 
 The shallow way looks at every file's status against the record made at extraction. A new hard link to a file, as a
 rendered tree makes them, changes its inode's change time: then its content is compared, and the record brought up
@@ -13,21 +13,34 @@ import stat
 from collections.abc import Iterator
 
 from kurma_core.errors import StoreError
-from kurma_core.image_store import documents, files
-from kurma_core.image_store.digests import file_digest, sparse_digest
 from kurma_core.image_store.durable import WorkDirectory, guard, write_new
-from kurma_core.image_store.entry import show
-from kurma_core.image_store.trees import open_tree, place, walk
+from kurma_core.image_store.file_records import (
+    HEADER,
+    FileRecord,
+    attributes_digest,
+    file_digest,
+    link_digest,
+    open_tree,
+    origin,
+    place,
+    read_records,
+    record_line,
+    sparse_digest,
+    stamps,
+    walk,
+)
+from kurma_core.image_store.records import checked_id, converted_digest, load, read_file
+from kurma_core.image_store.tar_entries import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.image_store.interface import Store
-    from kurma_core.image_store.layout import ImageContents
+    from kurma_core.image_store.archive_layout import ImageContents
+    from kurma_core.image_store.durable import Store
 
 
 def verify(store: Store, image_id: str, *, deep: bool) -> None:
     """See :meth:`.store.ImageStore.verify`."""
-    documents.checked_id(image_id)
+    checked_id(image_id)
     with guard("cannot verify an image"):
         if os.path.isdir(store.path("trees", image_id)) and not os.path.isdir(store.path("images", image_id)):
             _Check(store, f"trees/{image_id}", deep=deep).run()
@@ -42,7 +55,7 @@ def verify(store: Store, image_id: str, *, deep: bool) -> None:
 
 def _verify_origin(store: Store, image_id: str) -> None:
     """The archive still has the hash that is the image's name, and the records say what it says."""
-    from kurma_core.image_store.rereading import reread
+    from kurma_core.image_store.archive_layout import reread
 
     archive = store.archive_path(image_id)
     if archive is None:
@@ -61,10 +74,10 @@ def _verify_origin(store: Store, image_id: str) -> None:
         raise _damaged("the manifest has changed", store.path("images", image_id, "manifest"))
     path = store.path("layers", image_id, "files")
     with open(path, "rb") as file:
-        recorded = {line.path: line for line in files.read(file.read())}
+        recorded = {line.path: line for line in read_records(file.read())}
     for name in sorted(expected.keys() | recorded.keys()):
         line = recorded.get(name)
-        if line is None or name not in expected or expected[name] != files.origin(line):
+        if line is None or name not in expected or expected[name] != origin(line):
             raise _damaged(f"'{show(name)}' is not what the archive holds", f"{path}: {show(name)}")
 
 
@@ -77,8 +90,8 @@ def _is_manifest(store: Store, image_id: str, contents: ImageContents) -> bool:
     if not contents.originals:
         return False
     path = store.path("images", image_id, "image.json")
-    converted = documents.load(documents.read_file(path, image_id), path).get("converted")
-    return bool(converted == documents.converted_digest(manifest))
+    converted = load(read_file(path, image_id), path).get("converted")
+    return bool(converted == converted_digest(manifest))
 
 
 class _Check:
@@ -93,7 +106,7 @@ class _Check:
     def run(self) -> None:
         try:
             with open(f"{self._path}/files", "rb") as file:
-                records = {record.path: record for record in files.read(file.read())}
+                records = {record.path: record for record in read_records(file.read())}
         except FileNotFoundError:
             raise _damaged("the record of its files is missing", self._path) from None
         except (ValueError, IndexError):
@@ -108,28 +121,26 @@ class _Check:
         if self._stale:
             self._write(lines)
 
-    def _lines(self, root: int, records: dict[bytes, files.FileRecord]) -> Iterator[bytes]:
+    def _lines(self, root: int, records: dict[bytes, FileRecord]) -> Iterator[bytes]:
         """Checks each file, takes it out of ``records``, and gives its line as it is now."""
         for path, parent, name, status in walk(root):
             record = records.pop(path, None)
             if record is None:
                 raise self._changed(path, "was added")
-            stamp, changed = files.stamps(status)
+            stamp, changed = stamps(status)
             if stamp != record.stamp:
                 raise self._changed(path, "has changed")
             moved = changed != record.changed
             if moved or self._deep:
                 self._compare(path, root if not path else parent, name, status, record)
                 self._stale = self._stale or moved
-            yield files.line(files.FileRecord(path, stamp, changed, record.digest, record.attributes))
+            yield record_line(FileRecord(path, stamp, changed, record.digest, record.attributes))
 
-    def _compare(
-        self, path: bytes, parent: int, name: bytes, status: os.stat_result, record: files.FileRecord
-    ) -> None:
-        if files.attributes_digest(place(parent, name) if path else parent) != record.attributes:
+    def _compare(self, path: bytes, parent: int, name: bytes, status: os.stat_result, record: FileRecord) -> None:
+        if attributes_digest(place(parent, name) if path else parent) != record.attributes:
             raise self._changed(path, "has other attributes")
         if stat.S_ISLNK(status.st_mode):
-            if files.link_digest(os.readlink(name, dir_fd=parent)) != record.digest:
+            if link_digest(os.readlink(name, dir_fd=parent)) != record.digest:
                 raise self._changed(path, "has another target")
         elif stat.S_ISREG(status.st_mode):
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
@@ -144,7 +155,7 @@ class _Check:
     def _write(self, lines: list[bytes]) -> None:
         """The record anew. Whoever else does the same at once writes the same, or newer."""
         with WorkDirectory(self._store.path("tmp")) as work:
-            write_new(f"{work.path}/files", files.HEADER + b"".join(lines))
+            write_new(f"{work.path}/files", HEADER + b"".join(lines))
             os.rename(f"{work.path}/files", f"{self._path}/files")
 
     def _changed(self, path: bytes, how: str) -> StoreError:

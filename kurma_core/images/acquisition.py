@@ -1,19 +1,28 @@
-"""From a locator to an image in the store: found, read once, vouched for, put in place."""
+"""Fetches or takes an image and puts it into the store: downloads, decrypts, checks trust, commits."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Protocol, cast
+from urllib.parse import quote, urlsplit
 
-from kurma_core.errors import ArchiveError, ImageNotFoundError, ManifestError
-from kurma_core.fetching import NAMED, Fetching, Locator
-from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive, RemoteLayers
-from kurma_core.images.expectation import Expectation
-from kurma_core.images.judges import Judge, Voucher
-from kurma_core.images.known import Known, KnownImages
-from kurma_core.images.policy import tell_relaxations
+from kurma_core.appc.image_name import ImageName
+from kurma_core.errors import (
+    ArchiveError,
+    DecryptionError,
+    FetchDigestError,
+    FetchError,
+    ImageError,
+    ImageNotFoundError,
+    ManifestError,
+    UsageError,
+)
+from kurma_core.fetching import NAMED, Fetching, Locator, locator_of
+from kurma_core.hookspecs.fetcher import DetachedSignature, FetchRequest, RemoteArchive, RemoteLayers
+from kurma_core.images.locator_cache import Known, KnownImages
+from kurma_core.images.trust_policy import Expectation, Judge, Voucher, tell_relaxations
 from kurma_core.linux.clock import timestamp
 from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.value import frozen
@@ -21,10 +30,14 @@ from kurma_core.value import frozen
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+    from kurma_core.appc.pod import RuntimeImage
     from kurma_core.image_store import ImageStore
-    from kurma_core.images.decryption import Opener
+    from kurma_core.image_store.archive_stream import Decrypt, Plain
     from kurma_core.journal import Journal
+    from kurma_core.models.image import ImageRecord
     from kurma_core.progress import Progress
+    from kurma_core.trust import Trust
+    from kurma_core.trust.encryption import Passphrases
 
 
 @frozen
@@ -155,8 +168,8 @@ class Acquisition:
     # --- layers --------------------------------------------------------------------------------------------------
 
     def _layers(self, remote: RemoteLayers) -> ImageRecord:
-        from kurma_core.images.accounts import complete_groups
         from kurma_core.images.layer_fetch import fetch_layers
+        from kurma_core.images.user_groups import complete_groups
 
         voucher = self.judge.layers(remote)
         with self.store.holding_layers():
@@ -185,3 +198,118 @@ class Acquisition:
 
 def _max_age(remote: RemoteArchive | RemoteLayers) -> int:
     return remote.max_age if isinstance(remote, RemoteArchive) else 0
+
+
+SCHEME = "upload"
+
+
+class StreamBlob:
+    """An open file, read by whoever opens it. :param stream: seekable; it stays open."""
+
+    key = None
+    digest = None
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.size = stream.seek(0, os.SEEK_END)
+
+    def open(self, offset: int = 0) -> BinaryIO:
+        again = open(os.dup(self._stream.fileno()), "rb")  # noqa: SIM115 - who asked for it closes it
+        again.seek(offset)
+        return again
+
+
+def uploaded(stream: BinaryIO, name: str, signature: bytes | None) -> tuple[Locator, RemoteArchive]:
+    """The archive, as fetchers give those that they find. It is judged as a file of this machine is.
+
+    :raises UsageError: that is no name.
+    """
+    if not name or "/" in name or "\0" in name:
+        raise UsageError(f"{name!r} is no name for an archive", hint="give it a file's name: app.aci")
+    text = f"{SCHEME}:{quote(os.fsencode(name))}"
+    signed = None if signature is None else DetachedSignature(signature, "archive", f"{text}.asc")
+    archive = RemoteArchive(text, text, "file", StreamBlob(stream), lambda: signed)
+    return Locator(SCHEME, text), archive
+
+
+def image_of_app(image: RuntimeImage, store: ImageStore, acquisition: Acquisition, pull: str) -> ImageRecord:
+    """:param image: with an ID (whole, or the start of an early one) and a name.
+    :raises ImageError: the image of that ID has another name, or labels other than those given.
+    :raises ImageNotFoundError: the store has none of that ID, and ``pull`` is ``never``.
+    :raises FetchError: :raises TrustError: as for an image that somebody asks for by that name.
+    """
+    assert image.id is not None
+    assert image.name is not None
+    wanted = ImageName.of(image.name, {label.name: label.value for label in image.labels}, image.id)
+    record = store.find_by_id(image.id)
+    if record is None:
+        return _brought(image.id, wanted, acquisition, pull)
+    if not wanted.is_met_by(record.name, record.labels):
+        raise ImageError(
+            f"the image with the ID {image.id} is {ImageName.of(record.name, record.labels).shown}, "
+            f"not {wanted.shown}",
+            hint="give the image's own name with its ID, or another ID",
+            image=record.id,
+        )
+    return record
+
+
+def _brought(image_id: str, wanted: ImageName, acquisition: Acquisition, pull: str) -> ImageRecord:
+    try:
+        return acquisition.get(locator_of(wanted), pull, Expectation(wanted, image_id))
+    except FetchDigestError:
+        raise  # it says itself what came instead
+    except (FetchError, ImageNotFoundError, UsageError) as error:
+        error.message = f"the store holds no image {image_id}; by its name: {error.message}"
+        raise
+
+
+class Opener(Protocol):
+    """Says how the archive that people call ``what`` is opened, should it be encrypted."""
+
+    def of(self, what: str) -> Decrypt: ...
+
+
+class Decryption:
+    """By the passphrases that the user gives.
+
+    :param passphrases: None: there are none.
+    """
+
+    def __init__(self, trust: Trust, passphrases: Callable[[], Passphrases] | None) -> None:
+        self._trust = trust
+        self._passphrases = passphrases
+
+    def of(self, what: str) -> Decrypt:
+        """Asks once, however often the archive is read."""
+        known: list[Plain] = []
+
+        def opened(head: bytes) -> Plain:
+            if not known:
+                passphrases = _Nobody() if self._passphrases is None else self._passphrases()
+                known.append(self._trust.decryption(head, passphrases, what))
+            return known[0]
+
+        return opened
+
+
+class _Nobody:
+    attempts = 1
+
+    def get(self, what: str, *, wrong: bool) -> bytes | None:
+        return None
+
+
+class Refusal:
+    """Images with host privilege come in without anybody there to give a passphrase, and are judged anew at each
+    use, by bytes that anybody may look at."""
+
+    def of(self, what: str) -> Decrypt:
+        def opened(head: bytes) -> Plain:
+            raise DecryptionError(
+                "the archive is encrypted, and an image that runs with host privilege must not be",
+                hint="publish it as it is; what it holds is protected by who may read it",
+                reason="kind",
+            )
+
+        return opened

@@ -1,28 +1,225 @@
-"""Dependencies that are not in the store, brought by discovery (I4)."""
+"""Resolves an image's dependencies, by ID or by name, to the graph that a renderer is given."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.image_name import ImageName
-from kurma_core.fetching import NAMED, Locator
-from kurma_core.images.expectation import Expectation
+from kurma_core.errors import (
+    AmbiguousReferenceError,
+    FetchError,
+    ImageError,
+    ImageNotFoundError,
+    ManifestError,
+    RenderError,
+    UsageError,
+)
+from kurma_core.fetching import Locator, locator_of
+from kurma_core.hookspecs.renderer import ImageNode
+from kurma_core.image_store.records import not_found
+from kurma_core.images.trust_policy import ENOUGH_DIGITS, Expectation, at_least
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from kurma_core.appc.image import Dependency
+    from kurma_core.appc.image import Dependency, ImageManifest
+    from kurma_core.image_store import ImageStore
     from kurma_core.images.acquisition import Acquisition
+    from kurma_core.images.trust_policy import Policy
     from kurma_core.models.image import ImageRecord
+
+
+Json = Any
+#: How deep dependencies may stand in one another, and how many different images one may need.
+_DEPTH = 64
+_IMAGES = 1000
+_FEWER = "build one image of what several of them hold"
+
+
+class Graph:
+    """Builds nodes from the store, each image once, depth-first.
+
+    :param hold: keeps an image in the store from now on; False: it is gone.
+    :param dependencies: how those are had that the store lacks; None: then they are missing.
+    :ivar manifests: of all images met, as JSON values by ID.
+    """
+
+    def __init__(
+        self,
+        store: ImageStore,
+        policy: Policy,
+        hold: Callable[[str], bool] = lambda _: True,
+        dependencies: Dependencies | None = None,
+    ) -> None:
+        self._store = store
+        self._dependencies = dependencies
+        self._policy = policy
+        self._hold = hold
+        self._nodes: dict[str, ImageNode] = {}
+        self.manifests: dict[str, Json] = {}
+
+    def node(self, image_id: str, way: tuple[str, ...] = ()) -> ImageNode:
+        """:param way: IDs of the images that led here, the outermost first.
+        :raises RenderError: a dependency is missing, is another than it says, or leads back to itself.
+        """
+        if image_id in way:
+            names = " → ".join(self.manifests[step]["name"] for step in (*way[way.index(image_id) :], image_id))
+            raise RenderError(
+                f"images depend on each other in a circle: {names}",
+                hint="one of them has to be built anew without that dependency",
+                image=image_id,
+            )
+        if len(way) > _DEPTH:
+            raise RenderError(
+                f"{self.manifests[way[0]]['name']}: dependencies stand more than {_DEPTH} deep in one another",
+                hint=_FEWER,
+                image=way[0],
+            )
+        node = self._nodes.get(image_id)
+        if node is None:
+            if not self._hold(image_id):
+                raise not_found(image_id)
+            manifest = self._store.manifest(image_id)
+            self.manifests[image_id] = manifest.to_json()
+            if len(self.manifests) > _IMAGES:
+                first = (*way, image_id)[0]
+                raise RenderError(
+                    f"{self.manifests[first]['name']}: needs more than {_IMAGES} images", hint=_FEWER, image=first
+                )
+            node = ImageNode(
+                id=image_id,
+                manifest=manifest,
+                layers=self._store.layers(image_id),
+                dependencies=tuple(
+                    self._dependency(manifest, dependency, (*way, image_id))
+                    for dependency in manifest.dependencies
+                ),
+            )
+            self._nodes[image_id] = node
+        return node
+
+    def _dependency(self, manifest: ImageManifest, dependency: Dependency, way: tuple[str, ...]) -> ImageNode:
+        record = self._find(manifest, dependency, way)
+        if dependency.size is not None:
+            _check_size(self._store, manifest, dependency, record)
+        try:
+            node = self.node(record.id, way)
+        except ImageNotFoundError:  # somebody has just removed it
+            raise _missing(manifest, dependency) from None
+        return node if dependency.root == "/" else replace(node, root=dependency.root)
+
+    def _find(self, manifest: ImageManifest, dependency: Dependency, way: tuple[str, ...]) -> ImageRecord:
+        """One of the store, else one that is brought."""
+        if self._dependencies is None:
+            return self._stored(manifest, dependency, way)
+        if self._dependencies.again(dependency):
+            return self._brought(self._dependencies, manifest, dependency)
+        try:
+            return self._stored(manifest, dependency, way)
+        except _MissingError:
+            return self._brought(self._dependencies, manifest, dependency)
+        except _UntrustedError as error:
+            try:
+                return self._brought(self._dependencies, manifest, dependency)
+            except FetchError:
+                raise error from None  # a better one is not to be had
+
+    def _brought(self, dependencies: Dependencies, manifest: ImageManifest, dependency: Dependency) -> ImageRecord:
+        try:
+            return dependencies.bring(dependency)
+        except (ImageError, ManifestError, UsageError) as error:
+            error.message = f"{manifest.name} depends on {_named(dependency)}: {error.message}"
+            raise
+
+    def _stored(self, manifest: ImageManifest, dependency: Dependency, way: tuple[str, ...]) -> ImageRecord:
+        """By ID, whatever vouches for it, for the ID is the content's. By name, or by so little of an ID that
+        another image can be made to have it, only what may stand for its name, or is vouched for as well as the
+        image is that names it."""
+        if dependency.image_id is not None:
+            record = self._by_id(manifest, dependency, dependency.image_id)
+            if len(dependency.image_id.partition("-")[2]) >= ENOUGH_DIGITS:
+                return record
+            fitting = [record]
+        else:
+            wanted = name_of(dependency)
+            fitting = [record for record in self._store.list() if wanted.is_met_by(record.name, record.labels)]
+            if not fitting:
+                raise _missing(manifest, dependency)
+        trusted = [
+            record
+            for record in fitting
+            if self._policy.accepts_by_name(record)
+            or at_least(self._policy.trust(record), self._trust_of(way[-1]))
+        ]
+        if not trusted:
+            raise _UntrustedError(
+                f"{manifest.name} depends on {_named(dependency)}: the image of that name in the store came in "
+                "unverified, or its signer is not trusted for it",
+                hint="fetch a signed one, or allow it for this run: --insecure-options=image",
+                image=fitting[0].id,
+            )
+        return max(trusted, key=lambda record: record.age_order)
+
+    def _trust_of(self, image_id: str) -> str:
+        return self._policy.trust(self._store.get(image_id))
+
+    def _by_id(self, manifest: ImageManifest, dependency: Dependency, ident: str) -> ImageRecord:
+        """Early documents give SHA-256, and the beginning of it (E6)."""
+        try:
+            record = self._store.find_by_id(ident)
+        except AmbiguousReferenceError as error:
+            raise RenderError(
+                f"{manifest.name} depends on {_named(dependency)}: {error.message}",
+                hint="remove the image that is not meant",
+                **error.data,
+            ) from None
+        if record is None:
+            raise _missing(manifest, dependency)
+        if record.name != dependency.image_name:
+            raise RenderError(
+                f"{manifest.name} depends on {dependency.image_name}, and the image with the ID that it "
+                f"gives is {record.name}",
+                image=record.id,
+            )
+        return record
+
+
+def _check_size(store: ImageStore, manifest: ImageManifest, dependency: Dependency, record: ImageRecord) -> None:
+    archive = store.archive_path(record.id)
+    if archive is not None and (found := os.stat(archive).st_size) != dependency.size:
+        raise RenderError(
+            f"{manifest.name} depends on {dependency.image_name} with {dependency.size} bytes; the one in "
+            f"the store has {found}",
+            image=record.id,
+        )
+
+
+class _MissingError(RenderError):
+    """The store has no such image."""
+
+
+class _UntrustedError(RenderError):
+    """What vouches for the store's image of that name is not enough."""
+
+
+def _missing(manifest: ImageManifest, dependency: Dependency) -> _MissingError:
+    return _MissingError(
+        f"{manifest.name} depends on {_named(dependency)}, which is not in the store",
+        hint=f"fetch it first: kurma image fetch {name_of(dependency).shown}, or its file or address",
+        dependency=dependency.image_name,
+    )
+
+
+def _named(dependency: Dependency) -> str:
+    ident = f" ({dependency.image_id[:19]}…)" if dependency.image_id else ""
+    return f"{name_of(dependency).shown}{ident}"
 
 
 def name_of(dependency: Dependency) -> ImageName:
     """What a dependency is looked for by."""
     labels = {label.name: label.value for label in dependency.labels}
     return ImageName.of(dependency.image_name, labels, dependency.image_id)
-
-
-def locator_by(name: ImageName) -> Locator:
-    """:raises UsageError: a label that cannot be written."""
-    return Locator(NAMED, name.text, name.name, name.version, name.labels)
 
 
 class Dependencies:
@@ -49,4 +246,4 @@ class Dependencies:
         return self._acquisition.is_known(self._locator(dependency))
 
     def _locator(self, dependency: Dependency) -> Locator:
-        return locator_by(name_of(dependency))
+        return locator_of(name_of(dependency))

@@ -1,4 +1,4 @@
-"""The keys that are trusted for images: found, shown, added, listed, removed (K1, K2).
+"""Reads, discovers, adds, lists and removes the keys that are trusted for images.
 
 Whose images may run with the host's power is none of this: only ``trusted_host_keys`` of ``kurma.yml`` says that
 (K5).
@@ -13,7 +13,7 @@ from kurma_core.appc.image import host_platform
 from kurma_core.errors import FetchError, TrustError, UsageError
 from kurma_core.fetching import Fetching
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
-from kurma_core.images.policy import relaxations, tell_relaxations
+from kurma_core.images.trust_policy import relaxations, tell_relaxations
 
 if TYPE_CHECKING:
     from kurma_core.api.images import Key, TrustChange, TrustedKey
@@ -42,14 +42,13 @@ class KeyManager:
         :raises FetchError: in one of its kinds. :raises HostError: the file cannot be read.
         :raises TrustError: there is no key in it, or a secret one.
         """
-        from kurma_core.images.archives import path_of
         from kurma_core.named_files import content
 
         locator = self._fetching.parse(source if "://" in source or source.startswith("/") else f"./{source}")
         if locator.scheme not in ("file", "http", "https"):
             raise UsageError(f"{source}: no file and no address of a key", hint="name a file, or https://…")
         if locator.scheme == "file":
-            return self.parse(content(path_of(locator), largest=_LARGEST), source)
+            return self.parse(content(locator.path, largest=_LARGEST), source)
         self._tell(source, insecure)
         remote = self._fetching.resolve(locator, self._request(insecure))
         assert isinstance(remote, RemoteArchive), "what these schemes give"

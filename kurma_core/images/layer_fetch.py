@@ -1,4 +1,4 @@
-"""The layers of one image: fetched in parallel, each once, whoever else asks for it (R2, S5)."""
+"""Downloads the layers of a registry's image, in parallel, each once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from kurma_core.cancellation import Cancellation, current, governing
 from kurma_core.errors import ArchiveError, FetchError
-from kurma_core.image_store.documents import layer_key
+from kurma_core.image_store.records import layer_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kurma_core.config import GrantConfig
     from kurma_core.hookspecs.isolator import Isolator as IsolatorDriver
     from kurma_core.hookspecs.isolator import IsolatorHost
-    from kurma_core.images.vouching import Vouchers
+    from kurma_core.images.trust_policy import Vouchers
     from kurma_core.pods.document import PodDocument
     from kurma_core.pods.services import Services
 

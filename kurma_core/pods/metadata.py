@@ -12,7 +12,7 @@ from kurma_core.models.pod import MetadataAddress
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kurma_core.images import ImageManager
+    from kurma_core.images.manager import ImageManager
     from kurma_core.metadata.facts import ImageFacts
     from kurma_core.metadata.listening import Listener
     from kurma_core.metadata.secrets import Secrets

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kurma_core.config import Config
     from kurma_core.hookspecs.driver import HostProgram, Started
     from kurma_core.hookspecs.isolator import Isolator
-    from kurma_core.images import ImageManager
+    from kurma_core.images.manager import ImageManager
     from kurma_core.journal import Journal
     from kurma_core.metadata.service import MetadataService
     from kurma_core.networking.manager import Networking

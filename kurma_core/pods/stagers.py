@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         StagerOfExports,
         StagerOfImages,
     )
-    from kurma_core.images import ImageManager
+    from kurma_core.images.manager import ImageManager
     from kurma_core.plugins.registry import PluginRegistry
     from kurma_core.spawner.client import Spawner
     from kurma_core.staging.starting import StagerImage

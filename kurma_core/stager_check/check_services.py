@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
     from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_core.hookspecs.stager import Stager
-    from kurma_core.images import ImageManager
+    from kurma_core.images.manager import ImageManager
     from kurma_core.models.streams import Stdio
     from kurma_core.spawn_plan import SpawnPlan, Started, Starter
     from kurma_core.spawner.client import Spawner

@@ -1,4 +1,4 @@
-"""Who vouches for an image: trusted keys, detached signatures, policy, and this machine's own key (K1 to K5)."""
+"""Trust in keys and signatures: who may sign which image, what GnuPG says, this machine's own key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import TrustError
 from kurma_core.trust import keystore
-from kurma_core.trust.machine import MachineKey
+from kurma_core.trust.machine_key import MachineKey
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kurma_core.api.images import Key, TrustChange, TrustedKey
     from kurma_core.trust.encryption import Passphrases, Plain
-    from kurma_core.trust.enrolment import Enrolment
+    from kurma_core.trust.keystore_admin import Enrolment
 
 
 _STRICTEST = "signed"
@@ -90,7 +90,7 @@ class Trust:
         seen = datetime.fromisoformat(since).timestamp()
         if all(os.stat(file).st_ctime < seen - _CLOCKS for file in files):
             return False
-        from kurma_core.trust.revocations import Revocations
+        from kurma_core.trust.key_files import Revocations
 
         return Revocations(self._revocations).revoked(fingerprint, files)
 
@@ -114,35 +114,35 @@ class Trust:
         :raises TrustError: ``data["reason"]`` is ``unsigned``, ``unknown``, ``expired``, ``revoked``, ``weak``,
             ``bad`` or ``malformed``; ``data["fingerprint"]`` the signer where the signature tells.
         """
-        from kurma_core.trust import openpgp
+        from kurma_core.trust import verifying
 
         called = what or (source if isinstance(source, str) else "the image")
-        return openpgp.verify(source, signature, keys, what=called, name=name)
+        return verifying.verify(source, signature, keys, what=called, name=name)
 
     # --- the keystore --------------------------------------------------------------------------------------------
 
     def parse_keys(self, data: bytes, source: str) -> tuple[Key, ...]:
         """The public keys in a file. :raises TrustError: there is none, or a secret one."""
-        from kurma_core.trust import keyfile
+        from kurma_core.trust.key_files import parse_keys
 
-        return keyfile.parse(data, source)
+        return parse_keys(data, source)
 
     def add_key(self, key: Key, prefix: str | None) -> TrustChange:
-        """See :meth:`.enrolment.Enrolment.add`."""
+        """See :meth:`.keystore_admin.Enrolment.add`."""
         return self._enrolment().add(key, prefix)
 
     def remove_key(self, reference: str, prefix: str | None, *, dry_run: bool = False) -> TrustChange:
-        """See :meth:`.enrolment.Enrolment.remove`."""
+        """See :meth:`.keystore_admin.Enrolment.remove`."""
         return self._enrolment().remove(reference, prefix, dry_run=dry_run)
 
     def trusted_keys(self) -> tuple[TrustedKey, ...]:
-        """See :func:`.listing.listing`."""
-        from kurma_core.trust.listing import listing
+        """See :func:`.keystore_admin.listing`."""
+        from kurma_core.trust.keystore_admin import listing
 
         return listing(self._key_dirs, self._trusted_host_keys)
 
     def _enrolment(self) -> Enrolment:
-        from kurma_core.trust.enrolment import Enrolment
+        from kurma_core.trust.keystore_admin import Enrolment
 
         return Enrolment(self._key_dirs)
 
@@ -182,15 +182,16 @@ class Trust:
     def sign_as(self, key: str, source: str | Iterable[bytes]) -> tuple[bytes, str]:
         """:meth:`sign`, by a key of the caller's own GnuPG home, whose agent may ask for a passphrase; and the
         fingerprint of that key."""
-        from kurma_core.trust.signature import sign_as
+        from kurma_core.trust.signing import sign_as
 
         return sign_as(key, source)
 
     def users_of(self, fingerprint: str, files: Sequence[str]) -> tuple[str, ...]:
         """User IDs of a key of the keystore. :raises TrustError: it cannot be read."""
-        from kurma_core.trust import keyfile, openpgp
+        from kurma_core.trust.gpg import read_key
+        from kurma_core.trust.key_files import read_keys
 
-        found = keyfile.read([openpgp.read_key(file) for file in files], files[0])
+        found = read_keys([read_key(file) for file in files], files[0])
         return next((key.users for key in found if key.fingerprint == fingerprint), ())
 
     def verify_own(self, path: str, signature: bytes | None) -> str:

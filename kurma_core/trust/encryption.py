@@ -1,4 +1,4 @@
-"""Archives encrypted with a passphrase (A1): GnuPG does it, as a stream.
+"""Encrypts and decrypts archives with a passphrase, by GnuPG, as a stream.
 
 The passphrase goes to gpg through a pipe of its own, and nowhere else: into no argument, no variable, no file. No
 agent takes part. What gpg says is read from its status lines, never from its messages.
@@ -17,7 +17,7 @@ from typing import IO, BinaryIO, Protocol, cast
 
 from kurma_core.cancellation import current
 from kurma_core.errors import DecryptionError, HostError, UsageError
-from kurma_core.trust import openpgp
+from kurma_core.trust.gpg import OPTIONS, private_directory
 
 _READ = 1 << 20
 _PIPE = 1 << 20
@@ -101,7 +101,7 @@ def encrypting(out: BinaryIO, passphrase: bytes) -> Iterator[BinaryIO]:
             yield cast("BinaryIO", gpg.stdin)
             gpg.close_input()
         if gpg.process.wait() != 0 or "END_ENCRYPTION" not in gpg.words():
-            raise HostError(f"gpg cannot encrypt the archive: {gpg.reason()}")
+            raise HostError(f"gpg cannot encrypt the archive: {gpg.gpg_reason()}")
 
 
 # --- decrypting --------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class _Gpg:
     def words(self) -> list[str]:
         return [word for word, *_ in self.statuses()]
 
-    def reason(self) -> str:
+    def gpg_reason(self) -> str:
         """The last thing that it said to people."""
         with open(self._messages, encoding="utf-8", errors="replace") as file:
             said = file.read().split("\n")
@@ -284,7 +284,7 @@ def _gpg(options: Sequence[str], passphrase: bytes, *, stdout: int) -> Iterator[
     program = shutil.which("gpg")
     if program is None:
         raise HostError("gpg is not installed", hint="apt-get install gnupg")
-    with openpgp.private_directory() as home, ExitStack() as files:
+    with private_directory() as home, ExitStack() as files:
         said = [f"{home}/status", f"{home}/messages"]
         status, messages = (files.enter_context(open(path, "xb")) for path in said)
         secret, end = os.pipe()
@@ -293,7 +293,7 @@ def _gpg(options: Sequence[str], passphrase: bytes, *, stdout: int) -> Iterator[
             os.write(end, passphrase + b"\n")  # less than a pipe holds
         finally:
             os.close(end)
-        command = [program, *openpgp.OPTIONS, f"--homedir={home}", "--batch", "--no-tty", "--no-autostart"]
+        command = [program, *OPTIONS, f"--homedir={home}", "--batch", "--no-tty", "--no-autostart"]
         command += ["--pinentry-mode=loopback", f"--passphrase-fd={secret}", f"--status-fd={status.fileno()}"]
         process = subprocess.Popen(
             [*command, *options],

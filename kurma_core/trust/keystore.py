@@ -1,4 +1,6 @@
-"""Trusted keys on disk (K1), the same in every keystore directory::
+"""The keystore directories: which key may sign images of which name.
+
+Every keystore directory looks like this::
 
     root.d/FINGERPRINT                          may sign any image
     prefix.d/example.com/FINGERPRINT            … example.com and all example.com/…

@@ -327,7 +327,7 @@ def test_values_that_mean_nothing(fakes: ModuleType, words: str) -> None:
 
 
 def test_the_checks_that_can_be_relaxed_are_those_of_the_policy() -> None:
-    from kurma_core.images.policy import RELAXATIONS
+    from kurma_core.images.trust_policy import RELAXATIONS
 
     assert set(values.INSECURE) == set(RELAXATIONS)
 

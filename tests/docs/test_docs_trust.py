@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.trust.machine import _end_agent
+from kurma_core.trust.machine_key import _end_agent
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "trust.md"
 

@@ -10,9 +10,9 @@ import pytest
 
 from kurma_core.errors import ArchiveError
 from kurma_core.image_store import ImageStore, Limits
-from kurma_core.image_store.acl import ACCESS, fitting, from_text
-from kurma_core.image_store.archive import TarReader
-from kurma_core.image_store.stream import ArchiveStream
+from kurma_core.image_store.archive_stream import ArchiveStream
+from kurma_core.image_store.extended_headers import ACL_ACCESS, acl_from_text, fitting_acl
+from kurma_core.image_store.tar_reader import TarReader
 from tests.kit.archives import LOCAL, file, image
 
 TEXT = "user::rw-,user:1000:rwx,group::r--,mask::rwx,other::---"
@@ -30,33 +30,35 @@ VALUE = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in
     ],
 )
 def test_text(text: str) -> None:
-    assert from_text(text.encode()) == VALUE
+    assert acl_from_text(text.encode()) == VALUE
 
 
 @pytest.mark.parametrize("text", ["nonsense", "user:lisa:rwx", "user::rwz", "friend::rwx", "user::", "mask:3:rwx"])
 def test_malformed(text: str) -> None:
     if text == "user::":
-        assert from_text(text.encode())[4:] == struct.pack("<HHI", 1, 0, 0xFFFFFFFF)
+        assert acl_from_text(text.encode())[4:] == struct.pack("<HHI", 1, 0, 0xFFFFFFFF)
         return
     with pytest.raises(ArchiveError, match="access control list"):
-        from_text(text.encode())
+        acl_from_text(text.encode())
 
 
 def test_names() -> None:
     """``root`` and the entry's own owner are known; of anybody else the numbers must be there."""
     text = "user::rw-\nuser:root:r--\nuser:lisa:rwx\ngroup::r--\n"
     text += "group:root:r--\ngroup:staff:rw-\nmask::rwx\nother::---"
-    known = from_text(text.encode(), {b"root": 0, b"lisa": 1000}, {b"root": 0, b"staff": 50})
-    assert known == from_text(text.replace("lisa", "1000").replace("staff", "50").replace("root", "0").encode())
+    known = acl_from_text(text.encode(), {b"root": 0, b"lisa": 1000}, {b"root": 0, b"staff": 50})
+    assert known == acl_from_text(
+        text.replace("lisa", "1000").replace("staff", "50").replace("root", "0").encode()
+    )
     with pytest.raises(ArchiveError, match="access control list for 'lisa'") as caught:
-        from_text(text.encode())
+        acl_from_text(text.encode())
     assert "--xattrs" in (caught.value.hint or "")
 
     def read(**values: object) -> bytes | None:
         archive = image(file("rootfs/f", mode=0o670, **values))
         with ArchiveStream(io.BytesIO(archive), Limits()) as stream:
             *_, entry = TarReader(stream, Limits(), strict=True)
-        return entry.attributes.get(ACCESS)
+        return entry.attributes.get(ACL_ACCESS)
 
     headers = {"SCHILY.acl.access": text}
     assert read(uname="lisa", gname="staff", uid=1000, gid=50, pax_headers=headers) == known
@@ -71,9 +73,9 @@ def test_names() -> None:
 
 
 def test_the_mode_wins() -> None:
-    assert fitting(VALUE, 0o670) == VALUE
-    assert fitting(VALUE, 0o640)[4 + 3 * 8 :][:8] == struct.pack("<HHI", 0x10, 4, 0xFFFFFFFF)  # type: ignore[index]
-    assert fitting(from_text(b"user::rw-,group::r--,other::r--"), 0o644) is None
+    assert fitting_acl(VALUE, 0o670) == VALUE
+    assert fitting_acl(VALUE, 0o640)[4 + 3 * 8 :][:8] == struct.pack("<HHI", 0x10, 4, 0xFFFFFFFF)  # type: ignore[index]
+    assert fitting_acl(acl_from_text(b"user::rw-,group::r--,other::r--"), 0o644) is None
 
 
 def test_extracted(tmp_path: object) -> None:

@@ -16,9 +16,9 @@ import zstandard
 
 from kurma_core.errors import ArchiveError
 from kurma_core.image_store import ImageStore, Limits
-from kurma_core.image_store.archive import TarReader
-from kurma_core.image_store.entry import Entry
-from kurma_core.image_store.stream import ArchiveStream
+from kurma_core.image_store.archive_stream import ArchiveStream
+from kurma_core.image_store.tar_entries import Entry
+from kurma_core.image_store.tar_reader import TarReader
 from tests.kit.archives import MANIFEST, directory, file, hardlink, image, manifest_member, symlink, tar
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from kurma_core.errors import ImageNotFoundError, StoreError
-from kurma_core.image_store import documents
+from kurma_core.image_store import records
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def write(path, name, size=0):
 
 def settle(monkeypatch):
     """What has changed until now was long ago."""
-    now = time.time_ns() + 2 * documents._SETTLED
-    monkeypatch.setattr(documents.time, "time_ns", lambda: now)
+    now = time.time_ns() + 2 * records._SETTLED
+    monkeypatch.setattr(records.time, "time_ns", lambda: now)
 
 
 def reads(monkeypatch, path):
@@ -48,33 +48,33 @@ def reads(monkeypatch, path):
 def test_one_that_is_the_same_is_not_read_again(path, monkeypatch):
     settle(monkeypatch)
     count = reads(monkeypatch, path)
-    assert [documents._document(path, "it")["name"] for _ in range(3)] == ["one"] * 3
+    assert [records._document(path, "it")["name"] for _ in range(3)] == ["one"] * 3
     assert len(count) == 1
 
 
 def test_one_that_was_changed_or_replaced_is(path, monkeypatch):
     settle(monkeypatch)
-    assert documents._document(path, "it")["name"] == "one"
+    assert records._document(path, "it")["name"] == "one"
     write(path, "two")
-    assert documents._document(path, "it")["name"] == "two"
+    assert records._document(path, "it")["name"] == "two"
     write(path + ".new", "six")
     os.rename(path + ".new", path)
-    assert documents._document(path, "it")["name"] == "six"
+    assert records._document(path, "it")["name"] == "six"
     with open(path, "w") as file:
         file.write("{")
     with pytest.raises(StoreError, match="damaged"):
-        documents._document(path, "it")
+        records._document(path, "it")
     os.unlink(path)
     with pytest.raises(ImageNotFoundError):
-        documents._document(path, "it")
+        records._document(path, "it")
 
 
 @pytest.mark.parametrize("why", ["it has just changed", "it is long"])
 def test_some_are_read_each_time(path, monkeypatch, why):
     if why == "it is long":
         settle(monkeypatch)
-        write(path, "one", documents._SHORT)
+        write(path, "one", records._SHORT)
     count = reads(monkeypatch, path)
     for _ in range(3):
-        documents._document(path, "it")
+        records._document(path, "it")
     assert len(count) == 3

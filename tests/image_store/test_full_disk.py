@@ -8,7 +8,7 @@ import pytest
 
 from kurma_core.errors import StoreError
 from kurma_core.image_store import ImageStore
-from kurma_core.images.known import Known, KnownImages
+from kurma_core.images.locator_cache import Known, KnownImages
 from tests.kit.archives import file, image, stage_and_commit
 from tests.kit.host import small_file_system
 

@@ -11,7 +11,7 @@ import pytest
 
 from kurma_core.appc.layering import Application, tree_key
 from kurma_core.errors import ImageError, ImageNotFoundError
-from kurma_core.image_store import ImageStore
+from kurma_core.image_store import ImageStore, removal
 from kurma_core.image_store.durable import try_lock
 from kurma_core.linux.clock import timestamp
 from kurma_core.value import replace
@@ -215,7 +215,6 @@ def test_who_removes_an_image_and_who_brings_it_in_do_not_wait_for_each_other(st
 
 
 def test_no_lock_is_held_while_sizes_are_looked_at(store: ImageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kurma_core.image_store import sweeping
     from kurma_core.image_store.durable import Usage
 
     free: list[bool] = []
@@ -228,7 +227,7 @@ def test_no_lock_is_held_while_sizes_are_looked_at(store: ImageStore, monkeypatc
                 os.close(lock)
             return super().add(path)
 
-    monkeypatch.setattr(sweeping, "Usage", Watched)
+    monkeypatch.setattr(removal, "Usage", Watched)
     stage_and_commit(store, image(file("rootfs/a")))
     store.gc((), 0, dry_run=True)
     store.gc((), 0)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from kurma_core.image_store.hashing import BackgroundHash
+from kurma_core.image_store.exporting import BackgroundHash
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from kurma_core.errors import ArchiveError, HostileArchiveError
 from kurma_core.image_store import ImageStore, Limits, validate
-from kurma_core.image_store.documents import layer_key
+from kurma_core.image_store.records import layer_key
 from tests.kit.archives import (
     LOCAL,
     directory,

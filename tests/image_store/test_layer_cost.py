@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from kurma_core.errors import StoreError
-from kurma_core.image_store import ImageStore, unpacking
+from kurma_core.image_store import ImageStore, staging
 from tests.kit.archives import file, tar
 
 #: Size of the layer, and the most that its extraction may add to a process; both in MiB.
@@ -57,7 +57,7 @@ def test_an_error_of_the_disk_that_the_kernel_tells_early_is_not_lost(
     store = ImageStore(f"{tmp_path}/images")
     archive = tar([file("etc/motd", uid=os.getuid(), gid=os.getgid())])
     diff_id = f"sha256:{hashlib.sha256(archive).hexdigest()}"
-    monkeypatch.setattr(unpacking, "sync_file_system", broken)
+    monkeypatch.setattr(staging, "sync_file_system", broken)
     with pytest.raises(StoreError, match="input/output error"):
         store.add_layer(io.BytesIO(archive), diff_id)
     assert os.listdir(store.path("layers")) == os.listdir(store.path("tmp")) == []

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from kurma_core.errors import ArchiveError, UsageError
 from kurma_core.image_store import ImageStore, build_archive, validate
-from kurma_core.image_store.builder import add_manifest
-from kurma_core.image_store.entry import CHARACTER, DIRECTORY, FILE, HARDLINK, SYMLINK, Entry
-from kurma_core.image_store.writer import TarWriter
+from kurma_core.image_store.builder import TarWriter, add_manifest
+from kurma_core.image_store.tar_entries import CHARACTER, DIRECTORY, FILE, HARDLINK, SYMLINK, Entry
 from kurma_core.testing.graphs import examples
 from tests.kit.archives import LOCAL, MANIFEST, stage_and_commit
 

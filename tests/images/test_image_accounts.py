@@ -9,7 +9,7 @@ import pytest
 
 from kurma_core.appc.image import App, ImageManifest
 from kurma_core.hookspecs.renderer import ImageLayer
-from kurma_core.images.accounts import complete_groups
+from kurma_core.images.user_groups import complete_groups
 
 PASSWD = "root:x:0:0::/:/bin/sh\n# a comment\nbad:line\napp:x:1000:1001::/:/bin/sh\nodd:x:5:99999999999::/:\n"
 GROUP = "root:x:0:\nwheel:x:10:root,app\napp:x:1001:app\naudio:x:29:app\nodd:x:x:app\n"

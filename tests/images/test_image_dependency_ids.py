@@ -12,8 +12,8 @@ import pytest
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import RenderError
 from kurma_core.image_store import ImageStore
-from kurma_core.images.graph import Graph
-from kurma_core.images.policy import Policy
+from kurma_core.images.dependencies import Graph
+from kurma_core.images.trust_policy import Policy
 from kurma_core.models.image import ImageRecord, Provenance
 from tests.kit.archives import LOCAL, directory, file, image, stage_and_commit, tar
 

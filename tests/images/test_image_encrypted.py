@@ -16,14 +16,14 @@ import zstandard
 
 from kurma_core.errors import ArchiveError, DecryptionError, HostileArchiveError
 from kurma_core.image_store import ImageStore, Limits, validate
-from kurma_core.images.decryption import Decryption, Refusal
+from kurma_core.images.acquisition import Decryption, Refusal
 from kurma_core.trust import Trust
 from kurma_core.value import replace
 from tests.kit.archives import LOCAL, directory, file, image, nothing_left_behind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.image_store.stream import Decrypt
+    from kurma_core.image_store.archive_stream import Decrypt
 
 SECRET = b"open sesame"
 PACKERS: Mapping[str, Callable[[bytes], bytes]] = {

@@ -9,8 +9,7 @@ import pytest
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import TrustError
 from kurma_core.hookspecs.fetcher import RemoteArchive, RemoteLayers
-from kurma_core.images.judges import PolicyJudge
-from kurma_core.images.policy import Policy
+from kurma_core.images.trust_policy import Policy, PolicyJudge
 
 DEFAULTS = {"named": "signed", "https": "signed", "http": "signed", "docker": "digest", "file": "any"}
 DIGEST = "sha256:" + "0" * 64

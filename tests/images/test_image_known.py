@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.images.known import Known, KnownImages
+from kurma_core.images.locator_cache import Known, KnownImages
 
 LINUX = "linux/amd64"
 

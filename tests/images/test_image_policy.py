@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kurma_core.errors import UsageError
-from kurma_core.images.judges import is_loopback
-from kurma_core.images.policy import Policy, at_least, refused_by_name, relaxations
+from kurma_core.images.trust_policy import Policy, at_least, is_loopback, refused_by_name, relaxations
 from kurma_core.models.image import ImageRecord, Provenance
 
 DEFAULTS = {"named": "signed", "https": "signed", "http": "signed", "docker": "digest", "file": "any"}

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from kurma_core.images.vouching import loose_parts, vouchers
+from kurma_core.images.trust_policy import loose_parts, vouchers
 from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.value import replace
 

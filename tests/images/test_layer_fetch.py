@@ -13,7 +13,7 @@ from kurma_core.errors import ArchiveError, FetchNotFoundError
 from kurma_core.fetching import Fetching
 from kurma_core.hookspecs.fetcher import RemoteLayer, RemoteLayers
 from kurma_core.image_store import ImageStore
-from kurma_core.image_store.limits import Limits
+from kurma_core.image_store.tar_entries import Limits
 from kurma_core.images.layer_fetch import fetch_layers
 
 PIECES = 400

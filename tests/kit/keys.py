@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kurma_core.trust.machine import _end_agent
+from kurma_core.trust.machine_key import _end_agent
 
 LONG_AGO = ("--faked-system-time", "20200101T000000!")
 

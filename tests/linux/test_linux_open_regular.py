@@ -19,7 +19,7 @@ from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.image_store.builder import build_archive
-from kurma_core.images.accounts import groups_of
+from kurma_core.images.user_groups import groups_of
 from kurma_core.linux import beneath, regular_file, userdb
 from kurma_core.linux.inotify import Watch
 from kurma_core.linux.logchain import LogChain

@@ -18,7 +18,7 @@ from kurma_core.appc.template import PodTemplate
 from kurma_core.config import GrantConfig
 from kurma_core.errors import ConfigError, IsolatorError, PowerError, UsageError
 from kurma_core.hookspecs.isolator import IsolatorHost
-from kurma_core.images.vouching import Vouchers
+from kurma_core.images.trust_policy import Vouchers
 from kurma_core.models.isolator import HostMount, IsolatorPlan
 from kurma_core.pods import gate, namespaces
 from kurma_core.pods.apps import with_isolators

@@ -17,7 +17,7 @@ from kurma_stager_rkt.stage1_image import Stage1
 
 from kurma_core.errors import KurmaError, ManifestError
 from kurma_core.image_store import ImageStore
-from kurma_core.images.known import KnownImages
+from kurma_core.images.locator_cache import KnownImages
 from kurma_core.journal import Cursor, Journal
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
 from kurma_core.networking.default_network import DefaultNetwork

@@ -19,8 +19,8 @@ from kurma_render_overlay.plugin import OverlayRenderer
 
 from kurma_core.hookspecs.renderer import Renderer
 from kurma_core.image_store import ImageStore, build_archive
-from kurma_core.images.graph import Graph
-from kurma_core.images.policy import Policy
+from kurma_core.images.dependencies import Graph
+from kurma_core.images.trust_policy import Policy
 from kurma_core.linux import mounts
 from kurma_core.linux.overlay import mount_overlay
 from kurma_core.linux.unmount import unmount_below

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import ArchiveError, TrustError
-from kurma_core.trust import Trust, openpgp
+from kurma_core.trust import Trust, gpg
 from tests.kit.keys import LONG_AGO, gnupg_home
 
 
@@ -267,7 +267,7 @@ def test_nothing_is_left(trust: Trust, archive: Path, signers, keys, place) -> N
 def test_what_a_killed_process_left_is_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what somebody holds, what is young, nor what others made."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(openpgp, "_LONGEST_HOME", 4096)
+    monkeypatch.setattr(gpg, "_LONGEST_HOME", 4096)
     left, held, other = (tmp_path / name for name in ("kurma-gpg-1", "kurma-gpg-2", "other"))
     for each in (left, held, other):
         each.mkdir()
@@ -275,14 +275,14 @@ def test_what_a_killed_process_left_is_taken_away(tmp_path: Path, monkeypatch: p
     fd = os.open(held, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_SH)
     now = time.time()
-    monkeypatch.setattr(openpgp.time, "time", lambda: now + 100)
+    monkeypatch.setattr(gpg.time, "time", lambda: now + 100)
     try:
-        with openpgp.private_directory() as made:
+        with gpg.private_directory() as made:
             assert not left.exists()
             assert held.exists()
             assert other.exists()
-            monkeypatch.setattr(openpgp.time, "time", lambda: now)
-            with openpgp.private_directory():
+            monkeypatch.setattr(gpg.time, "time", lambda: now)
+            with gpg.private_directory():
                 assert Path(made).exists()
     finally:
         os.close(fd)

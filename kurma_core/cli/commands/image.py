@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import App, ImageManifest, MountPoint, Port
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
-    from kurma_core.image_store.validating import ArchiveFacts
+    from kurma_core.image_store.archive_layout import ArchiveFacts
     from kurma_core.models.image import ImageRecord, Provenance
 
     Fact = tuple[str, str | None]

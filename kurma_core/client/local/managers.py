@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kurma_core.client.local.logs import PodLogs
     from kurma_core.config import Config
     from kurma_core.hookspecs.driver import HostProgram, HostTree, Started
-    from kurma_core.images import ImageManager
+    from kurma_core.images.manager import ImageManager
     from kurma_core.journal import Journal
     from kurma_core.networking.manager import Networking
     from kurma_core.plugins.registry import PluginRegistry
@@ -68,7 +68,7 @@ class Managers:
 
     @kept
     def images(self) -> ImageManager:
-        from kurma_core.images import make_image_manager
+        from kurma_core.images.manager import make_image_manager
 
         self._check_state_directory()
         return make_image_manager(self.config, self.registry, self.settings.note, self.settings.passphrases)

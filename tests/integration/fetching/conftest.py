@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kurma_core.config import load
-from kurma_core.images import make_image_manager
+from kurma_core.images.manager import make_image_manager
 from kurma_core.plugins.registry import PluginRegistry
 from tests.integration.fetching.parts import Machine, MakeMachine
 from tests.kit.registry import BUSYBOX, OciDir, Registry, layer_tar, running_registry

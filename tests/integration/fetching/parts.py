@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kurma_core.images import ImageManager
+from kurma_core.images.manager import ImageManager
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 
 from kurma_core.config import load
 from kurma_core.errors import ArchiveError, DecryptionError, TrustError
-from kurma_core.images import ImageManager, make_image_manager
+from kurma_core.images.manager import ImageManager, make_image_manager
 from kurma_core.plugins.registry import PluginRegistry
 from kurma_core.testing.webserver import Page, WebServer
 from tests.kit.keys import Signers

@@ -216,7 +216,7 @@ def test_a_killed_fetch_goes_on_and_leaves_no_image(here: Machine, tmp_path: Pat
     url = server.url("/app.aci")
     script = f"""
 from kurma_core.config import load
-from kurma_core.images import make_image_manager
+from kurma_core.images.manager import make_image_manager
 from kurma_core.plugins.registry import PluginRegistry
 import kurma_fetch_http.reader, os
 # The moment at which the connection breaks is when the process is killed.

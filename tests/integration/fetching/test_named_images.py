@@ -358,7 +358,7 @@ def test_images_that_need_each_other(here: Machine, owner: Publisher) -> None:
 
 def test_a_chain_without_end(here: Machine, owner: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each image needs the next; the limit is low here, for the test's sake."""
-    monkeypatch.setattr("kurma_core.images.graph._DEPTH", 4)
+    monkeypatch.setattr("kurma_core.images.dependencies._DEPTH", 4)
     for number in range(8):
         below = {"imageName": "example.com/c", "labels": version(str(number + 1))}
         owner.publish("example.com/c", str(number), **needs(below))
@@ -368,7 +368,7 @@ def test_a_chain_without_end(here: Machine, owner: Publisher, monkeypatch: pytes
 
 
 def test_more_images_than_anyone_needs(here: Machine, owner: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kurma_core.images.graph._IMAGES", 3)
+    monkeypatch.setattr("kurma_core.images.dependencies._IMAGES", 3)
     for number in range(4):
         owner.publish("example.com/c", str(number))
     below = ({"imageName": "example.com/c", "labels": version(str(number))} for number in range(4))

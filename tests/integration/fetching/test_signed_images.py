@@ -242,7 +242,7 @@ import sys
 started = []
 sys.addaudithook(lambda event, _: started.append(event) if event in ("subprocess.Popen", "os.fork") else None)
 from kurma_core.config import load
-from kurma_core.images import make_image_manager
+from kurma_core.images.manager import make_image_manager
 from kurma_core.plugins.registry import PluginRegistry
 config = load(*sys.argv[1:3])
 images = make_image_manager(config, PluginRegistry(config, lambda text: None))

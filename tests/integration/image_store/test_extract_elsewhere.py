@@ -22,7 +22,7 @@ from kurma_core.errors import (
     StoreError,
 )
 from kurma_core.image_store import ImageStore, Limits
-from kurma_core.image_store.extracting import extract, extract_stored
+from kurma_core.image_store.extract_image import extract, extract_stored
 from kurma_core.testing.trees import read_tree, shared_names
 from tests.kit.archives import (
     LOCAL,

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import ArchiveError, HostError, HostileArchiveError, StoreError
-from kurma_core.image_store import Limits, extracting
-from kurma_core.image_store import extract as extraction
-from kurma_core.image_store.entry import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, HARDLINK, SYMLINK, Entry
-from kurma_core.image_store.extracting import extract
+from kurma_core.image_store import Limits, extract_image
+from kurma_core.image_store import extractor as extraction
+from kurma_core.image_store.extract_image import extract
+from kurma_core.image_store.tar_entries import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, HARDLINK, SYMLINK, Entry
 from tests.kit.archives import directory, everything_below, file, hardlink, image, member
 
 pytestmark = pytest.mark.root
@@ -201,13 +201,13 @@ def test_the_directorys_owner_is_kept_out(tmp_path: Path, monkeypatch: pytest.Mo
         extract(Watched(image(file("rootfs/f"))[:600]), str(target), Limits())
     assert set(seen) == {(0, 0o700)}
     assert (os.stat(target).st_uid, stat.S_IMODE(os.stat(target).st_mode)) == (12, 0o755)
-    ours = extracting._make_ours
+    ours = extract_image._make_ours
 
     def late(root: int) -> None:
         (target / "theirs").write_text("x")
         ours(root)
 
-    monkeypatch.setattr(extracting, "_make_ours", late)
+    monkeypatch.setattr(extract_image, "_make_ours", late)
     with pytest.raises(HostError, match="not empty"):
         extract(io.BytesIO(image()), str(target), Limits())
     assert (os.stat(target).st_uid, stat.S_IMODE(os.stat(target).st_mode)) == (12, 0o755)

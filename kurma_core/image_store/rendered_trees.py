@@ -1,0 +1,90 @@
+"""Caches rendered trees in the store, by the key of what they are made of."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from kurma_core.image_store import records
+from kurma_core.image_store.durable import (
+    WorkDirectory,
+    guard,
+    put_directory,
+    share_lock,
+    sync_directory,
+    sync_file_system,
+    write_new,
+)
+from kurma_core.image_store.file_records import open_tree, record_tree
+from kurma_core.models.image import RenderedLayer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_core.image_store.durable import Store
+
+
+class TreeCache:
+    """The store's trees; see :class:`kurma_core.hookspecs.renderer.RenderCache`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def tree(self, key: str, build: Callable[[str], None]) -> RenderedLayer:
+        """The tree for ``key``. Of several processes that want it at once, each may build; one's is kept.
+
+        :param build: fills the empty directory that it is given; may set its own mode, owner and time too.
+        :raises StoreError: the disk is full, …; and whatever ``build`` raises.
+        """
+        import hashlib
+
+        store = self._store
+        tree_id = f"sha512-{hashlib.sha512(key.encode('utf-8', 'surrogateescape')).hexdigest()}"
+        place = store.path("trees", tree_id)
+        rendered = RenderedLayer(id=tree_id, path=f"{place}/rootfs")
+        if self._used(place):
+            return rendered
+        store.prepare()
+        with guard("cannot put a rendered tree into the store", store.root):
+            work = WorkDirectory(store.path("tmp"))
+        with work:
+            made = f"{work.path}/tree"
+            with guard("cannot put a rendered tree into the store", store.root):
+                os.makedirs(f"{made}/rootfs", 0o755)
+                os.chmod(f"{made}/rootfs", 0o755)  # noqa: S103 - as any root directory; nobody else gets near it
+            build(f"{made}/rootfs")
+            with guard("cannot put a rendered tree into the store", store.root):
+                self._finish(made, tree_id, key)
+                while True:
+                    with store.locked():
+                        put_directory(made, place)
+                    store.step("tree placed")
+                    if self._used(place):
+                        break
+                sync_directory(store.path("trees"))
+        return rendered
+
+    def _used(self, place: str) -> bool:
+        """Note the use of a tree; False: there is none. The lock keeps a sweep from taking it in between."""
+        fd = share_lock(place)
+        if fd is None:
+            return False
+        try:
+            self._store.holds.hold_tree(os.path.basename(place))
+            now = time.time_ns()  # exact, as a sweep's own clock is
+            os.utime(f"{place}/tree.json", ns=(now, now))
+        finally:
+            os.close(fd)
+        return True
+
+    def _finish(self, made: str, tree_id: str, key: str) -> None:
+        root = open_tree(f"{made}/rootfs")
+        try:
+            record, size, entries = record_tree(root, None, None)
+            write_new(f"{made}/files", record)
+            document = {"id": tree_id, "key": key, "size": size, "entries": entries}
+            write_new(f"{made}/tree.json", records.dump(document))
+            sync_file_system(root)
+        finally:
+            os.close(root)
+        self._store.step("tree built")

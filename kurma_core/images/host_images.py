@@ -1,0 +1,245 @@
+"""Images that run with host privilege (stagers, network plugins): fetched or built, checked at each use.
+
+However such an image comes, two things are checked at each use: that what vouched for it still does (keys and pins
+may have changed since), and that its extracted files are those that were verified.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from kurma_core import cancellation
+from kurma_core.api.images import HostImage
+from kurma_core.errors import ImageError, ImageNotFoundError, StoreError, TrustError
+from kurma_core.images.acquisition import Acquisition, Refusal
+from kurma_core.images.locator_cache import Known, KnownImages
+from kurma_core.images.trust_policy import HostJudge
+from kurma_core.linux.clock import timestamp
+from kurma_core.linux.lockfile import locked
+from kurma_core.models.image import Provenance
+from kurma_core.value import replace
+
+if TYPE_CHECKING:
+    from kurma_core.config import Config
+    from kurma_core.fetching import Locator
+    from kurma_core.hookspecs.stager import StagerImageSource
+    from kurma_core.image_store import ImageStore
+    from kurma_core.image_store.durable import Holds
+    from kurma_core.journal import Journal
+    from kurma_core.models.image import ImageRecord, RenderedLayer
+    from kurma_core.trust import Trust
+
+
+class HostImages:
+    """:param flatten: the image's layers as the configured renderer makes them."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: ImageStore,
+        trust: Trust,
+        known: KnownImages,
+        lock_dir: str,
+        flatten: Callable[[str], Sequence[RenderedLayer]],
+        holds: Holds,
+        journal: Journal,
+    ) -> None:
+        self._journal = journal
+        self._config = config
+        self._store = store
+        self._trust = trust
+        self._known = known
+        self._lock_dir = lock_dir
+        self._flatten = flatten
+        self._holds = holds
+
+    # --- by locator ----------------------------------------------------------------------------------------------
+
+    def by_locator(
+        self, locator: Locator, pull: str, acquisition: Acquisition, pinned: str | None, *, files: bool = True
+    ) -> HostImage:
+        """:param acquisition: how it is fetched; its judge is replaced.
+        :param files: look at its files, too.
+        :raises TrustError: nothing that counts vouches for it. :raises StoreError: it was changed in the store.
+        :raises FetchError: …
+        """
+        judge = HostJudge(self._trust, self._trust.host_keys(), pinned)
+        plain = frozenset({"http"}) if pinned is not None else frozenset()
+        strict = replace(acquisition, judge=judge, insecure=plain, note=lambda text: None, decryption=Refusal())
+        if pull == "always":
+            self._discard_damaged(self._known.get(locator.text, "/".join(acquisition.platform)))
+        with self._holds.keeping():
+            record = self._holds.found(locator.text, lambda: strict.get(locator, pull))
+            fingerprint = next(
+                (p.fingerprint for p in reversed(record.provenance) if judge.vouches(record, p)),
+                None,
+            )
+            remedy = f"kurma image fetch {locator.text}"
+            return self._use(record, None if pinned is not None else fingerprint, remedy, files=files)
+
+    # --- built here ----------------------------------------------------------------------------------------------
+
+    def by_source(self, name: str, source: StagerImageSource, *, rebuild: bool, files: bool = True) -> HostImage:
+        """The image that the source builds, built once for each of its fingerprints, and signed with this
+        machine's key.
+
+        :param rebuild: build it although it is there.
+        :param files: look at its files, too.
+        :raises TrustError: ``trusted_host_keys`` leaves this machine's key out.
+        :raises StoreError: it was changed in the store. :raises StagerError: it cannot be built.
+        """
+        locator = f"built:{name}"
+        with self._holds.keeping():
+            record = self._holds.found(locator, lambda: self._have_built(locator, name, source, rebuild))
+            return self._use(record, self._built_by(record, locator), f"kurma stager build {name}", files=files)
+
+    def _have_built(self, locator: str, name: str, source: StagerImageSource, rebuild: bool) -> ImageRecord:
+        wanted = source.fingerprint()
+        record = None if rebuild else self._built(locator, wanted)
+        if record is None:
+            with self._lock(locator):
+                # Another process may have built it while this one waited.
+                record = None if rebuild else self._built(locator, wanted)
+                if record is None:
+                    self._discard_damaged(self._known.get(locator, ""))
+                    record = self._build(locator, name, source)
+                    self._known.put(locator, "", Known(record.id, wanted, time.time()))
+                    self._journal.tell("image", "fetched", record.id, record.name, {"trust": "built"})
+                    self._archive_was_read(record.id)
+        return record
+
+    def _built(self, locator: str, wanted: str) -> ImageRecord | None:
+        known = self._known.get(locator, "")
+        if known is None or known.key != wanted:
+            return None
+        try:
+            return self._store.get(known.image)
+        except ImageNotFoundError:
+            return None
+
+    def _built_by(self, record: ImageRecord, locator: str) -> str:
+        """The allowed key that signed it. :raises TrustError: no key that did is allowed (any more)."""
+        signers = [p.fingerprint for p in record.provenance if p.locator == locator and p.trust == "built"]
+        allowed = self._trust.host_keys()
+        for signer in reversed(signers):
+            if signer is not None and signer in allowed:
+                return signer
+        signer = signers[-1] if signers else self._trust.machine_key()
+        raise TrustError(
+            f"{record.name}: runs with host privilege, and its signer {signer} is not listed for that",
+            hint=f"add it to trusted_host_keys in kurma.yml: [{signer}]",
+            image=record.id,
+            fingerprint=signer,
+        )
+
+    def _build(self, locator: str, name: str, source: StagerImageSource) -> ImageRecord:
+        from kurma_core.image_store.durable import guard
+
+        with guard(f"cannot build the image of stager {name} in {self._store.root}", self._store.root):
+            return self._built_anew(locator, name, source)
+
+    def _built_anew(self, locator: str, name: str, source: StagerImageSource) -> ImageRecord:
+        from kurma_core.image_store import build_archive
+        from kurma_core.image_store.durable import WorkDirectory
+
+        self._store.prepare()
+        with WorkDirectory(self._store.path("tmp")) as work:
+            rootfs, archive = f"{work.path}/rootfs", f"{work.path}/image.aci"
+            os.mkdir(rootfs, 0o755)
+            manifest = source.build(rootfs)
+            with open(archive, "xb") as out:
+                build_archive(rootfs, manifest, out)
+            signature = self._trust.sign(archive)
+            with open(archive, "rb") as stream, self._store.stage_archive(stream) as staged:
+                # The same check as for an image from elsewhere: what is stored is what was signed.
+                fingerprint = self._trust.verify_own(staged.archive_path, signature)
+                return staged.commit(
+                    Provenance(
+                        locator=locator,
+                        fetched_at=timestamp(),
+                        trust="built",
+                        url=f"plugin:{name}",
+                        fingerprint=fingerprint,
+                    )
+                )
+
+    # --- at each use ---------------------------------------------------------------------------------------------
+
+    def _use(self, record: ImageRecord, fingerprint: str | None, remedy: str, *, files: bool) -> HostImage:
+        manifest = self._store.manifest(record.id)
+        if manifest.dependencies:
+            raise ImageError(
+                f"{record.name}: an image that runs with host privilege must not depend on others", image=record.id
+            )
+        if files:
+            self._check_files(record, remedy)
+        layers = self._store.layers(record.id)
+        path = layers[0].path
+        if len(layers) > 1:
+            rendered = self._flatten(record.id)
+            if len(rendered) != 1:
+                raise ImageError(
+                    f"{record.name}: an image that runs with host privilege must be one tree, and the renderer "
+                    f"makes {len(rendered)} layers of it",
+                    hint="squash it to one layer",
+                    image=record.id,
+                )
+            path = rendered[0].path
+        self._store.touch(record.id)
+        return HostImage(record.id, path, manifest, fingerprint)
+
+    def _check_files(self, record: ImageRecord, remedy: str) -> None:
+        """Size, inode and ctime of each file and of the kept archive; the whole content where those differ (a
+        copied store, a restored backup)."""
+        try:
+            self._store.verify(record.id, deep=False)
+            if self._archive_is_as_read(record.id):
+                return
+        except StoreError:
+            pass  # the deep look says what it is
+        try:
+            self._store.verify(record.id, deep=True)
+        except StoreError as error:
+            raise StoreError(
+                f"{record.name}: the stored image was changed, and is not run: {error}",
+                hint=f"remove it and get it anew: kurma image rm {record.id[:19]} && {remedy}",
+                image=record.id,
+                **{key: value for key, value in error.data.items() if key != "image"},
+            ) from None
+        self._archive_was_read(record.id)
+
+    def _archive_is_as_read(self, image_id: str) -> bool:
+        """Whether the kept archive has the status that it had when it was last read whole. True where none is."""
+        path = self._store.archive_path(image_id)
+        known = self._known.get(f"archive:{image_id}", "")
+        return path is None or (known is not None and known.key == _status(path))
+
+    def _archive_was_read(self, image_id: str) -> None:
+        path = self._store.archive_path(image_id)
+        if path is not None:
+            self._known.put(f"archive:{image_id}", "", Known(image_id, _status(path), time.time()))
+
+    def _discard_damaged(self, known: Known | None) -> None:
+        """An image that is to be had anew: the store would keep what it has, however that looks by now."""
+        if known is None:
+            return
+        try:
+            self._store.verify(known.image, deep=True)
+        except ImageNotFoundError:
+            return
+        except StoreError:
+            self._store.remove(known.image)
+
+    def _lock(self, name: str) -> locked:
+        file = hashlib.sha256(name.encode()).hexdigest()[:40] + ".lock"
+        return locked(os.path.join(self._lock_dir, file), flock=cancellation.lock)
+
+
+def _status(path: str) -> str:
+    """Changes whenever the file's content does, as far as its status can tell."""
+    found = os.stat(path, follow_symlinks=False)
+    return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"

@@ -1,0 +1,156 @@
+"""Remembers which image a locator gave last time, and the validator by which its source knows it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Collection
+
+from kurma_core.errors import StoreError
+from kurma_core.image_store.durable import room_hint
+from kurma_core.json_text import loads
+from kurma_core.linux.files import replace_file
+from kurma_core.schema import COUNT, fit
+from kurma_core.value import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kurma_core.api.images import Removal
+
+_VERSION = 1
+#: Shape of an entry.
+_ENTRY = {
+    "version": COUNT,
+    "locator": str,
+    "image": str,
+    "key": (str, None),
+    "fetched": float,
+    "maxAge": COUNT,
+}
+
+
+@frozen
+class Known:
+    """:param key: what told the content at the source: a validator, a digest, a file's stamps; None: nothing did.
+    :param fetched: seconds since the epoch, when the source was last asked.
+    :param max_age: seconds for which the source called its answer fresh.
+    """
+
+    image: str
+    key: str | None
+    fetched: float
+    max_age: int = 0
+
+    def fresh(self, now: float) -> bool:
+        return self.fetched <= now < self.fetched + self.max_age
+
+
+def _entry(content: bytes) -> dict[str, Any]:
+    """:raises ValueError: it is damaged."""
+    value: dict[str, Any] = loads(content, own=True)
+    fit(value, _ENTRY, "the entry")
+    return value
+
+
+class KnownImages:
+    """One small file per locator and platform. It only saves work: whether an image may be used is asked of the
+    store, each time.
+
+    :param directory: made when something is first written.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def get(self, locator: str, platform: str) -> Known | None:
+        """None: never fetched, or the file cannot be understood."""
+        try:
+            with open(self._path(locator, platform), "rb") as file:
+                value = _entry(file.read())
+        except (OSError, ValueError):
+            return None  # then it is fetched anew
+        if value["version"] != _VERSION or value["locator"] != locator:
+            return None
+        return Known(value["image"], value["key"], value["fetched"], value["maxAge"])
+
+    def put(self, locator: str, platform: str, known: Known) -> None:
+        """:raises StoreError: the disk is full, …"""
+        value = {
+            "version": _VERSION,
+            "locator": locator,
+            "platform": platform,
+            "image": known.image,
+            "key": known.key,
+            "fetched": known.fetched,
+            "maxAge": known.max_age,
+        }
+        path = self._path(locator, platform)
+        try:
+            os.makedirs(self._directory, mode=0o700, exist_ok=True)
+            replace_file(path, json.dumps(value).encode())
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise StoreError(
+                f"{path}: cannot be written: {reason}", hint=room_hint(error), path=path, errno=error.errno
+            ) from None
+
+    def images(self, prefix: str) -> set[str]:
+        """IDs of the images that locators with that prefix gave last."""
+        found = set()
+        for path in self._files():
+            try:
+                with open(path, "rb") as file:
+                    value = _entry(file.read())
+            except (OSError, ValueError):
+                continue  # no entry, or one that :meth:`get` would not take either
+            if value["locator"].startswith(prefix):
+                found.add(value["image"])
+        return found
+
+    def forget(self, images: Collection[str]) -> None:
+        """Drops what led to those images."""
+        if not images:
+            return
+        for path in self._files():
+            try:
+                with open(path, "rb") as file:
+                    gone = _entry(file.read())["image"] in images
+            except (OSError, ValueError):
+                gone = True
+            if gone:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+
+    def sweep(self, *, dry_run: bool) -> list[Removal]:
+        """Removes the half-written files of processes that are dead."""
+        from kurma_core.api.images import Removal
+
+        found = []
+        for name in self._names():
+            pid = name.removesuffix(".tmp").rpartition(".")[2]
+            if not name.endswith(".tmp") or (pid.isdigit() and os.path.exists(f"/proc/{pid}")):
+                continue
+            path = os.path.join(self._directory, name)
+            with contextlib.suppress(FileNotFoundError):
+                found.append(Removal("leftover", name, os.stat(path).st_blocks * 512))
+                if not dry_run:
+                    os.unlink(path)
+        return found
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self._directory))
+        except FileNotFoundError:
+            return []
+
+    def _files(self) -> list[str]:
+        names = [name for name in self._names() if not name.endswith((".lock", ".tmp"))]
+        return [os.path.join(self._directory, name) for name in names]
+
+    def _path(self, locator: str, platform: str) -> str:
+        name = hashlib.sha256(f"{platform} {locator}".encode(errors="surrogateescape")).hexdigest()[:40]
+        return os.path.join(self._directory, name)

@@ -1,0 +1,563 @@
+"""The image manager: finds, fetches, verifies, stores, renders and removes images. Knows no pods."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from kurma_core.api.images import HostImage, check_pull
+from kurma_core.appc.image import host_platform
+from kurma_core.errors import (
+    FetchDigestError,
+    FetchError,
+    ImageNotFoundError,
+    KurmaError,
+    TrustError,
+    UsageError,
+)
+from kurma_core.fetching import NAMED, Fetching
+from kurma_core.images.acquisition import Acquisition, Decryption
+from kurma_core.images.host_images import HostImages
+from kurma_core.images.locator_cache import KnownImages
+from kurma_core.images.trust_policy import Policy, PolicyJudge, refused_by_name, relaxations, tell_relaxations
+from kurma_core.journal import Journal
+
+if TYPE_CHECKING:
+    from kurma_core.api.images import ImageChecked, ImageGc
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.appc.pod import RuntimeImage
+    from kurma_core.config import Config
+    from kurma_core.fetching.locator import Locator
+    from kurma_core.hookspecs.fetcher import Fetcher
+    from kurma_core.hookspecs.renderer import Renderer
+    from kurma_core.hookspecs.stager import StagerImageSource
+    from kurma_core.image_store import ImageStore
+    from kurma_core.images.archive_files import ArchiveFiles
+    from kurma_core.images.garbage_collection import Removal, Used
+    from kurma_core.images.keys import KeyManager
+    from kurma_core.images.trust_policy import Vouchers
+    from kurma_core.models.image import ImageRecord, Provenance, RenderedImage
+    from kurma_core.plugins.registry import PluginRegistry
+    from kurma_core.progress import Progress
+    from kurma_core.trust import Trust
+    from kurma_core.trust.encryption import Passphrases
+
+__all__ = ["HostImage", "ImageManager", "make_image_manager"]
+
+_FETCHERS = "kurma.fetchers"
+_RENDERERS = "kurma.renderers"
+
+
+def make_image_manager(
+    config: Config,
+    registry: PluginRegistry,
+    note: Callable[[str], None] = lambda text: None,
+    passphrases: Callable[[], Passphrases] | None = None,
+) -> ImageManager:
+    """The images of one state directory, with every part made as the configuration says.
+
+    :param passphrases: asked for when an archive is encrypted; None: there are none.
+    """
+    from kurma_core.image_store import ImageStore, Limits
+    from kurma_core.trust import Trust
+
+    limits = config.limits
+    root = os.path.join(config.state_dir, "images")
+    store = ImageStore(root, limits=Limits(limits.total_size, limits.entries, limits.ratio))
+    fetching = Fetching(
+        lambda scheme: cast("Fetcher", registry.driver(_FETCHERS, scheme)),
+        os.path.join(root, "partial"),
+        schemes=lambda: registry.names(_FETCHERS),
+        note=note,
+    )
+    trust = Trust(config.trust, config.trusted_host_keys, config.trustedkeys, config.state_dir)
+    return ImageManager(config, registry, store, fetching, trust, note, passphrases)
+
+
+class ImageManager:
+    """:param note: tells the user something in one line, on standard error."""
+
+    def __init__(
+        self,
+        config: Config,
+        registry: PluginRegistry,
+        store: ImageStore,
+        fetching: Fetching,
+        trust: Trust,
+        note: Callable[[str], None] = lambda text: None,
+        passphrases: Callable[[], Passphrases] | None = None,
+    ) -> None:
+        self.store = store
+        self._config = config
+        self._registry = registry
+        self._fetching = fetching
+        self._trust = trust
+        self._note = note
+        self._decryption = Decryption(trust, passphrases)
+        directory = os.path.join(config.state_dir, "locators")
+        self._known = KnownImages(directory)
+        self._journal = Journal(config.state_dir)
+        self._holds = store.holds
+        self._host = HostImages(
+            config,
+            store,
+            trust,
+            self._known,
+            directory,
+            lambda image_id: self.render(image_id).layers,
+            self._holds,
+            self._journal,
+        )
+
+    @functools.cached_property
+    def keys(self) -> KeyManager:
+        """The keys that are trusted for images."""
+        from kurma_core.images.keys import KeyManager
+
+        return KeyManager(self._trust, self._fetching, self._note)
+
+    def keeping(self) -> AbstractContextManager[None]:
+        """What :meth:`resolve` and :meth:`render` find inside is not removed before the block is left: by then,
+        say, a pod names it."""
+        return self._holds.keeping()
+
+    # --- getting -------------------------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        locator: str,
+        *,
+        pull: str = "new",
+        insecure: Collection[str] = frozenset(),
+        progress: Progress | None = None,
+    ) -> ImageRecord:
+        """Brings an image into the store, verified as the policy says (K4, S6), and what it depends on (I4).
+
+        :param locator: a path, an address, or a name to be discovered.
+        :param pull: ``new`` fetches what is not in the store, ``always`` asks the source each time; ``never``.
+        :param insecure: relaxations for this run: ``image``, ``tls``, ``http``, ``pubkey``; told and recorded.
+        :raises UsageError: the locator or an option is malformed.
+        :raises FetchError: in one of its kinds. :raises TrustError: what should vouch for it does not.
+        :raises ArchiveError: it is no image. :raises StoreError: the disk is full, …
+        """
+        policy = self._policy(insecure)
+        acquisition = self._acquisition(policy, progress)
+        found = self._fetching.parse(locator)
+        checked = check_pull(pull)
+        with self._holds.keeping(used=False):  # it is fetched, not used
+            record = self._holds.found(found.text, lambda: acquisition.get(found, checked))
+            try:
+                self._complete(record, policy, acquisition, pull)
+            except FetchError as error:
+                if found.scheme != "file" or isinstance(error, FetchDigestError):
+                    raise
+                # What it needs may be the next file to come; whoever uses it is told again.
+                self._note(f"{found.text}: is in the store, but cannot be used yet: {error.message}")
+        return record
+
+    @contextmanager
+    def upload_file(self) -> Iterator[BinaryIO]:
+        """A file without a name, beside the store, for an archive that comes in pieces."""
+        import tempfile
+
+        from kurma_core.image_store.durable import guard
+        from kurma_core.image_store.staging import CANNOT
+
+        root = os.path.join(self._config.state_dir, "images")
+        with guard(CANNOT, root):
+            os.makedirs(root, mode=0o700, exist_ok=True)
+            with tempfile.TemporaryFile(dir=root) as stream:
+                yield stream
+
+    def upload(
+        self,
+        stream: BinaryIO,
+        name: str,
+        *,
+        signature: bytes | None = None,
+        insecure: Collection[str] = frozenset(),
+        progress: Progress | None = None,
+    ) -> ImageRecord:
+        """Brings an archive into the store that somebody hands over, as :meth:`fetch` does with a file.
+
+        :param stream: seekable.
+        :param name: what to call it: a file's name; its provenance is ``upload:NAME``.
+        :param signature: detached, over the archive as it comes.
+        """
+        from kurma_core.images.acquisition import uploaded
+
+        policy = self._policy(insecure)
+        acquisition = self._acquisition(policy, progress)
+        with self._holds.keeping(used=False):
+            locator, archive = uploaded(stream, name, signature)
+            record = self._holds.found(locator.text, lambda: acquisition.take(locator, archive))
+            try:
+                self._complete(record, policy, acquisition, "new")
+            except FetchDigestError:
+                raise
+            except FetchError as error:
+                self._note(f"{locator.text}: is in the store, but cannot be used yet: {error.message}")
+        return record
+
+    def resolve(
+        self,
+        reference: str,
+        *,
+        pull: str = "new",
+        insecure: Collection[str] = frozenset(),
+        progress: Progress | None = None,
+    ) -> ImageRecord:
+        """The image that somebody means: one of the store by its ID (or the start of it) or its name, else one to
+        be fetched. One of the store stands for a name only if what vouches for it is enough for that (S4).
+
+        :raises ImageNotFoundError: ``pull`` is ``never`` and it is not in the store; else as :meth:`fetch`.
+        :raises AmbiguousReferenceError: the start of several IDs.
+        """
+        policy = self._policy(insecure)
+        pull = check_pull(pull)
+        acquisition = self._acquisition(policy, progress)
+        record = self._holds.found(reference, lambda: self._resolve(reference, pull, policy, acquisition))
+        self._complete(record, policy, acquisition, pull)
+        return record
+
+    def of_app(
+        self,
+        image: RuntimeImage,
+        *,
+        pull: str = "new",
+        insecure: Collection[str] = frozenset(),
+        progress: Progress | None = None,
+    ) -> ImageRecord:
+        """The image that an app of a pod runs (P2, E7): as :meth:`resolve`. Where an ID and a name are given, the
+        image must have both; one that the store lacks is found by the name.
+
+        :raises ImageError: the image of that ID has another name; else as :meth:`resolve`.
+        """
+        if image.id is None or image.name is None or image.locator is not None:
+            from kurma_core.appc.template import locator_of
+
+            return self.resolve(locator_of(image), pull=pull, insecure=insecure, progress=progress)
+        from kurma_core.images.acquisition import image_of_app
+
+        policy = self._policy(insecure)
+        acquisition = self._acquisition(policy, progress)
+        checked = check_pull(pull)
+        record = self._holds.found(image.id, lambda: image_of_app(image, self.store, acquisition, checked))
+        self._complete(record, policy, acquisition, pull)
+        return record
+
+    def _resolve(self, reference: str, pull: str, policy: Policy, acquisition: Acquisition) -> ImageRecord:
+        stored = self._by_id(reference)
+        if stored is not None:
+            return stored
+        locator = self._fetching.parse(reference)
+        if locator.scheme == NAMED and pull != "always":
+            stored = self._by_name(reference, policy)
+            if stored is not None:
+                tell_relaxations(policy.insecure, reference, self._note)
+                return stored
+        return acquisition.get(locator, pull)
+
+    def _complete(self, record: ImageRecord, policy: Policy, acquisition: Acquisition, pull: str) -> None:
+        """Brings what the image depends on and the store lacks (I4).
+
+        :raises RenderError: with ``never``: which dependency is missing. :raises FetchError: :raises TrustError: …
+        """
+        if b'"dependencies"' not in self.store.manifest_bytes(record.id):
+            return  # most have none, and are not parsed for it
+        from kurma_core.images.dependencies import Dependencies, Graph
+
+        dependencies = None if pull == "never" else Dependencies(acquisition, pull)
+        with self.keeping():
+            Graph(self.store, policy, self._holds.hold, dependencies).node(record.id)
+
+    def _by_id(self, reference: str) -> ImageRecord | None:
+        stored = self.store.find_by_id(reference)
+        if stored is None and reference.startswith(("sha512-", "sha256-")):
+            return self.store.find(reference)  # which says that there is none
+        return stored
+
+    def _by_name(self, reference: str, policy: Policy) -> ImageRecord | None:
+        """Several may have the name: the newest that may stand for it."""
+        try:
+            newest = self.store.find(reference)
+        except ImageNotFoundError:
+            return None
+        if policy.accepts_by_name(newest):
+            return newest
+        fitting = [record for record in self.store.named(reference) if policy.accepts_by_name(record)]
+        if not fitting:
+            raise refused_by_name(newest, policy.lapse(newest.name, newest.provenance[-1]))
+        return max(fitting, key=lambda record: record.age_order)
+
+    # --- rendering -----------------------------------------------------------------------------------------------
+
+    def render(
+        self,
+        image_id: str,
+        renderer: str | None = None,
+        *,
+        verify: bool = False,
+        insecure: Collection[str] = frozenset(),
+    ) -> RenderedImage:
+        """The image and its dependencies as read-only directories, top first (N4).
+
+        :param renderer: name of a renderer plugin; None: the configured one.
+        :param verify: read and check every file of every image and tree involved first.
+        :param insecure: relaxations for this run: with ``image``, dependencies by name need nobody's word.
+        :raises RenderError: a dependency is missing (named, with the way to fetch it), a cycle, …
+        :raises StoreError: ``verify`` found a change; names the file.
+        """
+        from kurma_core import rendering
+        from kurma_core.images.dependencies import Graph
+
+        with self.keeping():
+            graph = Graph(self.store, self._policy(insecure), self._holds.hold)
+            node = graph.node(image_id)
+            if verify:
+                for ident in graph.manifests:
+                    self.store.verify(ident, deep=True)
+            driver = cast(
+                "Renderer",
+                self._registry.driver(_RENDERERS, self._config.renderer if renderer is None else renderer),
+            )
+            rendered = rendering.render(node, driver, self.store.cache, graph.manifests)
+            if verify:
+                for layer in rendered.layers:
+                    if layer.id not in graph.manifests:
+                        self.store.verify(layer.id, deep=True)
+        return rendered
+
+    # --- images with host privilege ------------------------------------------------------------------------------
+
+    def host_image(self, locator: str, *, pull: str = "new", files: bool = True) -> HostImage:
+        """A stager's or network plugin's image, by locator (K5): signed by a key that ``trusted_host_keys`` lists,
+        or of the digest that ``host_image_digests`` pins. Both are checked at each use, and the files too.
+
+        :param files: False: it runs already, from files that were looked at then.
+        :raises TrustError: neither is so. :raises StoreError: a file was changed since. :raises FetchError: …
+        """
+        found = self._fetching.parse(locator)
+        acquisition = self._acquisition(self._policy(()), None)
+        pinned = self._pinned(locator, found)
+        return self._host.by_locator(found, check_pull(pull), acquisition, pinned, files=files)
+
+    def _pinned(self, locator: str, found: Locator) -> str | None:
+        """A file may be named by a path here and by another, or its address, there: all mean the same."""
+        pins = self._config.host_image_digests
+        exact = pins.get(locator) or pins.get(found.text)
+        if exact is not None or found.scheme != "file":
+            return exact
+        paths = (each for each in pins if each.startswith("/"))
+        return next((pins[each] for each in paths if self._fetching.parse(each).text == found.text), None)
+
+    def host_image_from_source(
+        self, name: str, source: StagerImageSource, *, rebuild: bool = False, files: bool = True
+    ) -> HostImage:
+        """A stager's image that a plugin builds: built and signed with this machine's key once for each
+        fingerprint of the source, then checked at each use (H1).
+
+        :param rebuild: build it although it is there.
+        :param files: False: it runs already, from files that were looked at then.
+        :raises TrustError: ``trusted_host_keys`` leaves this machine's key out.
+        :raises StoreError: a file was changed since. :raises StagerError: it cannot be built.
+        """
+        return self._host.by_source(name, source, rebuild=rebuild, files=files)
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    def list(self) -> tuple[ImageRecord, ...]:
+        """All images of the store; those whose record is damaged are left out."""
+        return self.store.list()
+
+    def scan(self) -> tuple[tuple[ImageRecord, ...], tuple[KurmaError, ...]]:
+        """All images of the store, and what is wrong with those that are damaged; see :meth:`ImageStore.scan`."""
+        return self.store.scan()
+
+    def get(self, reference: str) -> ImageRecord:
+        """By ID, the start of one, name, or the address that it came by. :raises ImageNotFoundError:
+
+        :raises AmbiguousReferenceError: the start of several IDs.
+
+        :raises UsageError: ``reference`` is empty.
+        """
+        if not reference:
+            raise UsageError("an image's name is empty")
+        try:
+            return self.store.find(reference)
+        except ImageNotFoundError as error:
+            came = self._by_locator(reference)
+            if came is not None:
+                return came
+            if self.files.path(reference) is not None:
+                error.hint = f"a file is brought into the store by: kurma image fetch {reference}"
+            elif os.path.isfile(reference):
+                error.hint = f"the file of that name is meant by ./{reference}"
+            raise
+
+    def _by_locator(self, reference: str) -> ImageRecord | None:
+        """The newest that came by that address; files and names are meant otherwise."""
+        if ":" not in reference:
+            return None
+        try:
+            locator = self._fetching.parse(reference)
+        except UsageError:
+            return None
+        if locator.scheme in ("file", NAMED):
+            return None
+        texts = (reference, locator.text)
+        found = [one for one in self.store.list() if any(came.locator in texts for came in one.provenance)]
+        return max(found, key=lambda record: record.age_order) if found else None
+
+    def manifest(self, image_id: str) -> ImageManifest:
+        """:raises ImageNotFoundError:"""
+        return self.store.manifest(image_id)
+
+    def groups_of(self, image_id: str, user: str) -> tuple[str, tuple[int, ...]]:
+        """The primary group of a user by the image's own files, and the IDs of its further groups."""
+        from kurma_core.images.user_groups import groups_of
+
+        return groups_of(user, self.store.layers(image_id))
+
+    def cat_manifest(self, image_id: str, *, original: bool = False) -> bytes:
+        """The manifest as the archive has it; of an early image, its late form.
+
+        :param original: of an early image its own documents, the app manifest first (E10).
+        :raises ImageNotFoundError:
+        """
+        documents = self.store.originals(image_id) if original else {}
+        return b"".join(documents.values()) or self.store.manifest_bytes(image_id)
+
+    def verify(self, reference: str) -> ImageChecked:
+        """Reads everything of an image, and of the trees rendered from it, and checks it (S2).
+
+        :raises StoreError: names the first file that differs. :raises ImageNotFoundError:
+        """
+        from kurma_core.api.images import ImageChecked, ImageSigned, ImageVerified
+
+        record = self.get(reference)
+        self.store.verify(record.id, deep=True)
+        wanted = self.removal.trees_of({record.id})
+        there = [tree for tree in sorted(wanted) if os.path.isdir(self.store.path("trees", tree))]
+        for tree in there:
+            self.store.verify(tree, deep=True)
+        signed = ImageSigned(id=record.id, name=record.name)
+        return ImageChecked(ImageVerified(signed, self.trust(record), len(there)), record, self.lapse(record))
+
+    def trust(self, record: ImageRecord) -> str:
+        """The strongest word that vouches for an image now: a signature by a key that was revoked, or is not
+        trusted for its name any more, vouches for nothing. ``record.trust`` says what did when it came in."""
+        try:
+            return self._policy(()).trust(record)
+        except TrustError:
+            return "unverified"  # others may write the keystore, or it cannot be read; using the image says so
+
+    def vouchers(self, image_id: str, *, insecure: Collection[str] = frozenset()) -> Vouchers:
+        """What speaks for an image of the store now, and for what it is made of (X6).
+
+        :param insecure: relaxations with which its dependencies are looked for.
+        :raises TrustError: a keystore cannot be read, or others may write it.
+        :raises RenderError: a dependency is missing, …
+        """
+        from kurma_core.images.dependencies import Graph
+        from kurma_core.images.trust_policy import loose_parts, vouchers
+        from kurma_core.value import replace
+
+        found = vouchers(self.store.get(image_id), self._signer_lapse)
+        if b'"dependencies"' not in self.store.manifest_bytes(image_id):
+            return found
+        with self.keeping():
+            node = Graph(self.store, self._policy(insecure), self._holds.hold).node(image_id)
+            parts = [vouchers(self.store.get(part), self._signer_lapse) for part in set(loose_parts(node))]
+        return replace(found, parts=tuple(parts))
+
+    def lapse(self, record: ImageRecord) -> str | None:
+        """Why a signature that an image came in by vouches for it no longer: ``unknown`` (its key is not trusted
+        for the name) or ``revoked``. None: no signature has lapsed."""
+        signed = [one for one in record.provenance if one.trust == "signed"]
+        try:
+            found = {self._signer_lapse(record.name, one) for one in signed} - {None}
+        except TrustError:
+            return "unknown"
+        return max(found, default=None, key=lambda word: word == "revoked")
+
+    # --- removing ------------------------------------------------------------------------------------------------
+
+    def remove(self, reference: str, used: Used = (), *, dry_run: bool = False) -> ImageGc:
+        """Takes an image away, damaged or not.
+
+        :param used: IDs of the images that pods name; what those depend on is used as well.
+        :raises ImageError: a pod uses it, or a command does just now. :raises ImageNotFoundError:
+        """
+        came = self._by_locator(reference)
+        return self.removal.remove(reference if came is None else came.id, used, dry_run=dry_run)
+
+    def gc(self, used: Used, grace: float, dry_run: bool = False) -> ImageGc:
+        """Removes images that nothing has used for ``grace`` seconds, trees, leftovers, unfinished downloads (S3).
+
+        :param used: IDs of the images that pods name.
+        """
+        return self.removal.gc(used, grace, dry_run)
+
+    @functools.cached_property
+    def removal(self) -> Removal:
+        from kurma_core.images.garbage_collection import Removal
+
+        # What a pod depends on may differ by the relaxations that it was run with.
+        policies = (self._policy(()), self._policy(("image",)))
+        return Removal(self.store, self._known, policies, self._renderers, self._journal)
+
+    def _renderers(self) -> Mapping[str, Renderer]:
+        return cast("Mapping[str, Renderer]", self._registry.drivers(_RENDERERS))
+
+    # --- archives ------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def files(self) -> ArchiveFiles:
+        """Archives that people have as files."""
+        from kurma_core.images.archive_files import ArchiveFiles
+
+        return ArchiveFiles(self._fetching, self._trust, self.store.limits, self._decryption, self._note)
+
+    def extract(self, reference: str, target: str) -> str:
+        """Extracts the root filesystem of an image of the store, or of an archive file, with all metadata (A6).
+
+        :param target: an empty directory, or one to be made. Nothing is left in it where that fails.
+        :returns: the image's ID.
+        :raises HostError: the directory is not empty. :raises ImageNotFoundError: :raises ArchiveError: …
+        """
+        path = self.files.path(reference)
+        if path is not None:
+            return self.files.extract(path, target)
+        from kurma_core.image_store.extract_image import extract_stored
+
+        record = self.get(reference)
+        extract_stored(self.store, record.id, target)
+        return record.id
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    def _policy(self, insecure: Collection[str]) -> Policy:
+        plain = frozenset(self._config.registries.insecure)
+        return Policy(self._config.trust, relaxations(insecure), plain, self._signer_lapse)
+
+    def _signer_lapse(self, name: str, provenance: Provenance) -> str | None:
+        signer = provenance.fingerprint
+        return "unknown" if signer is None else self._trust.lapse(name, signer, provenance.fetched_at)
+
+    def _acquisition(self, policy: Policy, progress: Progress | None) -> Acquisition:
+        return Acquisition(
+            store=self.store,
+            fetching=self._fetching,
+            known=self._known,
+            judge=PolicyJudge(policy, self._trust),
+            decryption=self._decryption,
+            insecure=policy.insecure,
+            platform=host_platform(),
+            note=self._note,
+            journal=self._journal,
+            progress=progress,
+        )

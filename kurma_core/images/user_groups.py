@@ -1,0 +1,100 @@
+"""Looks up the groups of a Docker image's user in the image's own ``/etc/passwd`` and ``/etc/group``.
+
+A Docker configuration may name a user and no group; Docker and podman then look into ``/etc/passwd`` and
+``/etc/group`` of the image when a container starts. An App Container manifest must name the group, so it is looked
+up once, when the image comes in: the files are part of the image, and the result is as deterministic as they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kurma_core.appc.image import MAX_ID
+from kurma_core.linux.regular_file import open_regular
+from kurma_core.value import replace
+
+if TYPE_CHECKING:
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.hookspecs.renderer import ImageLayer
+
+#: Longest passwd or group file that is read, bytes.
+_LIMIT = 4 << 20
+
+
+def complete_groups(manifest: ImageManifest, layers: Sequence[ImageLayer]) -> ImageManifest:
+    """The manifest with ``app.group`` filled in where it is empty, and the user's further groups with it.
+
+    :param layers: lowest first.
+    """
+    app = manifest.app
+    if app is None or app.group:
+        return manifest
+    group, gids = groups_of(app.user, layers)
+    return replace(manifest, app=replace(app, group=group, supplementary_gids=gids))
+
+
+def groups_of(user: str, layers: Sequence[ImageLayer]) -> tuple[str, tuple[int, ...]]:
+    """The primary group of a user of an image, and the IDs of its further ones.
+
+    :param user: a name or a number; a path (whose owner is meant) is its own group.
+    :param layers: lowest first.
+    """
+    if user.startswith("/"):
+        return user, ()
+    name, group = _account(user, _read(layers, "etc/passwd"))
+    others = _memberships(name, _read(layers, "etc/group")) if name is not None else ()
+    return str(group), tuple(gid for gid in others if gid != group)
+
+
+def _account(user: str, passwd: str) -> tuple[str | None, int]:
+    """Name and group of a user given by name or number; an unknown one has the group 0, as with Docker."""
+    for line in passwd.splitlines():
+        fields = line.split(":")
+        if len(fields) >= 4 and user in (fields[0], fields[2]) and (group := _number(fields[3])) is not None:
+            return fields[0], group
+    return None, 0
+
+
+def _memberships(name: str, groups: str) -> tuple[int, ...]:
+    found = set()
+    for line in groups.splitlines():
+        fields = line.split(":")
+        if len(fields) >= 4 and name in fields[3].split(",") and (gid := _number(fields[2])) is not None:
+            found.add(gid)
+    return tuple(sorted(found))
+
+
+def _number(text: str) -> int | None:
+    if not (text.isascii() and text.isdigit()) or int(text) > MAX_ID:
+        return None
+    return int(text)
+
+
+def _read(layers: Sequence[ImageLayer], path: str) -> str:
+    """The file as the stacked layers show it; empty where it is not there, or is no plain file without links on
+    the way (then nothing is guessed)."""
+    parent = os.path.dirname(path)
+    for layer in reversed(layers):
+        content = _read_beneath(layer.path, path)
+        if content is not None:
+            return content
+        if path in layer.removed or parent in layer.removed or parent in layer.opaque or "" in layer.opaque:
+            return ""
+    return ""
+
+
+def _read_beneath(root: str, path: str) -> str | None:
+    """None: this layer says nothing of the path."""
+    root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        descriptor = open_regular(root_fd, path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return ""  # a link, a device, or what cannot be opened
+    finally:
+        os.close(root_fd)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(_LIMIT).decode(errors="surrogateescape")

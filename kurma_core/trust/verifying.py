@@ -1,0 +1,191 @@
+"""Verifies detached OpenPGP signatures with GnuPG, in a home that holds just the keys that count.
+
+What GnuPG says is read from its status lines, never from its messages or its exit code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import subprocess
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kurma_core.cancellation import current
+from kurma_core.errors import TrustError
+from kurma_core.trust.gpg import OPTIONS, feed, gpg_in, gpg_program, private_directory, read_key
+
+if TYPE_CHECKING:
+    pass
+
+_LARGEST_SIGNATURE = 1 << 16
+_DETACHED = "a detached signature is wanted, as is made by: gpg --armor --detach-sign FILE"
+#: What gpg may say of it: what it would repeat without end does not fill the disk.
+_LARGEST_STATUS = 1 << 20
+# OpenPGP's numbers of MD5, SHA-1 and RIPEMD-160: documents with a given sum of these can be made.
+_WEAK = {"1": "MD5", "2": "SHA-1", "3": "RIPEMD-160"}
+_REASONS = {
+    "EXPSIG": ("expired", "the signature has expired"),
+    "EXPKEYSIG": ("expired", "the signer's key has expired"),
+    "REVKEYSIG": ("revoked", "the signer's key was revoked"),
+    "BADSIG": ("bad", "the signature does not fit: the file or the signature was changed"),
+}
+_NO_PUBLIC_KEY = "9"
+_HINTS = {
+    "unknown": "if you trust that key: kurma trust add --prefix {name} [KEYFILE]",
+    "expired": "if its owner has renewed the key: kurma trust add --prefix {name} KEYFILE",
+    "revoked": "ask for an image that is signed by another key of its owner",
+    "weak": "ask for a signature over a SHA-256 or SHA-512 sum",
+    "bad": "get both anew; distrust the source if it stays so",
+}
+
+
+def verify(
+    source: str | Iterable[bytes],
+    signature: bytes | None,
+    keys: Mapping[str, Sequence[str]],
+    *,
+    what: str,
+    name: str | None = None,
+) -> str:
+    """See :meth:`kurma_core.trust.Trust.verify`."""
+    if signature is None:
+        raise TrustError(f"{what}: there is no signature", reason="unsigned")
+    if len(signature) > _LARGEST_SIGNATURE:
+        raise TrustError(f"{what}: the signature is too large", hint=_DETACHED, reason="malformed")
+    if not signature.strip():
+        raise TrustError(f"{what}: the signature is empty", hint=_DETACHED, reason="malformed")
+    with private_directory() as home:
+        program = gpg_in(home, "--no-autostart")
+        for material in _material(file for files in keys.values() for file in files):
+            program.import_keys(material)
+        said = _statuses(_checked(home, signature, source))
+    return _judge(said, keys, what, name)
+
+
+def _checked(home: str, signature: bytes, source: str | Iterable[bytes]) -> str:
+    """GnuPG's status lines on a detached signature. Run directly, for what is signed may be a stream as large
+    as an image, which python-gnupg would take only as a file or as one piece of memory."""
+    with open(f"{home}/signature", "xb") as file:
+        file.write(signature)
+    command = [
+        gpg_program(),
+        "--homedir",
+        home,
+        *OPTIONS,
+        "--no-autostart",
+        "--batch",
+        "--no-tty",
+        "--status-fd",
+        "1",
+    ]
+    # What it says goes to a file: a pipe might be full while it waits for more of what is signed.
+    with contextlib.ExitStack() as stack:
+        said = stack.enter_context(open(f"{home}/status", "x+b"))
+        data = stack.enter_context(open(source, "rb")) if isinstance(source, str) else subprocess.PIPE
+        process = subprocess.Popen(
+            [*command, "--verify", f"{home}/signature", "-"], stdin=data, stdout=said, stderr=subprocess.DEVNULL
+        )
+        try:
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (_LARGEST_STATUS, _LARGEST_STATUS))
+            with current().waking(process.kill):
+                if process.stdin is not None and not isinstance(source, str):
+                    feed(process, source)
+                process.wait()
+        finally:
+            if process.poll() is None:  # the stream failed
+                process.kill()
+                process.wait()
+        said.seek(0)
+        return said.read().decode(errors="replace")
+
+
+def _material(files: Iterable[str]) -> list[bytes]:
+    """What is to be imported; armored keys, the usual case, at one go."""
+    read = [read_key(file) for file in files]
+    binary = [key for key in read if key[:1] >= b"\x80"]  # the first bit of every packet is set
+    armored = b"\n".join(key for key in read if key[:1] < b"\x80")
+    return [*binary, armored] if armored else binary
+
+
+@dataclass(slots=True)
+class _Signature:
+    """What is said of one signature.
+
+    :param verdict: the status word; "" if there is none.
+    :param signer: fingerprint of the primary key, or what the signature tells of the key: a fingerprint or key ID.
+    :param digest: number of the algorithm. :param document: it is over the bytes as they are.
+    """
+
+    verdict: str = ""
+    signer: str = ""
+    digest: str = ""
+    document: bool = True
+    code: str = ""
+
+
+def _statuses(output: str) -> list[_Signature]:
+    """One for each signature in the file."""
+    found: list[_Signature] = []
+    for line in output.splitlines():
+        prefix, _, rest = line.partition("[GNUPG:] ")
+        if prefix or not rest:
+            continue
+        word, *fields = rest.split(" ")
+        if word == "NEWSIG":
+            found.append(_Signature())
+        if not found:
+            continue
+        one = found[-1]
+        if word in ("GOODSIG", *_REASONS):
+            one.verdict = word
+            one.signer = one.signer or fields[0]
+        elif word == "VALIDSIG" and len(fields) >= 10:
+            one.signer, one.digest, one.document = fields[9], fields[7], fields[8] == "00"
+        elif word == "ERRSIG" and len(fields) >= 6:
+            one.verdict, one.digest, one.code = word, fields[2], fields[5]
+            told = fields[6] if len(fields) > 6 and len(fields[6]) > 16 else ""
+            one.signer = told or fields[0]
+    return found
+
+
+def _judge(said: list[_Signature], keys: Collection[str], what: str, name: str | None) -> str:
+    """The signer, if one signature of the file is good; else the fault of the first."""
+    faults = []
+    for one in said:
+        fault = _fault(one, keys)
+        if fault is None:
+            return one.signer
+        faults.append((one, fault))
+    if not faults:
+        raise TrustError(f"{what}: the signature is none that OpenPGP knows", hint=_DETACHED, reason="malformed")
+    one, (reason, text) = faults[0]
+    signer = f" (key {one.signer})" if one.signer else ""
+    hint = _HINTS.get(reason)
+    raise TrustError(
+        f"{what}: {text}{signer}",
+        hint=hint and hint.format(name=name or "NAME"),
+        reason=reason,
+        fingerprint=one.signer,
+    )
+
+
+def _fault(one: _Signature, keys: Collection[str]) -> tuple[str, str] | None:
+    if one.verdict in _REASONS:
+        return _REASONS[one.verdict]
+    if one.verdict == "ERRSIG" and one.code == _NO_PUBLIC_KEY:
+        return "unknown", "signed by a key that is not trusted for it"
+    if one.digest in _WEAK:
+        return "weak", f"the signature is over a {_WEAK[one.digest]} sum, which is too weak"
+    if one.verdict != "GOODSIG":
+        return "malformed", "the signature cannot be checked: it is of a kind that gpg does not know, or broken"
+    if not one.document:
+        return (
+            "malformed",
+            "the signature is over text, whose line ends may be changed; an image needs one over bytes",
+        )
+    if one.signer not in keys:
+        # A key file may hold more keys than its name says.
+        return "unknown", "signed by a key that is not trusted for it"
+    return None
