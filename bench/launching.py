@@ -20,7 +20,7 @@ from kurma_core.client import Settings, connect
 from kurma_core.models.network import NetworkRequest
 from kurma_core.models.streams import Stdio
 from kurma_core.pods.manager import PodManager
-from kurma_core.pods.prestarted import PrestartedPod, prestart
+from kurma_core.pods.run.prestarted import PrestartedPod, prestart
 from kurma_core.pods.services import Services
 
 _SCRIPT = "echo >/out/first"

@@ -27,7 +27,7 @@ FLOORS = {
     2: {"plugins", "testing"},
     3: {
         *("fetching", "trust", "image_store", "rendering", "isolation"),
-        *("networking", "staging", "spawner", "metadata", "pod_store", "journal"),
+        *("networking", "staging", "spawner", "metadata", "journal"),
     },
     4: {"images"},
     5: {"pods"},
@@ -142,17 +142,17 @@ def test_appc_is_pure():
 
 #: Rooms that the daemon does not reach into past the client and the daemon's interface to the pods.
 BELOW = {
-    *("fetching", "image_store", "images", "isolation", "metadata", "networking", "pod_store", "pods"),
+    *("fetching", "image_store", "images", "isolation", "metadata", "networking", "pods"),
     *("rendering", "spawner", "staging", "trust"),
 }
 #: (module of the daemon, module below the client) that are still to go.
 PAST_THE_CLIENT = {
     ("http.calls", "pods.daemon_interface"),
-    ("http.handlers", "pods.attach"),
+    ("http.handlers", "pods.inside.enter_and_attach"),
     ("http.messages", "trust.encryption"),
     ("http.streams", "staging.relay"),
     ("metrics", "fetching.download"),
-    ("metrics", "pods.usage"),
+    ("metrics", "pods.inside.usage"),
 }
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Json = Any
 
-#: What ``--restart`` says: :data:`kurma_core.pods.restarts.POLICY`.
+#: What ``--restart`` says: :data:`kurma_core.pods.run.pod_restarts.POLICY`.
 RESTART = "kurma.io/pod/restart"
 
 #: What ``run`` and ``prepare`` take, in the order of their help.

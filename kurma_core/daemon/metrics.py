@@ -71,7 +71,7 @@ def text(daemon: Daemon) -> str:
 
 
 def _of_pods(daemon: Daemon, records: list[PodRecord]) -> Iterator[str]:
-    from kurma_core.pods.usage import usage
+    from kurma_core.pods.inside.usage import usage
 
     states = Counter(record.state for record in records)
     by_state: list[Sample] = [({"state": state}, states[state]) for state in STATES]

@@ -10,10 +10,12 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError
-from kurma_core.pods import api, listing, prestarted, recovery, restarts
-from kurma_core.pods.document import read_document
-from kurma_core.pods.logs import Following, LogReader
-from kurma_core.pods.proof import Proof
+from kurma_core.pods.inside.logs import Following, LogReader
+from kurma_core.pods.prepare import grants, host_access
+from kurma_core.pods.record import listing
+from kurma_core.pods.record.document import read_document
+from kurma_core.pods.record.listing import Proof
+from kurma_core.pods.run import pod_restarts, prestarted, recovery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,12 +29,12 @@ if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import Stdio
     from kurma_core.models.summary import PodSummary
-    from kurma_core.pod_store import PodDirectory
-    from kurma_core.pods.document import PodDocument
-    from kurma_core.pods.listing import Recover
     from kurma_core.pods.manager import PodManager
-    from kurma_core.pods.owned import OwnedPod
-    from kurma_core.pods.prestarted import PrestartedPod
+    from kurma_core.pods.record.document import PodDocument
+    from kurma_core.pods.record.listing import Recover
+    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.run.owner import OwnedPod
+    from kurma_core.pods.run.prestarted import PrestartedPod
     from kurma_core.progress import Progress
 
     T = TypeVar("T")
@@ -40,12 +42,12 @@ if TYPE_CHECKING:
 Json = Any
 #: States of a pod that has a stager, or is about to.
 LIVE = listing.LIVE
-#: Why kurmad stops a pod (``cause`` in ``state.json``): see :func:`kurma_core.pods.restarts.wanted`.
-STOPPED, SHUT_DOWN = restarts.STOPPED, restarts.SHUT_DOWN
+#: Why kurmad stops a pod (``cause`` in ``state.json``): see :func:`kurma_core.pods.run.pod_restarts.wanted`.
+STOPPED, SHUT_DOWN = pod_restarts.STOPPED, pod_restarts.SHUT_DOWN
 #: The pod's annotation that says when it is restarted.
-RESTART_POLICY = restarts.POLICY
+RESTART_POLICY = pod_restarts.POLICY
 #: Name of an app's API socket in its directory.
-API_SOCKET = api.SOCKET
+API_SOCKET = host_access.API_SOCKET
 
 
 class DaemonInterface:
@@ -142,13 +144,13 @@ class DaemonInterface:
 
     def foreground_input(self, reference: str) -> tuple[bool, bool]:
         """Whether the pod reads a foreground client's input, and whether from a terminal."""
-        from kurma_core.pods.terminals import foreground_input
+        from kurma_core.pods.prepare.app_settings import foreground_input
 
         return foreground_input(self._manager.services, self._manager.pod(reference))
 
     def type_into(self, pod: OwnedPod, stdio: Stdio) -> CallInProcess | None:
         """Carries input to the app whose terminal takes it; None: the pod has no such app."""
-        from kurma_core.pods.attach import type_into
+        from kurma_core.pods.inside.enter_and_attach import type_into
 
         app = pod.typed_into
         return None if app is None else type_into(self._manager.services, pod, app, stdio)
@@ -185,11 +187,11 @@ class DaemonInterface:
             state = directory.read_state()
             if not self._wants_restart(document, state):
                 return None
-            at = restarts.next_of(state)
+            at = pod_restarts.next_of(state)
             if at is not None and not failed:
-                return restarts.left(state, at)
-            delay, tries = restarts.pause(state, failed=failed)
-            directory.write_state({**state, "restart": restarts.planned(state, delay, tries)})
+                return pod_restarts.left(state, at)
+            delay, tries = pod_restarts.pause(state, failed=failed)
+            directory.write_state({**state, "restart": pod_restarts.planned(state, delay, tries)})
             return delay
 
     def announce_restart(self, uuid: str) -> tuple[str, str] | None:
@@ -202,10 +204,10 @@ class DaemonInterface:
         if not self._wants_restart(document, directory.read_state()):
             return None
         self._manager.events.tell("restarting", document)
-        return document.name, restarts.policy_of(document)
+        return document.name, pod_restarts.policy_of(document)
 
     def _wants_restart(self, document: PodDocument, state: Mapping[str, Json]) -> bool:
-        return restarts.wanted(document, state, self._manager.services.images.manifest)
+        return pod_restarts.wanted(document, state, self._manager.services.images.manifest)
 
     # -- initial pods --
 
@@ -244,7 +246,7 @@ class DaemonInterface:
         return self._manager.services.images.keeping()
 
     def fits_prestarted(self, request: PodRequest) -> bool:
-        """See :func:`kurma_core.pods.prestarted.fits_request`."""
+        """See :func:`kurma_core.pods.run.prestarted.fits_request`."""
         return prestarted.fits_request(request, self.config)
 
     def can_prestart(self) -> bool:
@@ -252,7 +254,7 @@ class DaemonInterface:
         return prestarted.can_prestart(self._manager.services, self.config.stager)
 
     def prestart(self) -> PrestartedPod:
-        """See :func:`kurma_core.pods.prestarted.prestart`."""
+        """See :func:`kurma_core.pods.run.prestarted.prestart`."""
         return prestarted.prestart(self._manager.services, self.config.stager)
 
     def stager_image(self) -> str:
@@ -267,23 +269,23 @@ class DaemonInterface:
 
     def api_apps(self, document: PodDocument) -> tuple[str, ...]:
         """The apps of a pod that are to have the API."""
-        return api.users(document)
+        return host_access.api_users(document)
 
     def api_rights(self, document: PodDocument, app: str) -> str:
         """``full`` or ``read``. :raises PowerError: grants give the app's image no rights any more."""
-        return api.rights(document, self._manager.services, app)
+        return grants.api_rights(document, self._manager.services, app)
 
     @staticmethod
     def api_directory(pod: str, app: str) -> str:
         """The directory of the app's socket. :param pod: the pod's directory."""
-        return api.directory(pod, app)
+        return host_access.api_directory(pod, app)
 
     # -- listings --
 
     def each(
         self, tell: Callable[[PodDirectory, Recover | None], T], broken: Callable[[PodDirectory, str, str], T]
     ) -> Iterator[T]:
-        """See :func:`kurma_core.pods.listing.each`."""
+        """See :func:`kurma_core.pods.record.listing.each`."""
         return listing.each(self._manager.store, self._manager.recover, tell, broken)
 
     def proof(self, directory: PodDirectory) -> Proof | None:

@@ -16,12 +16,14 @@ from kurma_core.errors import (
 )
 from kurma_core.linux.clock import timestamp
 from kurma_core.models.pod import ENDED_STATES, PodRecord
-from kurma_core.pods import executions, ports, recovery, remains
-from kurma_core.pods.changing import APPS_PATIENCE, PodChanger
-from kurma_core.pods.finding import LOCK_PATIENCE
-from kurma_core.pods.launch import Launch, tear_down
-from kurma_core.pods.owned import OwnedPod
-from kurma_core.pods.records import read_document, record_of
+from kurma_core.pods.change.app_changes import APPS_PATIENCE, PodChanger
+from kurma_core.pods.finder import LOCK_PATIENCE
+from kurma_core.pods.network import port_claims
+from kurma_core.pods.record import executions
+from kurma_core.pods.record.pod_record import read_document, record_of
+from kurma_core.pods.run import recovery
+from kurma_core.pods.run.launch import Launch, tear_down
+from kurma_core.pods.run.owner import OwnedPod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
     from kurma_core.api.pods import PodRequest
     from kurma_core.models.image import RenderedImage
     from kurma_core.models.streams import Stdio
-    from kurma_core.pod_store import PodDirectory
-    from kurma_core.pods.document import PodDocument
-    from kurma_core.pods.prestarted import PrestartedPod
+    from kurma_core.pods.record.document import PodDocument
+    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.run.prestarted import PrestartedPod
     from kurma_core.progress import Progress
 
 _NAME_LIMIT = 128
@@ -47,10 +49,10 @@ class PodManager(PodChanger):
 
         :param prestarted: becomes this pod, and must then be given to :meth:`start`, or released: until then other
             processes see a pod that is still being prepared. One that does not fit is discarded.
-        :raises KurmaError: see :func:`kurma_core.pods.prepare.pod_document`.
+        :raises KurmaError: see :func:`kurma_core.pods.prepare.prepare_pod.pod_document`.
         :raises PodExistsError: its UUID or name is taken.
         """
-        from kurma_core.pods.prepare import pod_document
+        from kurma_core.pods.prepare.prepare_pod import pod_document
 
         if prestarted is not None and request.uuid is not None:
             prestarted.discard()
@@ -225,7 +227,9 @@ class PodManager(PodChanger):
         self, pod: OwnedPod, directory: PodDirectory, document: PodDocument, *, again: bool = False
     ) -> None:
         """It is about to start, which keeps its ports for it."""
-        with ports.claimed(directory, self.store, document.name, ports.published(document.attachments)):
+        with port_claims.claimed(
+            directory, self.store, document.name, port_claims.published(document.attachments)
+        ):
             pod.claim(again=again)
 
     def _bring_up(self, pod: OwnedPod, settled: Callable[[], None]) -> OwnedPod:
@@ -249,13 +253,13 @@ class PodManager(PodChanger):
         """:raises PowerError: what was granted to an image when the pod was made is granted no longer (X6).
         :raises IsolatorError: an app lacks an isolator that is required by now.
         """
-        from kurma_core.pods import isolators
+        from kurma_core.pods.prepare import isolators
 
         isolators.check_start(self.services, document)
         if document.needs:
-            from kurma_core.pods import gate
+            from kurma_core.pods.prepare import grants
 
-            gate.check_again(document, self.services)
+            grants.check_again(document, self.services)
 
     @staticmethod
     def _startable(document: PodDocument, state: Mapping[str, object]) -> None:
@@ -266,7 +270,7 @@ class PodManager(PodChanger):
         """Every execution starts from a clean copy: what an earlier run left is removed (see ``keep``)."""
         from kurma_core.linux.beneath import remove_tree
 
-        remains.discard(self.services, directory)
+        recovery.discard_remains(self.services, directory)
         fd = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for name in ("pod", "stager", "volumes"):

@@ -1,4 +1,4 @@
-"""What the pod manager works with: the rooms below it, made when they are first needed.
+"""What the pod manager works with: images, stagers, networks, the spawner and the like, made when first needed.
 
 Start-up latency is the product: ``kurma list`` loads no plugin, starts no spawner and opens no image store.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kurma_core.pod_store import PodStore
-from kurma_core.pods.stagers import Stagers
+from kurma_core.linux.clock import timestamp
+from kurma_core.models.pod import PodEvent
+from kurma_core.pods.record.pod_store import PodStore
+from kurma_core.pods.run.stager_drivers import Stagers
 
 if TYPE_CHECKING:
     from kurma_core.config import Config
@@ -23,9 +25,9 @@ if TYPE_CHECKING:
     from kurma_core.networking.manager import Networking
     from kurma_core.networking.network_records import JoinRecords
     from kurma_core.plugins.registry import PluginRegistry
-    from kurma_core.pods.document import PodDocument
-    from kurma_core.pods.id_ranges import IdRanges
-    from kurma_core.pods.names import Names
+    from kurma_core.pods.network.name_resolution import Names
+    from kurma_core.pods.prepare.id_ranges import IdRanges
+    from kurma_core.pods.record.document import PodDocument
     from kurma_core.spawner.client import Spawner
 
 
@@ -47,7 +49,7 @@ class Services:
         self.stagers = Stagers(config, registry, lambda: self.images, lambda: self.spawner)
         #: Whether a daemon serves the state directory.
         self.served: Callable[[], bool] = lambda: False
-        #: Called with a pod, and its directory, whose apps that have the API may be others now (``pods/api.py``).
+        #: Called with a pod, and its directory, whose apps may have the API by now (``prepare/host_access.py``).
         self.api_changed: Callable[[PodDocument, str], None] = lambda document, directory: None
 
     @property
@@ -84,13 +86,13 @@ class Services:
 
     @functools.cached_property
     def names(self) -> Names:
-        from kurma_core.pods.names import Names
+        from kurma_core.pods.network.name_resolution import Names
 
         return Names(self.config.state_dir, self.store.root, self.note)
 
     @functools.cached_property
     def id_ranges(self) -> IdRanges:
-        from kurma_core.pods.id_ranges import IdRanges
+        from kurma_core.pods.prepare.id_ranges import IdRanges
 
         return IdRanges(self.store, self.config.userns_pool)
 
@@ -167,3 +169,24 @@ def _versions(*seen: int) -> Mapping[str, int]:
     from kurma_core.linux.cgroup_layout import Layout
 
     return Layout.detect().versions()
+
+
+class Events:
+    """Broadcasts through the registry, which keeps observers' failures to itself."""
+
+    def __init__(self, registry: PluginRegistry, journal: Journal) -> None:
+        self._registry = registry
+        self._journal = journal
+
+    def tell(
+        self, kind: str, document: PodDocument, detail: Mapping[str, Any] | None = None, at: str | None = None
+    ) -> None:
+        """:param at: when it happened; None: now."""
+        event = PodEvent(kind, document.uuid, document.name, at or timestamp(), detail or {})
+        self._journal.tell("pod", kind, event.pod, event.name, event.detail, event.at)
+        self._registry.emit(event)
+
+    def ended(self, how: Mapping[str, Any], document: PodDocument) -> None:
+        """:param how: its last ``state``, with ``exitCode`` and ``reason``."""
+        detail = {key: how[key] for key in ("exitCode", "reason") if how.get(key) is not None}
+        self.tell(str(how["state"]), document, detail)

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.pods.logs import LogReader
+from kurma_core.pods.inside.logs import LogReader
 from kurma_core.stager_check import probe_image
 from kurma_core.stager_check.pods import app
 from kurma_core.stager_check.report import NotDone, Wrong, equal, shortened

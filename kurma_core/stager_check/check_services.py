@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from kurma_core.errors import StagerError
 from kurma_core.linux.process import wait_pidfd
 from kurma_core.models.image import RenderedImage
+from kurma_core.pods.run.stager_drivers import Stagers
 from kurma_core.pods.services import Services
-from kurma_core.pods.stagers import Stagers
 from kurma_core.stager_check import probe_image
 from kurma_core.stager_check.probe import ADDRESS
 from kurma_core.staging.aci import AciStager, ImageSource

@@ -29,7 +29,7 @@ from kurma_core.staging.callin import CallIn, has_call_in
 
 if TYPE_CHECKING:
     from kurma_core.models.pod import AppStatus, PodRecord
-    from kurma_core.pods.owned import OwnedPod
+    from kurma_core.pods.run.owner import OwnedPod
     from kurma_core.stager_check.check_services import CheckServices, Patience, WatchedStager
     from kurma_core.stager_check.probe_image import ProbeImage
 

@@ -21,9 +21,9 @@ from kurma_core.daemon.http.caller_rights import redacted
 from kurma_core.daemon.http.exchange import Said, json_line
 from kurma_core.daemon.pods.listing import _MOST, RECORDS, SHOWN, SUMMARIES, Listing
 from kurma_core.models.network import Attachment, NetworkRequest
-from kurma_core.pod_store import PodDirectory
-from kurma_core.pods import proof
 from kurma_core.pods.daemon_interface import DaemonInterface
+from kurma_core.pods.record import listing as pod_listing
+from kurma_core.pods.record.pod_store import PodDirectory
 from tests.pods.documents import pod_document
 
 TICK = 0.03
@@ -86,7 +86,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(proof, "_TICK", TICK)
+    monkeypatch.setattr(pod_listing, "_TICK", TICK)
     made = Place(tmp_path)
     read = PodDirectory._read
 
@@ -101,7 +101,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 def elsewhere(place: Place, script: str) -> None:
     """Another process on the same state directory."""
-    head = f"from kurma_core.pod_store import PodStore\nstore = PodStore({place.state!r})\n"
+    head = f"from kurma_core.pods.record.pod_store import PodStore\nstore = PodStore({place.state!r})\n"
     subprocess.run([sys.executable, "-c", head + script], check=True, timeout=30)
 
 
@@ -160,7 +160,7 @@ time.sleep(1000)
 def test_an_owner_that_is_killed_is_missed_at_once(place: Place) -> None:
     """No file changes by that: what was half-made is undone as if nothing had been kept."""
     document = pod_document(uuid=ONE, name="held", manifest=MANIFEST).to_json()
-    head = f"from kurma_core.pod_store import PodStore\nstore = PodStore({place.state!r})\n"
+    head = f"from kurma_core.pods.record.pod_store import PodStore\nstore = PodStore({place.state!r})\n"
     command = [sys.executable, "-c", head + HOLDER, ONE, json.dumps(document)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None

@@ -16,8 +16,8 @@ import pytest
 from kurma_core.daemon.pods import recovery
 from kurma_core.daemon.pods.owned import OwnedPods
 from kurma_core.daemon.pods.recovery import Recovery
-from kurma_core.pod_store import PodStore
 from kurma_core.pods.daemon_interface import DaemonInterface
+from kurma_core.pods.record.pod_store import PodStore
 from tests.kit.waiting import until
 
 UUID = "aaaa0000-0000-4000-8000-000000000001"

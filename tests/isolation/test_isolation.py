@@ -15,7 +15,7 @@ from kurma_core.hookspecs.isolator import Compiled, IsolatorAbout, IsolatorHost,
 from kurma_core.isolation import Rules, check_held, compile_isolators, scopes
 from kurma_core.models.isolator import CgroupSetting, Device, IsolatorPlan, IsolatorReport, TrafficLimit
 from kurma_core.plugins.isolators import isolator_list
-from kurma_core.pods.apps import overridden
+from kurma_core.pods.prepare.app_settings import overridden
 from kurma_core.value import replace
 
 HOST = IsolatorHost(cgroups={"memory": 1}, cpus=2)

@@ -3,7 +3,7 @@
 import importlib
 import itertools
 
-from kurma_core.pods import launch
+from kurma_core.pods.run import launch
 
 
 def strike_step(when, name, strike):

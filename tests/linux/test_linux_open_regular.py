@@ -24,7 +24,7 @@ from kurma_core.linux import beneath, regular_file, userdb
 from kurma_core.linux.inotify import Watch
 from kurma_core.linux.logchain import LogChain
 from kurma_core.named_files import opened
-from kurma_core.pods import hosts
+from kurma_core.pods.network import hosts_and_resolv_conf
 from kurma_core.staging.records import read_status_file
 
 _IN_OPEN = 0x20
@@ -55,7 +55,10 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "an app's groups": ("etc/group", _by_root(lambda fd: userdb.groups_of(fd, "app"))),
     "a stager's status": ("pod/status.json", lambda root: read_status_file(str(root))),
     "an app's log": ("app.log", lambda root: LogChain(f"{root}/app.log").look()),
-    "an app's hosts": ("hosts", _by_root(lambda fd: hosts.update(fd, "hosts", b"x # kurma\n", b""))),
+    "an app's hosts": (
+        "hosts",
+        _by_root(lambda fd: hosts_and_resolv_conf.update(fd, "hosts", b"x # kurma\n", b"")),
+    ),
     "stage1's process": ("pid", lambda root: pod_processes.pod_pid(str(root))),
     "stage1's cgroup": ("subcgroup", lambda root: pod_processes.subcgroup(str(root))),
     "stage1's exit codes": (

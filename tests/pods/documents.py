@@ -6,7 +6,7 @@ from typing import Any
 
 from kurma_core.appc.pod import PodManifest
 from kurma_core.models.isolator import IsolatorPlan
-from kurma_core.pods.document import PodDocument
+from kurma_core.pods.record.document import PodDocument
 
 
 def pod_document(**said: Any) -> PodDocument:

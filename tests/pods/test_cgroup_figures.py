@@ -7,7 +7,7 @@ from pathlib import Path
 from kurma_core.api.pods import ResourceUsage
 from kurma_core.linux.cgroup_layout import Hierarchy, Layout
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.pods.cgroup_figures import figures
+from kurma_core.pods.inside.usage import figures
 
 V2 = {
     "memory.current": "8192\n",

@@ -20,9 +20,9 @@ from kurma_core.errors import ConfigError, IsolatorError, PowerError, UsageError
 from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.images.trust_policy import Vouchers
 from kurma_core.models.isolator import HostMount, IsolatorPlan
-from kurma_core.pods import gate, namespaces
-from kurma_core.pods.apps import with_isolators
-from kurma_core.pods.document import Need, PodDocument
+from kurma_core.pods.prepare import grants, isolators
+from kurma_core.pods.prepare.app_settings import with_isolators
+from kurma_core.pods.record.document import Need, PodDocument
 from kurma_core.value import replace
 
 ALICE, MALLORY = "A" * 40, "1" * 39 + "E"
@@ -58,33 +58,33 @@ def grant(**keys: Any) -> GrantConfig:
     ],
 )
 def test_a_name_begins_where_its_parts_do(name: str, allowed: bool) -> None:
-    assert gate.admits(grant(images=("example.com/app",)), image(name)) is allowed
+    assert grants.admits(grant(images=("example.com/app",)), image(name)) is allowed
 
 
 def test_a_name_is_nothing_without_a_signature_that_counts() -> None:
     mine = grant(images=("example.com/app",), signers=(ALICE,))
-    assert gate.admits(mine, image())
-    assert gate.admits(mine, image(signers=(MALLORY, ALICE)))
-    assert not gate.admits(mine, image(signers=(MALLORY,)))
-    assert not gate.admits(mine, image(signers=(), lapsed={ALICE: "revoked"}))
-    assert not gate.admits(replace(mine, signers=()), image(signers=()))
-    assert gate.admits(replace(mine, signers=()), image(signers=(MALLORY,)))
+    assert grants.admits(mine, image())
+    assert grants.admits(mine, image(signers=(MALLORY, ALICE)))
+    assert not grants.admits(mine, image(signers=(MALLORY,)))
+    assert not grants.admits(mine, image(signers=(), lapsed={ALICE: "revoked"}))
+    assert not grants.admits(replace(mine, signers=()), image(signers=()))
+    assert grants.admits(replace(mine, signers=()), image(signers=(MALLORY,)))
 
 
 def test_a_digest_is_the_whole_one_of_that_image() -> None:
     exact = grant(digests=(ID,))
-    assert gate.admits(exact, image("anything", signers=()))
-    assert not gate.admits(exact, image(signers=(), id="sha512-" + "1" * 128))
+    assert grants.admits(exact, image("anything", signers=()))
+    assert not grants.admits(exact, image(signers=(), id="sha512-" + "1" * 128))
 
 
 @pytest.mark.parametrize("mine", [grant(images=("example.com/app",)), grant(digests=(ID,))])
 def test_what_an_image_is_made_of_is_vouched_for_too(mine: GrantConfig) -> None:
     part = image("example.com/base", id="sha512-" + "2" * 128)
-    assert gate.admits(mine, image(parts=(part,)))
+    assert grants.admits(mine, image(parts=(part,)))
     loose = replace(part, signers=())
-    assert not gate.admits(mine, image(parts=(loose,)))
+    assert not grants.admits(mine, image(parts=(loose,)))
     both = grant(digests=(ID, loose.id))
-    assert gate.admits(both, image(signers=(), parts=(loose,)))
+    assert grants.admits(both, image(signers=(), parts=(loose,)))
 
 
 # --- who needs what ---
@@ -103,10 +103,10 @@ def all_needs(
     *,
     host: IsolatorHost = HOST,
     **more: Any,
-) -> gate.Needs:
+) -> grants.Needs:
     isolators = {app: tuple(Isolator(*pair) for pair in some.items()) for app, some in apps.items()}
     manifest = replace(wanted.template.pod, isolators=tuple(Isolator(*pair) for pair in pod.items()))
-    return gate.needs(wanted, manifest, isolators, DRIVERS, frozenset(shared.split()), host, **more)
+    return grants.needs(wanted, manifest, isolators, DRIVERS, frozenset(shared.split()), host, **more)
 
 
 def needs(*words: Any, **more: Any) -> Any:
@@ -228,7 +228,7 @@ def test_whatever_is_beyond_the_default_is_a_power(
         assert sorted(found.get("a", [])) == [(power, level) for power in powers], level
     own = tuple(Isolator(*pair) for pair in isolators.items())
     added, pod = request({"a": {}}), request({"b": {}}).template.pod
-    later = gate.needs_of_new(added, pod, own, DRIVERS, quiet_host, registry_image=from_registry)
+    later = grants.needs_of_new(added, pod, own, DRIVERS, quiet_host, registry_image=from_registry)
     assert sorted(need.power for need in later.needs.get("a", ())) == powers
     typed = request({"a": {}}, overrides={"a": AppOverrides(isolators=tuple(isolators.items()))})
     mine = all_needs(typed, {"a": isolators}, {}, **kind)
@@ -324,7 +324,7 @@ def test_the_callers_grant_is_as_one_of_kurma_yml() -> None:
     nothing = services({}, image())
 
     def had(*own: str, pod: tuple[str, ...] = ()) -> list[str]:
-        notes = gate.check_app(wanted, "web", ID, nothing, (), {"web": own, "": pod})
+        notes = grants.check_app(wanted, "web", ID, nothing, (), {"web": own, "": pod})
         return [note.removeprefix("app web: its image example.com/app has ") for note in notes]
 
     with_grant = [f"{one} by --grant" for one in (power, API, PRIVILEGED)]
@@ -339,7 +339,7 @@ def test_the_callers_grant_is_as_one_of_kurma_yml() -> None:
             had(*own, pod=pod)
     for made, way in ((False, "give"), (True, "prepare the pod anew with")):
         with pytest.raises(PowerError) as caught:
-            gate.check_app(wanted, "web", ID, nothing, made=made)
+            grants.check_app(wanted, "web", ID, nothing, made=made)
         options = f"--grant {power} --grant {API} --grant {PRIVILEGED}"
         start = f"if it is meant, {way} {options}; or for good, add to kurma.yml: grants: "
         assert (caught.value.hint or "").startswith(start)
@@ -358,34 +358,36 @@ def test_the_callers_grant_is_as_one_of_kurma_yml() -> None:
 )
 def test_a_grant_of_no_power_names_the_nearest(word: str, meant: str) -> None:
     with pytest.raises(UsageError, match="--grant: there is no power") as caught:
-        gate.check_grants([PRIVILEGED, word], DRIVERS)
+        grants.check_grants([PRIVILEGED, word], DRIVERS)
     assert caught.value.hint == f"did you mean {meant}?"
 
 
 def test_every_power_can_be_granted() -> None:
     words = {power for isolators, _, powers in ASKED for power in powers}
-    gate.check_grants([*words, *LinuxIsolators.gated, "kurma.io/devices=/dev/fuse", f"{API}=full"], DRIVERS)
+    grants.check_grants([*words, *LinuxIsolators.gated, "kurma.io/devices=/dev/fuse", f"{API}=full"], DRIVERS)
 
 
 def test_namespaces_are_the_pods_then_its_apps_who_must_agree() -> None:
     def isolator(**words: str) -> tuple[Isolator, ...]:
         return (Isolator(NAMESPACES, words),)
 
-    assert namespaces.wishes(isolator(pid="private"), {"a": isolator(pid="host", ipc="host")}, DRIVERS) == {
+    assert isolators.namespace_wishes(
+        isolator(pid="private"), {"a": isolator(pid="host", ipc="host")}, DRIVERS
+    ) == {
         "pid": "private",
         "ipc": "host",
     }
     with pytest.raises(IsolatorError, match="app b asks for the net namespace to be private, and app a for the"):
-        namespaces.wishes((), {"a": isolator(net="host"), "b": isolator(net="private")}, DRIVERS)
+        isolators.namespace_wishes((), {"a": isolator(net="host"), "b": isolator(net="private")}, DRIVERS)
     both = {"a": isolator(net="host"), "b": isolator(net="private")}
-    assert namespaces.wishes(isolator(net="private"), both, DRIVERS) == {"net": "private"}
+    assert isolators.namespace_wishes(isolator(net="private"), both, DRIVERS) == {"net": "private"}
 
 
 def test_the_hosts_ipc_brings_its_shared_memory() -> None:
     shared = frozenset({"ipc", "net", "user"})
     memory = HostMount("/dev/shm", "/dev/shm")
-    assert namespaces.plan(shared) == IsolatorPlan(namespaces={"ipc": "host"}, mounts=(memory,))
-    assert namespaces.plan(frozenset({"net", "user"})) == IsolatorPlan()
+    assert isolators.namespace_plan(shared) == IsolatorPlan(namespaces={"ipc": "host"}, mounts=(memory,))
+    assert isolators.namespace_plan(frozenset({"net", "user"})) == IsolatorPlan()
 
 
 # --- what is said ---
@@ -423,7 +425,7 @@ def test_the_line_of_a_refusal_allows_it(
 ) -> None:
     wanted = {"web": (Need(f"{NAMESPACES}=pid", level),)}
     with pytest.raises(PowerError) as caught:
-        gate.check_app(wanted, "web", ID, services(had, one))
+        grants.check_app(wanted, "web", ID, services(had, one))
     error = caught.value
     assert says in error.message
     for word in ("app web", one.name, f"{NAMESPACES}=pid", *([level] if level == "other" else [])):
@@ -435,7 +437,7 @@ def test_the_line_of_a_refusal_allows_it(
     file = tmp_path / "kurma.yml"
     file.write_text(line + "\n")
     granted = config.load(str(file)).grants
-    assert gate.check_app(wanted, "web", ID, services(dict(granted), one)) == (
+    assert grants.check_app(wanted, "web", ID, services(dict(granted), one)) == (
         f"app web: its image {one.name} has {NAMESPACES}=pid by the grant {next(iter(granted))} of kurma.yml",
     )
 
@@ -450,10 +452,10 @@ def test_a_grant_of_one_power_gives_no_other() -> None:
     ):
         some = {"g": grant(images=("example.com",), isolators=(word,))}
         if enough:
-            assert gate.check_app(wanted, "web", ID, services(some, image()))
+            assert grants.check_app(wanted, "web", ID, services(some, image()))
         else:
             with pytest.raises(PowerError):
-                gate.check_app(wanted, "web", ID, services(some, image()))
+                grants.check_app(wanted, "web", ID, services(some, image()))
 
 
 @pytest.mark.parametrize(
@@ -474,9 +476,9 @@ def test_who_wants_all_is_content_with_a_part(words: tuple[str, ...], read: str 
         need = Need(power.name, "its image", power.least)
         if had is None:
             with pytest.raises(PowerError, match=power.name):
-                gate.check_app({"web": (need,)}, "web", ID, services(some, image()))
+                grants.check_app({"web": (need,)}, "web", ID, services(some, image()))
         else:
-            found = gate.check_app({"web": (need,)}, "web", ID, services(some, image()))
+            found = grants.check_app({"web": (need,)}, "web", ID, services(some, image()))
             assert found == (f"app web: its image example.com/app has {had} by the grant g of kurma.yml",)
 
 
@@ -496,7 +498,7 @@ def test_all_that_is_refused_is_told_at_once(tmp_path: Path) -> None:
     }
     had = {"first": grant(images=("example.com",), isolators=("host/privileged",))}
     with pytest.raises(PowerError) as caught:
-        gate.check_app(wanted, "web", ID, services(had, image()))
+        grants.check_app(wanted, "web", ID, services(had, image()))
     assert caught.value.message.startswith(
         "app web: its image example.com/app asks for os/linux/privileged; the pod asks for os/linux/privileged, "
         "kurma.io/devices=/dev/a, which its image example.com/app would have as well: beyond the default"
@@ -505,18 +507,18 @@ def test_all_that_is_refused_is_told_at_once(tmp_path: Path) -> None:
     file.write_text(f"grants: {{{caught.value.hint.split(': ', 1)[1]}}}\n")
     granted = config.load(str(file)).grants
     assert granted["web"].isolators == (PRIVILEGED, "kurma.io/devices=/dev/a")
-    assert len(gate.check_app(wanted, "web", ID, services({**had, **granted}, image()))) == 4
+    assert len(grants.check_app(wanted, "web", ID, services({**had, **granted}, image()))) == 4
 
 
 def test_every_app_of_a_pod_is_looked_at() -> None:
     ours, theirs = image(), image("example.net/other", id="sha512-" + "1" * 128)
     wanted = {"": (Need(PRIVILEGED, "the pod"),)}
     some = services({"g": grant(images=("example.com",))}, ours, theirs)
-    assert len(gate.check_pod(wanted, {"a": ours.id}, some)) == 1
+    assert len(grants.check_pod(wanted, {"a": ours.id}, some)) == 1
     with pytest.raises(
         PowerError, match=r"app b: the pod asks for .* which its image example.net/other would have"
     ):
-        gate.check_pod(wanted, {"a": ours.id, "b": theirs.id}, some)
+        grants.check_pod(wanted, {"a": ours.id, "b": theirs.id}, some)
 
 
 def test_needs_are_on_record() -> None:

@@ -15,9 +15,9 @@ from kurma_core.appc.pod import PodManifest, Volume
 from kurma_core.config import UsernsPoolConfig, load
 from kurma_core.errors import HostError, IdRangeError, ManifestError, VolumeError
 from kurma_core.models.isolator import IdRange, userns_word
-from kurma_core.pod_store import PodStore
-from kurma_core.pods.id_ranges import IdRanges, wanted
-from kurma_core.pods.volumes import check_owners
+from kurma_core.pods.prepare.id_ranges import IdRanges, wanted
+from kurma_core.pods.prepare.volumes import check_owners
+from kurma_core.pods.record.pod_store import PodStore
 
 POOL = UsernsPoolConfig(first=100_000, count=400, size=100)
 

@@ -13,7 +13,7 @@ from kurma_stager_default.inside import applog, callin_logs
 from kurma_core.linux import crilog
 from kurma_core.linux.clock import moment, stamp
 from kurma_core.models.streams import LogText
-from kurma_core.pods.logs import LogReader
+from kurma_core.pods.inside.logs import LogReader
 from kurma_core.testing.graphs import examples
 
 EPOCH = 1_767_225_600_000_000_000  # 2026-01-01T00:00:00Z

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kurma_core.models.isolator import IsolatorPlan
-from kurma_core.pods.newapp import without
+from kurma_core.pods.change.new_app import without
 from kurma_core.value import replace
 from tests.pods.documents import pod_document
 

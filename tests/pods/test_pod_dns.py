@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.models.network import AddressResult, Attachment, NetworkRequest, NetworkResult
-from kurma_core.pods.dns import parse_resolv_conf, pod_dns
-from kurma_core.pods.document import PodDocument
+from kurma_core.pods.network.hosts_and_resolv_conf import parse_resolv_conf, pod_dns
+from kurma_core.pods.record.document import PodDocument
 from kurma_core.value import replace
 from tests.pods.documents import pod_document
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kurma_core.pods.listeners import find_listener
+from kurma_core.pods.network.port_listeners import find_listener
 
 KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 

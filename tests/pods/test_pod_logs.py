@@ -19,7 +19,7 @@ from kurma_core.linux import crilog
 from kurma_core.linux.crilog import Filter
 from kurma_core.linux.logchain import LogChain
 from kurma_core.models.streams import LogText
-from kurma_core.pods.logs import LogReader
+from kurma_core.pods.inside.logs import LogReader
 from tests.kit.waiting import until
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kurma_core.models.network import AddressResult, Attachment, NetworkRequest, NetworkResult
-from kurma_core.pods.names import Lines, Names
+from kurma_core.pods.network.name_resolution import Lines, Names
 
 
 def member(name: str | None, *networks: tuple[str, str], hostname: str | None = None, own: str = "") -> Any:
@@ -187,11 +187,11 @@ def test_a_record_that_is_nonsense_is_made_anew(town: Town, text: str) -> None:
 
 
 def test_a_death_at_any_write_is_put_right_by_the_next(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kurma_core.pods import hosts
+    from kurma_core.pods.network import hosts_and_resolv_conf
 
     for number in (1, 2, 3):
         town.join(f"p{number}", f"10.0.0.{number}")
-    update: Callable[..., bytes] = hosts.update
+    update: Callable[..., bytes] = hosts_and_resolv_conf.update
 
     for after in range(6):
         left = after
@@ -204,7 +204,7 @@ def test_a_death_at_any_write_is_put_right_by_the_next(town: Town, monkeypatch: 
             return update(*words)
 
         with monkeypatch.context() as patch:
-            patch.setattr(hosts, "update", dies)
+            patch.setattr(hosts_and_resolv_conf, "update", dies)
             with pytest.raises(KeyboardInterrupt):
                 town.leave("p2")
         town.leave("p2")

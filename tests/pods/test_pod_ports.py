@@ -8,11 +8,10 @@ import pytest
 
 from kurma_core.errors import NetworkError
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
-from kurma_core.pod_store import PodStore
-from kurma_core.pods import claims as claiming
-from kurma_core.pods.claims import Claim, Claims
-from kurma_core.pods.listeners import Listener
-from kurma_core.pods.ports import check_free, claimed
+from kurma_core.pods.network import port_claims as claiming
+from kurma_core.pods.network.port_claims import Claim, Claims, check_free, claimed
+from kurma_core.pods.network.port_listeners import Listener
+from kurma_core.pods.record.pod_store import PodStore
 from tests.pods.documents import pod_document
 
 UUID = "aaaa0000-0000-4000-8000-000000000001"

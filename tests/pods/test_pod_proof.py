@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.pod_store import PodDirectory
-from kurma_core.pods import proof
-from kurma_core.pods.proof import Proof
+from kurma_core.pods.record import listing
+from kurma_core.pods.record.listing import Proof
+from kurma_core.pods.record.pod_store import PodDirectory
 
 TICK = 0.05
 
@@ -19,7 +19,7 @@ TICK = 0.05
 @pytest.fixture
 def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PodDirectory:
     """One that has been as it is for long enough."""
-    monkeypatch.setattr(proof, "_TICK", TICK)
+    monkeypatch.setattr(listing, "_TICK", TICK)
     found = PodDirectory(str(tmp_path / "pod"))
     os.makedirs(found.file("pod"))
     found.write_pod({"name": "a"})

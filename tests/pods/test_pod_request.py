@@ -8,9 +8,8 @@ from kurma_core.api.pods import AppOverrides, PodRequest
 from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import UsageError
-from kurma_core.pods.apps import overridden
-from kurma_core.pods.docker import docker_words, is_docker, stop_signal
 from kurma_core.pods.manager import PodManager
+from kurma_core.pods.prepare.app_settings import docker_words, is_docker, overridden, stop_signal
 
 
 def groups_of(user: str) -> tuple[str, tuple[int, ...]]:

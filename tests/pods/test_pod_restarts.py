@@ -11,8 +11,8 @@ from kurma_core.appc.image import ImageManifest, NameValue
 from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import ImageNotFoundError, UsageError
 from kurma_core.models.pod import PodRestart
-from kurma_core.pods import restarts
-from kurma_core.pods.times import mark
+from kurma_core.pods.record.times import mark
+from kurma_core.pods.run import pod_restarts
 from tests.pods.documents import pod_document
 
 IMAGE = "sha512-" + "a" * 128
@@ -20,7 +20,7 @@ IMAGE = "sha512-" + "a" * 128
 
 def manifest(policy: str | None = None, *, app: str | None = None, apps: str | None = None) -> PodManifest:
     """:param app: what the app says; ``apps``: what the pod says of its apps."""
-    said = [(restarts.POLICY, policy), ("kurma.io/restart", apps)]
+    said = [(pod_restarts.POLICY, policy), ("kurma.io/restart", apps)]
     value: dict[str, Any] = {
         "acKind": "PodManifest",
         "acVersion": "0.8.11",
@@ -39,7 +39,7 @@ def image(policy: str | None = None) -> ImageManifest:
 
 def wanted(manifest: PodManifest, *, of_image: str | None = None, ephemeral: bool = False, **state: Any) -> bool:
     document = pod_document(manifest=manifest, ephemeral=ephemeral)
-    return restarts.wanted(document, {"state": "stopped", "exitCode": 0, **state}, lambda _: image(of_image))
+    return pod_restarts.wanted(document, {"state": "stopped", "exitCode": 0, **state}, lambda _: image(of_image))
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_policies(policy: str | None, by_itself: bool, failed: bool, errored: bo
     assert wanted(pod) == by_itself
     assert wanted(pod, exitCode=3) == failed
     assert wanted(pod, state="errored") == errored
-    for cause in (restarts.REBOOTED, restarts.SHUT_DOWN):
+    for cause in (pod_restarts.REBOOTED, pod_restarts.SHUT_DOWN):
         assert wanted(pod, state="errored", cause=cause) == (policy != "never"), "its app implies it"
-    assert not wanted(pod, exitCode=3, cause=restarts.STOPPED)
+    assert not wanted(pod, exitCode=3, cause=pod_restarts.STOPPED)
     assert not wanted(pod, exitCode=3, ephemeral=True)
     for state in ("preparing", "prepared", "starting", "running", "stopping"):
         assert not wanted(pod, state=state, exitCode=3)
@@ -77,7 +77,7 @@ def test_policies(policy: str | None, by_itself: bool, failed: bool, errored: bo
 )
 def test_apps_imply_it_for_a_reboot(app: str | None, apps: str | None, of_image: str | None, then: bool) -> None:
     pod = manifest(app=app, apps=apps)
-    assert wanted(pod, of_image=of_image, state="errored", cause=restarts.REBOOTED) == then
+    assert wanted(pod, of_image=of_image, state="errored", cause=pod_restarts.REBOOTED) == then
     assert not wanted(pod, of_image=of_image, state="errored")
 
 
@@ -85,8 +85,8 @@ def test_an_image_that_is_lost_implies_nothing() -> None:
     def lost(image_id: str) -> ImageManifest:
         raise ImageNotFoundError(f"no image {image_id}")
 
-    state = {"state": "errored", "cause": restarts.REBOOTED}
-    assert not restarts.wanted(pod_document(manifest=manifest()), state, lost)
+    state = {"state": "errored", "cause": pod_restarts.REBOOTED}
+    assert not pod_restarts.wanted(pod_document(manifest=manifest()), state, lost)
 
 
 def test_pauses_grow_to_a_limit_and_begin_anew_after_a_long_run() -> None:
@@ -97,18 +97,18 @@ def test_pauses_grow_to_a_limit_and_begin_anew_after_a_long_run() -> None:
     }
     found = []
     for _ in range(11):
-        delay, tries = restarts.pause(state, failed=False)
+        delay, tries = pod_restarts.pause(state, failed=False)
         found.append(delay)
-        state["restart"] = restarts.planned(state, delay, tries)
-        assert restarts.next_of(state) == pytest.approx(time.time() + delay, abs=5)
-        state["restart"] = restarts.begun(state, again=True)
-        assert restarts.next_of(state) is None
+        state["restart"] = pod_restarts.planned(state, delay, tries)
+        assert pod_restarts.next_of(state) == pytest.approx(time.time() + delay, abs=5)
+        state["restart"] = pod_restarts.begun(state, again=True)
+        assert pod_restarts.next_of(state) is None
     assert found == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
-    assert restarts.count_of(state) == 11
+    assert pod_restarts.count_of(state) == 11
     state["finishedAt"] = "2026-01-01T00:00:10.000000Z"
-    assert restarts.pause(state, failed=False) == (1, 1)
-    assert restarts.pause(state, failed=True) == (300, 12), "what failed was a start"
-    assert restarts.begun(state, again=False) is None
+    assert pod_restarts.pause(state, failed=False) == (1, 1)
+    assert pod_restarts.pause(state, failed=True) == (300, 12), "what failed was a start"
+    assert pod_restarts.begun(state, again=False) is None
 
 
 def test_a_clock_that_is_set_changes_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,47 +122,47 @@ def test_a_clock_that_is_set_changes_no_pause(monkeypatch: pytest.MonkeyPatch) -
         "over": mark(),
         "restart": {"tries": 4},
     }
-    assert restarts.pause(state, failed=False) == (16, 5), "it ran for 2 s, whatever the clock says"
+    assert pod_restarts.pause(state, failed=False) == (16, 5), "it ran for 2 s, whatever the clock says"
     state |= {"finishedAt": "2025-12-31T20:00:00.000000Z", "begun": mark(-20)}
-    assert restarts.pause(state, failed=False) == (1, 1), "it ran for 20 s"
-    state["restart"] = restarts.planned(state, 16, 5)
-    at = restarts.next_of(state)
+    assert pod_restarts.pause(state, failed=False) == (1, 1), "it ran for 20 s"
+    state["restart"] = pod_restarts.planned(state, 16, 5)
+    at = pod_restarts.next_of(state)
     assert at is not None
     for jump in (-hours, 0, hours):
         monkeypatch.setattr(time, "time", lambda jump=jump: now + jump)
-        assert restarts.left(state, at) == pytest.approx(16, abs=5)
+        assert pod_restarts.left(state, at) == pytest.approx(16, abs=5)
     # Of another start of the host, the clock is all there is; it keeps nothing waiting for long.
     state["restart"]["due"]["boot"] = "another"
     monkeypatch.setattr(time, "time", lambda: now)
-    assert restarts.left(state, at) == pytest.approx(16, abs=5)
+    assert pod_restarts.left(state, at) == pytest.approx(16, abs=5)
     monkeypatch.setattr(time, "time", lambda: now - hours)
-    assert restarts.left(state, at) == restarts.LONGEST
+    assert pod_restarts.left(state, at) == pod_restarts.LONGEST
     monkeypatch.setattr(time, "time", lambda: now + hours)
-    assert restarts.left(state, at) == 0
-    assert restarts.left({"restart": {"due": {"boot": 5}}}, now + hours + 2) == pytest.approx(2, abs=1)
+    assert pod_restarts.left(state, at) == 0
+    assert pod_restarts.left({"restart": {"due": {"boot": 5}}}, now + hours + 2) == pytest.approx(2, abs=1)
 
 
 def test_what_is_told() -> None:
     document = pod_document(manifest=manifest("always"))
     state: dict[str, Any] = {"state": "stopped", "restart": {"count": 2, "tries": 3, "next": "soon"}}
-    assert restarts.told(document, state) == PodRestart("always", 2, "soon")
-    assert restarts.told(document, {**state, "cause": restarts.STOPPED}).next is None
-    assert restarts.told(document, {**state, "state": "running"}).next is None
-    assert restarts.told(pod_document(), {"state": "prepared"}) == PodRestart("never", 0, None)
+    assert pod_restarts.told(document, state) == PodRestart("always", 2, "soon")
+    assert pod_restarts.told(document, {**state, "cause": pod_restarts.STOPPED}).next is None
+    assert pod_restarts.told(document, {**state, "state": "running"}).next is None
+    assert pod_restarts.told(pod_document(), {"state": "prepared"}) == PodRestart("never", 0, None)
 
 
 def test_nonsense_in_the_record_is_none() -> None:
     state = {"state": "stopped", "restart": {"count": "x", "next": "y"}, "startedAt": 5, "finishedAt": None}
-    assert (restarts.count_of(state), restarts.next_of(state)) == (0, None)
-    assert restarts.pause(state, failed=False) == (1, 1)
-    assert restarts.count_of({"state": "stopped", "restart": 5}) == 0
+    assert (pod_restarts.count_of(state), pod_restarts.next_of(state)) == (0, None)
+    assert pod_restarts.pause(state, failed=False) == (1, 1)
+    assert pod_restarts.count_of({"state": "stopped", "restart": 5}) == 0
 
 
 def test_what_cannot_be_meant() -> None:
     with pytest.raises(UsageError, match="is 'sometimes'") as caught:
-        restarts.check(manifest("sometimes"), ephemeral=False)
+        pod_restarts.check(manifest("sometimes"), ephemeral=False)
     assert caught.value.hint == "it is never, on-failure, always"
     with pytest.raises(UsageError, match="removed once it has ended"):
-        restarts.check(manifest("always"), ephemeral=True)
-    restarts.check(manifest("never"), ephemeral=True)
-    restarts.check(manifest("on-failure"), ephemeral=False)
+        pod_restarts.check(manifest("always"), ephemeral=True)
+    pod_restarts.check(manifest("never"), ephemeral=True)
+    pod_restarts.check(manifest("on-failure"), ephemeral=False)

@@ -11,7 +11,7 @@ import pytest
 from kurma_core.appc.pod import PodManifest, Volume
 from kurma_core.errors import ManifestError, VolumeError
 from kurma_core.models.isolator import IdRange
-from kurma_core.pods.volumes import check_sources, dangers, make_empty, setups
+from kurma_core.pods.prepare.volumes import check_sources, dangers, make_empty, setups
 
 
 def pod(source: Path | str, *, read_only: bool = False) -> tuple[Volume, ...]:

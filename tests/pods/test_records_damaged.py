@@ -22,9 +22,9 @@ from kurma_core.journal import Cursor, Journal
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
 from kurma_core.networking.default_network import DefaultNetwork
 from kurma_core.networking.network_records import JoinRecords
-from kurma_core.pods.claims import Claims
-from kurma_core.pods.document import PodDocument
-from kurma_core.pods.names import Names
+from kurma_core.pods.network.name_resolution import Names
+from kurma_core.pods.network.port_claims import Claims
+from kurma_core.pods.record.document import PodDocument
 from kurma_core.schema import SchemaError, fit
 from kurma_core.value import fields
 from tests.pods.documents import pod_document

@@ -65,7 +65,7 @@ class PodLogs:
 
     def of_failed_start(self, pod: str) -> Iterator[LogText]:
         """What the apps of a pod that has failed to come up had written, such as their pre-start handlers."""
-        from kurma_core.pods.logs import LogReader
+        from kurma_core.pods.inside.logs import LogReader
 
         try:
             record = self._pods.pod(pod)
@@ -79,7 +79,7 @@ class PodLogs:
     @staticmethod
     def _files(record: PodRecord, app: str | None = None) -> list[tuple[str, str]]:
         if app is not None:
-            from kurma_core.pods.apps import the_app
+            from kurma_core.pods.record.pod_record import the_app
 
             the_app(record, app)
         return [(each.name, each.log or f"{each.name}.log") for each in record.apps if app in (None, each.name)]
@@ -87,8 +87,8 @@ class PodLogs:
     @staticmethod
     def _file_of_execution(record: PodRecord, app: str | None, instance: int) -> tuple[list[tuple[str, str]], str]:
         """The log of one execution of an app, and the directory that it is in."""
-        from kurma_core.pods import executions
-        from kurma_core.pods.apps import the_app
+        from kurma_core.pods.record import executions
+        from kurma_core.pods.record.pod_record import the_app
 
         status = the_app(record, app)
         found = executions.find(record.name, status, instance)
@@ -106,8 +106,8 @@ class PodLogs:
         """:param directory: of the execution that is asked for; None: of all that are."""
         from kurma_core.linux import crilog
         from kurma_core.models.streams import LogText
-        from kurma_core.pods import recovery
-        from kurma_core.pods.logs import LogReader
+        from kurma_core.pods.inside.logs import LogReader
+        from kurma_core.pods.run import recovery
         from kurma_core.staging.callin import has_call_in
 
         wanted = crilog.Filter(options.since, options.stream)
@@ -155,7 +155,7 @@ class PodLogs:
         idle: Callable[[], None],
     ) -> Iterator[LogText]:
         """Of a pod whose stager keeps no logs in files: what its ``logs`` call-in prints, app by app."""
-        from kurma_core.pods.calledlogs import arguments, called_logs
+        from kurma_core.pods.inside.logs_by_call_in import arguments, called_logs
 
         names = [name for name, _ in self._files(record, app)]
         if options.follow and len(names) > 1:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from kurma_core.journal import Journal
     from kurma_core.networking.manager import Networking
     from kurma_core.plugins.registry import PluginRegistry
-    from kurma_core.pod_store import PodStore
     from kurma_core.pods.manager import PodManager
+    from kurma_core.pods.record.pod_store import PodStore
     from kurma_core.pods.services import Services
     from kurma_core.signals import Signals
 
@@ -112,7 +112,7 @@ class Managers:
     @kept
     def store(self) -> PodStore:
         """The pods' directories: enough to list them."""
-        from kurma_core.pod_store import PodStore
+        from kurma_core.pods.record.pod_store import PodStore
 
         self._check_state_directory()
         return PodStore(self.config.state_dir)
@@ -229,7 +229,7 @@ def _of_isolators(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
 
 def _of_pods(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
     """Finds plugins that the configuration disables and that pods on record need."""
-    from kurma_core.pods.records import read_document
+    from kurma_core.pods.record.pod_record import read_document
 
     sections = managers.config.plugins
     kinds = ("renderers", "stagers", "networks")

@@ -94,7 +94,7 @@ class LocalPods:
     def _foreground(
         self, reference: str, stdio: Stdio, output: Callable[[LogText], None], signals: Signals
     ) -> PodRecord:
-        from kurma_core.pods.foreground import Shown, run_to_end
+        from kurma_core.pods.run.foreground import Shown, run_to_end
 
         begun: list[bool] = []
 
@@ -114,7 +114,7 @@ class LocalPods:
         try:
             app = pod.typed_into
             if app is not None:
-                from kurma_core.pods.attach import type_into
+                from kurma_core.pods.inside.enter_and_attach import type_into
                 from kurma_core.staging.relay import CallerRelay
 
                 relay = CallerRelay(stdio, wants_terminal=True, passes_signals=False)
@@ -144,7 +144,7 @@ class LocalPods:
     def summaries(self) -> list[PodSummary]:
         """No stager is asked."""
         self._m.need_root("list pods")
-        from kurma_core.pods import listing
+        from kurma_core.pods.record import listing
 
         return listing.summaries(self._m.store, lambda directory: self._m.pods.recover(directory))
 
@@ -159,7 +159,7 @@ class LocalPods:
     def usage(self, pod: Collection[str]) -> list[Usage]:
         """:raises PodStateError: one of them does not run."""
         self._m.need_root("measure pods")
-        from kurma_core.pods.usage import check_measurable, usage
+        from kurma_core.pods.inside.usage import check_measurable, usage
 
         if not pod:
             return usage(self._m.pods.pods())
@@ -167,7 +167,7 @@ class LocalPods:
 
     def processes(self, pod: str, app: str | None) -> list[Process]:
         self._m.need_root("see the processes of a pod")
-        from kurma_core.pods.processes import processes
+        from kurma_core.pods.inside.processes import processes
 
         return processes(self._m.pods.pod(pod), app)
 
@@ -186,7 +186,7 @@ class LocalPods:
 
     def enter(self, pod: str, request: EnterRequest, stdio: Stdio) -> int:
         self._m.need_root("enter a pod")
-        from kurma_core.pods.enter import enter
+        from kurma_core.pods.inside.enter_and_attach import enter
 
         said = {key: value for key, value in request.to_json().items() if value not in (None, [], False)}
         app = said.pop("app", None)
@@ -194,7 +194,7 @@ class LocalPods:
 
     def attach(self, pod: str, app: str | None, stdio: Stdio, stdin: bool, detach_keys: str | None) -> int:
         self._m.need_root("attach to a pod")
-        from kurma_core.pods.attach import attach
+        from kurma_core.pods.inside.enter_and_attach import attach
 
         return attach(self._m.services, self._m.pods.pod(pod), app, stdio, stdin, detach_keys)
 

@@ -233,7 +233,7 @@ class CallerStreams:
 
 class ForegroundPod:
     """A pod in the foreground here: its logs come out, signals stop it, its end is ours; as
-    :func:`kurma_core.pods.foreground.run_to_end` has it for a pod that is this process's own.
+    :func:`kurma_core.pods.run.foreground.run_to_end` has it for a pod that is this process's own.
 
     :param streams: carries what apps read, and what a stager writes itself.
     :param output, stdout, ending: see there.
@@ -248,7 +248,7 @@ class ForegroundPod:
         stdout: int,
         ending: Callable[[], None],
     ) -> None:
-        from kurma_core.pods.foreground import Shown, Stops
+        from kurma_core.pods.run.foreground import Shown, Stops
 
         self._stream = stream
         self._signals = signals
@@ -383,7 +383,7 @@ def _exit_code(stream: Stream, streams: CallerStreams, signals: Signals) -> int:
 
 
 def _has_reader(fd: int) -> bool:
-    from kurma_core.pods.foreground import has_reader
+    from kurma_core.pods.run.foreground import has_reader
 
     return has_reader(fd)
 

@@ -20,7 +20,7 @@ from kurma_core.daemon.pods.listing import RECORDS, SHOWN, SUMMARIES
 from kurma_core.errors import UsageError
 from kurma_core.journal import Cursor
 from kurma_core.named_files import LARGEST_SIGNATURE
-from kurma_core.pods.attach import attaches_terminal
+from kurma_core.pods.inside.enter_and_attach import attaches_terminal
 from kurma_core.version import VERSION
 
 if TYPE_CHECKING:

@@ -67,7 +67,7 @@ class RunningPod:
     def stop(self, *, force: bool, cause: str = STOPPED) -> None:
         """Asks the pod to end; does not wait. Does nothing if it has ended.
 
-        :param cause: recorded as the reason: see :func:`kurma_core.pods.restarts.wanted`.
+        :param cause: recorded as the reason: see :func:`kurma_core.pods.run.pod_restarts.wanted`.
         """
         with self._lock:
             if not self._over:

@@ -1,4 +1,4 @@
-"""Keeps prestarted pods (:mod:`kurma_core.pods.prestarted`), so that a client does not wait for what does not
+"""Keeps prestarted pods (:mod:`kurma_core.pods.run.prestarted`), so that a client does not wait for what does not
 depend on its request.
 
 One thread makes them in the background, from the first start of a pod on, and not while a start is under way. They

@@ -75,7 +75,7 @@ def attach(
 ) -> int:
     """Joins an app's streams, as its stage1 has them; the app's exit code if it has ended well meanwhile.
 
-    :param options: of :func:`kurma_core.pods.attach.attach`.
+    :param options: of :func:`kurma_core.pods.inside.enter_and_attach.attach`.
     :raises StagerError: stage1 cannot be told of one, or the app is none to attach to.
     """
     unknown = [option for option in options if option != _NO_STDIN]

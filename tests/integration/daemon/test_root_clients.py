@@ -344,7 +344,7 @@ def test_a_pod_is_run_by_way_of_the_daemon_without_what_runs_it(kurmad):
     heavy = {"json", "re", "enum", "functools", "collections", "contextlib", "typing", "signal", "threading"}
     heavy |= {"_ctypes", "struct", "socket", "subprocess", "logging", "yaml", "pluggy", "kurma_core.hookspecs"}
     heavy |= {
-        "kurma_core.pods.logs",
+        "kurma_core.pods.inside.logs",
         "kurma_core.pods.manager",
         "kurma_core.plugins.registry",
         "kurma_core.images",

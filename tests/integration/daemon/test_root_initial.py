@@ -11,7 +11,7 @@ import pytest
 
 from kurma_core.daemon.pods.initial import ENTRY
 from kurma_core.errors import UsageError
-from kurma_core.pods import restarts
+from kurma_core.pods.run import pod_restarts
 from tests.integration.daemon.test_root_adoption import started
 from tests.integration.pods.test_pods_crash import assert_nothing_left
 from tests.kit.images import archive, busybox_root, image_id, shell
@@ -203,7 +203,7 @@ def test_also_what_nobody_has_thought_of_is_tried_again(kurmad, make_house, busy
     house.client.here.images.fetch(busybox_image)
     daemon = kurmad(house=house)
     client = ask(daemon)
-    uuid = started(daemon, "exit 0", annotations=[{"name": restarts.POLICY, "value": "always"}])
+    uuid = started(daemon, "exit 0", annotations=[{"name": pod_restarts.POLICY, "value": "always"}])
     store = state / "images/images"
     store.rename(state / "away")
     store.write_text("in the way")

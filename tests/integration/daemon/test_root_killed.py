@@ -5,7 +5,7 @@ import pytest
 
 from kurma_core.errors import KurmaError
 from kurma_core.models.pod import ENDED_STATES
-from kurma_core.pods.launch import STEPS
+from kurma_core.pods.run.launch import STEPS
 from tests.integration.daemon.test_root_adoption import SIGNS, TICKS, descriptors, owner, started
 from tests.integration.daemon.test_root_prestarted import begin, full, left, waiting
 from tests.integration.pods.test_pods_crash import assert_nothing_left
@@ -15,8 +15,8 @@ from tests.kit.waiting import alive, until
 pytestmark = [pytest.mark.root, pytest.mark.full]
 
 NAMES = [step.name for step in STEPS]
-_STORE, _OWNED = "kurma_core.pod_store:PodStore", "kurma_core.pods.owned:OwnedPod"
-_DIRECTORY, _ACI = "kurma_core.pod_store:PodDirectory", "kurma_core.staging.aci:AciStager"
+_STORE, _OWNED = "kurma_core.pods.record.pod_store:PodStore", "kurma_core.pods.run.owner:OwnedPod"
+_DIRECTORY, _ACI = "kurma_core.pods.record.pod_store:PodDirectory", "kurma_core.staging.aci:AciStager"
 _ENDS = "trap 'echo bye; exit 4' TERM; echo up; while :; do sleep 0.02; done"
 _NET = "default"
 
@@ -46,14 +46,14 @@ POINTS = {
         ("leaving", f"{_OWNED}.finish"),
     ],
     "remove": [
-        ("entering", "kurma_core.pods.ending:PodEnder._make_removable"),
+        ("entering", "kurma_core.pods.change.stop:PodEnder._make_removable"),
         ("entering", f"{_STORE}.delete"),
         ("leaving", "kurma_core.linux.beneath:remove_tree"),
         ("leaving", f"{_STORE}.delete"),
     ],
 }
 #: Of a pod that is made and started by one request, and takes a stager that waits.
-_PRESTARTED = "kurma_core.pods.prestarted:PrestartedPod"
+_PRESTARTED = "kurma_core.pods.run.prestarted:PrestartedPod"
 POINTS["take"] = [
     ("entering", f"{_PRESTARTED}.become"),
     ("leaving", f"{_PRESTARTED}.become"),

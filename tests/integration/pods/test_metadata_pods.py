@@ -16,8 +16,8 @@ import pytest
 
 from kurma_core.errors import HostError
 from kurma_core.linux.netns_thread import in_network_namespace
-from kurma_core.pods import metadata
-from kurma_core.pods.records import read_document
+from kurma_core.pods.record.pod_record import read_document
+from kurma_core.pods.run import pod_metadata
 from tests.integration.pods import early
 from tests.kit.client import open_client
 from tests.kit.images import archive, busybox_root, shell
@@ -402,7 +402,7 @@ class TestLife:
         assert ask(house, pod, "get pod/uuid; wget $AC_METADATA_URL 2>&1").count("Connection refused") == 1
         assert not connects(listening(house, pod)) or net == "none"
         directory = house.client.here.services.store.directory(pod.uuid)
-        metadata.take_up(house.client.here.services, directory, read_document(directory))
+        pod_metadata.take_up(house.client.here.services, directory, read_document(directory))
         try:
             assert ask(house, pod, script) == before
             assert url_of(house, pod) == url
@@ -421,7 +421,7 @@ class TestLife:
         directory = house.client.here.services.store.directory(pod.uuid)
         os.unlink(house.path(pod, "metadata/key"))
         with pytest.raises(HostError, match="is lost") as caught:
-            metadata.take_up(house.client.here.services, directory, read_document(directory))
+            pod_metadata.take_up(house.client.here.services, directory, read_document(directory))
         assert caught.value.hint == f"kurma restart {pod.uuid[:8]}"
         house.client.stop(pod.uuid, force=True)
 
@@ -432,7 +432,7 @@ class TestLife:
         run.kill()
         directory = house.client.here.services.store.directory(pod.uuid)
         with socket.create_server(listening(house, pod)), pytest.raises(HostError, match="in use"):
-            metadata.take_up(house.client.here.services, directory, read_document(directory))
+            pod_metadata.take_up(house.client.here.services, directory, read_document(directory))
         house.client.stop(pod.uuid, force=True)
 
     def test_a_kernel_without_such_programs(self, house, monkeypatch):

@@ -17,25 +17,25 @@ pytestmark = [pytest.mark.root, pytest.mark.full]
 
 _CHANGER = os.path.join(os.path.dirname(__file__), "changer.py")
 _DRIVER = "kurma_core.staging.apps"
-_CHANGES = "kurma_core.pods.changing:PodChanger"
+_CHANGES = "kurma_core.pods.change.app_changes:PodChanger"
 
 #: (when, where): the adder kills itself; whether the app is there after that.
 ADDING = [
-    ("leaving", "kurma_core.pods.changing:_change_state", False),
-    ("leaving", "kurma_core.pods.volumes:make_empty", False),
+    ("leaving", "kurma_core.pods.change.app_changes:_change_state", False),
+    ("leaving", "kurma_core.pods.prepare.volumes:make_empty", False),
     ("leaving", "kurma_core.staging.live:LiveRoot.bind", False),
     ("leaving", f"{_DRIVER}:ask", False),
     ("leaving", f"{_DRIVER}:_write", False),
-    ("entering", "kurma_core.pod_store:PodDirectory.write_pod", False),
-    ("leaving", "kurma_core.pod_store:PodDirectory.write_pod", True),
+    ("entering", "kurma_core.pods.record.pod_store:PodDirectory.write_pod", False),
+    ("leaving", "kurma_core.pods.record.pod_store:PodDirectory.write_pod", True),
 ]
 REMOVING = [
-    ("leaving", "kurma_core.pods.changing:_change_state"),
+    ("leaving", "kurma_core.pods.change.app_changes:_change_state"),
     ("leaving", f"{_DRIVER}:ask"),
     ("leaving", f"{_DRIVER}:_write"),
     ("leaving", "kurma_core.staging.live:LiveRoot.unbind"),
-    ("leaving", "kurma_core.pod_store:PodDirectory.write_pod"),
-    ("leaving", "kurma_core.pods.volumes:remove_empty"),
+    ("leaving", "kurma_core.pods.record.pod_store:PodDirectory.write_pod"),
+    ("leaving", "kurma_core.pods.prepare.volumes:remove_empty"),
 ]
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from kurma_core.pods.launch import STEPS
+from kurma_core.pods.run.launch import STEPS
 from tests.kit.host import links
 from tests.kit.waiting import alive, until
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.root, pytest.mark.full]
 
 NAMES = [step.name for step in STEPS]
 LAST = ("after", NAMES[-1])
-CHANGE = "kurma_core.pod_store:PodDirectory.change_state"
+CHANGE = "kurma_core.pods.record.pod_store:PodDirectory.change_state"
 
 
 def left_of(uuid):
@@ -122,7 +122,7 @@ def test_killed_on_a_real_network(house, fault):
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(["entering", "kurma_core.pods.launch:Launch.record#2"], id="stager-not-recorded"),
+        pytest.param(["entering", "kurma_core.pods.run.launch:Launch.record#2"], id="stager-not-recorded"),
         pytest.param(["leaving", "kurma_core.staging.aci:AciStager.start"], id="stager-started"),
     ],
 )
@@ -165,12 +165,12 @@ def test_killed_before_it_has_recorded_that_the_pod_has_run(house):
 @pytest.mark.parametrize(
     "where",
     [
-        "entering kurma_core.pod_store:PodStore._reserve",
-        "leaving kurma_core.pod_store:PodStore._reserve",
-        "entering kurma_core.pods.prepare:reify",
-        "entering kurma_core.pod_store:PodDirectory.write_pod",
-        "leaving kurma_core.pod_store:PodDirectory.write_pod",
-        "entering kurma_core.pod_store:PodDirectory.write_state#2",
+        "entering kurma_core.pods.record.pod_store:PodStore._reserve",
+        "leaving kurma_core.pods.record.pod_store:PodStore._reserve",
+        "entering kurma_core.pods.prepare.prepare_pod:reify",
+        "entering kurma_core.pods.record.pod_store:PodDirectory.write_pod",
+        "leaving kurma_core.pods.record.pod_store:PodDirectory.write_pod",
+        "entering kurma_core.pods.record.pod_store:PodDirectory.write_state#2",
     ],
 )
 def test_killed_while_it_is_prepared(house, where):
@@ -183,7 +183,9 @@ def test_killed_while_it_is_prepared(house, where):
 
 
 def test_killed_before_its_directory_is_a_pod(house):
-    run = house.launch("true", faults=[["leaving", "kurma_core.pod_store:PodDirectory.try_own"]], wait=None)
+    run = house.launch(
+        "true", faults=[["leaving", "kurma_core.pods.record.pod_store:PodDirectory.try_own"]], wait=None
+    )
     assert_dead(run)
     assert house.client.pods() == []
     house.client.gc(grace=0)
@@ -208,10 +210,10 @@ def test_killed_at_each_step_down(house, when, name):
 
 
 def test_killed_before_the_end_is_recorded(house):
-    run = house.launch("exit 7", faults=[["entering", "kurma_core.pods.owned:pod_record"]], wait=None)
+    run = house.launch("exit 7", faults=[["entering", "kurma_core.pods.run.owner:pod_record"]], wait=None)
     assert_dead(run)
     assert house.client.pod(run.uuid).exit_code == 7
-    run = house.launch("exit 7", faults=[["leaving", "kurma_core.pods.owned:tear_down"]], wait=None)
+    run = house.launch("exit 7", faults=[["leaving", "kurma_core.pods.run.owner:tear_down"]], wait=None)
     assert_dead(run)
     record = house.client.pod(run.uuid)
     assert (record.state, record.exit_code) == ("stopped", 7)

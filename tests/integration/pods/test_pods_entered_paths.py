@@ -6,7 +6,7 @@ import os
 import pytest
 
 from kurma_core.models.streams import Stdio
-from kurma_core.pods.prestarted import prestart
+from kurma_core.pods.run.prestarted import prestart
 from tests.integration import entering
 from tests.kit.images import shell
 from tests.kit.waiting import until

@@ -58,9 +58,9 @@ def test_ctrl_c_goes_to_the_whole_group_of_processes(house):
 @pytest.mark.parametrize(
     "where",
     [
-        "kurma_core.pods.prepare:reify",
-        "kurma_core.pods.launch:Cgroup.do",
-        "kurma_core.pods.launch:Networks.do",
+        "kurma_core.pods.prepare.prepare_pod:reify",
+        "kurma_core.pods.run.launch:Cgroup.do",
+        "kurma_core.pods.run.launch:Networks.do",
         "kurma_core.staging.aci:AciStager.start",
         "kurma_core.staging.process:StagerProcess.wait_running",
     ],
@@ -83,9 +83,9 @@ def test_two_signals_while_it_starts_do_not_interrupt_the_teardown(house):
     run = house.launch(
         "sleep 1000",
         faults=[
-            ["leaving with 2", "kurma_core.pods.launch:NetworkNamespace.do"],
-            ["entering with 2", "kurma_core.pods.launch:NetworkNamespace.undo"],
-            ["leaving with 15", "kurma_core.pods.launch:Cgroup.undo"],
+            ["leaving with 2", "kurma_core.pods.run.launch:NetworkNamespace.do"],
+            ["entering with 2", "kurma_core.pods.run.launch:NetworkNamespace.undo"],
+            ["leaving with 15", "kurma_core.pods.run.launch:Cgroup.undo"],
         ],
         wait=None,
     )
@@ -98,7 +98,7 @@ def test_a_signal_while_a_failed_start_is_undone_does_not_interrupt_it(house, tm
     """The first one, too."""
     run = house.launch(
         {"main": {"exec": ["/bin/true"], "user": "nobody-there", "group": "0"}},
-        faults=[["entering with 2", "kurma_core.pods.launch:Cgroup.undo"]],
+        faults=[["entering with 2", "kurma_core.pods.run.launch:Cgroup.undo"]],
         wait=None,
     )
     run.wait()

@@ -239,7 +239,7 @@ def test_an_end_that_cannot_be_recorded(house, monkeypatch):
     with house.running("trap 'exit 3' TERM; echo ready; while :; do sleep 0.02; done") as pod:
         uuid = pod.uuid
         until(lambda: "ready" in house.log(pod), "the trap")
-        monkeypatch.setattr("kurma_core.pod_store.replace_file", full)
+        monkeypatch.setattr("kurma_core.pods.record.pod_store.replace_file", full)
         pod.stop(force=False)
         record = pod.finish()
         assert record.exit_code == 3
@@ -287,7 +287,7 @@ def test_a_directory_that_somebody_removed(house, end):
 
 
 @pytest.mark.parametrize(
-    "moment", ["kurma_core.pods.manager:PodManager.pod", "kurma_core.pods.logs:Following.__init__"]
+    "moment", ["kurma_core.pods.manager:PodManager.pod", "kurma_core.pods.inside.logs:Following.__init__"]
 )
 def test_a_directory_removed_before_anybody_looks_at_its_logs(house, moment):
     names = house.names()

@@ -17,7 +17,7 @@ from kurma_core.errors import ImageError, StagerError, VolumeError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.network import NetworkRequest
 from kurma_core.models.streams import Stdio
-from kurma_core.pods.prestarted import prestart
+from kurma_core.pods.run.prestarted import prestart
 from tests.kit.images import shell
 from tests.kit.waiting import alive, until
 
@@ -29,7 +29,7 @@ import os, sys, time
 from kurma_core.client import Settings, connect
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.networking.network_records import JoinRecords
-from kurma_core.pods.prestarted import prestart
+from kurma_core.pods.run.prestarted import prestart
 from kurma_core.api.pods import AppOverrides
 from kurma_core.spawner.client import Spawner
 from kurma_core.staging.aci import AciStager

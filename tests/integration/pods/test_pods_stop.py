@@ -9,7 +9,8 @@ import pytest
 
 from kurma_core.errors import AppNotFoundError, KurmaError, PodError, PodStateError
 from kurma_core.models.streams import Stdio
-from kurma_core.pods import ending, launch
+from kurma_core.pods.change import stop
+from kurma_core.pods.run import launch
 from tests.kit.waiting import alive, until
 
 pytestmark = pytest.mark.root
@@ -129,7 +130,7 @@ def test_a_deaf_stager_is_killed_as_well(foreign):
 def test_a_failed_stop_leaves_a_state_from_which_force_works(house, monkeypatch):
     run = house.launch(POLITE)
     run.wait_output("ready")
-    monkeypatch.setattr(ending, "_TEARDOWN_PATIENCE", 0.3)
+    monkeypatch.setattr(stop, "_TEARDOWN_PATIENCE", 0.3)
     run.signal(signal.SIGSTOP)
     with pytest.raises(PodStateError, match="its owner does not take it down"):
         house.client.stop(run.uuid)

@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from kurma_core.errors import KurmaError, VolumeError
-from kurma_core.pods import launch
+from kurma_core.pods.run import launch
 from tests.kit.images import archive, busybox_root, shell
 
 pytestmark = pytest.mark.root

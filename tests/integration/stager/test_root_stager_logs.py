@@ -19,7 +19,7 @@ from kurma_core.linux import crilog
 from kurma_core.linux.clock import moment
 from kurma_core.models.pod import MountSetup
 from kurma_core.models.streams import LogText, Stdio
-from kurma_core.pods.logs import LogReader
+from kurma_core.pods.inside.logs import LogReader
 from kurma_core.staging.callin import StagerTimes
 from tests.kit.images import shell
 from tests.kit.waiting import until

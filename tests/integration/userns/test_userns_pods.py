@@ -675,7 +675,7 @@ def test_killed_on_the_way_up(house, when, step):
 def test_killed_between_claim_and_record(make_house):
     """Nobody knows that pod's range but its claim, which goes with what is left of the pod."""
     house = make_house({"userns_pool": {"first": 3100000000, "count": 100, "size": 100}})
-    where = "kurma_core.pods.volumes:check_owners"
+    where = "kurma_core.pods.prepare.volumes:check_owners"
     run = house.launch("true", userns="auto", faults=[["entering", where]], wait=None)
     assert run.wait() == -9
     assert os.path.islink("/run/kurma/ids/3100000000:100")

@@ -1,0 +1,200 @@
+"""An app for a pod that runs: its image found, its part of the manifest reified, its isolators compiled (G10).
+
+Nothing here changes the host outside the state directory. What is decided for the pod's other apps stays.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from kurma_core.appc.pod import PodManifest
+from kurma_core.appc.reify import effective_app, reify
+from kurma_core.errors import PodStateError, UsageError
+from kurma_core.pods.prepare import app_settings, grants, host_access, isolators, volumes
+from kurma_core.pods.prepare.app_settings import is_docker, overridden
+from kurma_core.pods.prepare.prepare_pod import mount_setups, told_of_api
+from kurma_core.value import frozen, replace
+
+if TYPE_CHECKING:
+    from kurma_core.api.pods import PodRequest
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.appc.pod import PodApp, Volume
+    from kurma_core.models.image import RenderedImage
+    from kurma_core.pods.record.document import PodDocument
+    from kurma_core.pods.services import Services
+    from kurma_core.progress import Progress
+
+
+@frozen
+class NewApp:
+    """:param document: the pod's, with the app in it.
+    :param part: the same with that app alone.
+    :param volumes: names of those that the pod did not have.
+    """
+
+    name: str
+    document: PodDocument
+    part: PodDocument
+    rendered: RenderedImage
+    volumes: tuple[str, ...]
+
+
+def wanted_app(request: PodRequest) -> PodApp:
+    """:raises UsageError: the request is not for one app."""
+    apps = request.template.pod.apps
+    if len(apps) != 1:
+        raise UsageError(f"one app is added at a time, not {len(apps)}")
+    for name in request.overrides:
+        if name != apps[0].name:
+            raise UsageError(f"no app {name} is added", hint=f"the app to add: {apps[0].name}")
+    return apps[0]
+
+
+def find_image(services: Services, request: PodRequest, progress: Progress | None) -> tuple[str, ImageManifest]:
+    """ID and manifest; fetched if need be. The caller keeps the images."""
+    app = wanted_app(request)
+    record = services.images.of_app(app.image, pull=request.pull, insecure=request.insecure, progress=progress)
+    return record.id, services.images.manifest(record.id)
+
+
+def new_app(
+    services: Services, document: PodDocument, request: PodRequest, image: tuple[str, ImageManifest]
+) -> NewApp:
+    """Decides everything about the app.
+
+    :param document: the pod as it is.
+    :raises PodStateError: it has an app of that name.
+    :raises KurmaError: a manifest that does not hold, a volume without its source, an unknown isolator …
+    """
+    app = wanted_app(request)
+    check_name(document, app.name)
+    overrides = request.overrides.get(app.name)
+    if overrides:
+        groups_of = functools.partial(services.images.groups_of, image[0])
+        app = replace(app, app=overridden(app.app or image[1].app, overrides, image[1], groups_of))
+    manifest = document.manifest
+    resolved = {name: (ident, services.images.manifest(ident)) for name, ident in document.images.items()}
+    whole = replace(manifest, apps=(*manifest.apps, app), volumes=_volumes(document, request.template.pod.volumes))
+    reified = reify(whole, {**resolved, app.name: image}, strict_volumes=request.strict_volumes)
+    for note in reified.notes:
+        services.note(note)
+    # What was overridden was in no manifest yet, and this one is read again by whoever looks at the pod.
+    PodManifest.parse(reified.pod.to_json())
+    app_settings.check_terminal(reified.pod.apps[-1])
+    # Those that the pod has are bound already, whatever has become of their sources.
+    had = {volume.name for volume in manifest.volumes}
+    come = [volume for volume in reified.pod.volumes if volume.name not in had]
+    links = document.volume_links or request.allow_volume_links
+    for note in (dangers := volumes.look_at(come, services.config.state_dir, links)):
+        services.note(note)
+    if document.ids is not None:
+        volumes.check_owners(reified.pod, document.ids)
+    declared = effective_app(reified.pod.apps[-1], image[1]).isolators
+    drivers = services.isolators()
+    grants.check_grants(request.grants, drivers)
+    host, from_registry = isolators.host_of(services), is_docker(image[1])
+    own = grants.needs_of_new(request, manifest, declared, drivers, host, registry_image=from_registry)
+    needs, all_grants = {**document.needs, **own.needs}, {**document.grants, app.name: request.grants}
+    granted = grants.check_app(needs, app.name, image[0], services, request.insecure, all_grants)
+    granted += own.notes(configured=False)
+    for note in granted:
+        services.note(note)
+    isolation = isolators.isolation(
+        services,
+        manifest.isolators,
+        {app.name: declared},
+        document.shared,
+        document.stager,
+        request,
+        there=True,
+        registry_images=frozenset([app.name] if from_registry else []),
+    )
+    added = {app.name: mount_setups(reified)[app.name]}
+    pod, mounts = host_access.with_host_mounts(reified.pod, added, replace(isolation, pod=document.pod_plan))
+    pod, mounts = host_access.with_api(pod, mounts, isolation.apps)
+    told = told_of_api(reified.pod.apps[-1], image[1], isolation.apps[app.name])
+    new = tuple(volume.name for volume in pod.volumes if volume.name not in had)
+    changed = replace(
+        document,
+        manifest=pod,
+        mounts={**document.mounts, **mounts},
+        plans={**document.plans, app.name: isolation.apps[app.name]},
+        isolators=(*document.isolators, *isolation.reports),
+        held={**document.held, **isolation.held},
+        notes=(*document.notes, *dangers, *granted),
+        needs=needs,
+        grants={name: some for name, some in all_grants.items() if some},
+        added_volumes=(*document.added_volumes, *new),
+        volume_links=links,
+        environment={**document.environment, **({app.name: told} if told else {})},
+    )
+    rendered = services.images.render(
+        image[0], document.renderer, verify=request.verify, insecure=request.insecure
+    )
+    return NewApp(app.name, changed, only(changed, app.name), rendered, new)
+
+
+def check_name(document: PodDocument, app: str) -> None:
+    """:raises PodStateError: the pod has an app of that name."""
+    if app in document.app_names:
+        raise PodStateError(
+            f"pod {document.name} has an app {app} already",
+            hint=f"choose another --name, or: kurma app rm {document.name} {app}",
+            pod=document.uuid,
+        )
+
+
+def only(document: PodDocument, app: str) -> PodDocument:
+    """The pod with that app alone."""
+    apps = tuple(one for one in document.manifest.apps if one.name == app)
+    return replace(
+        document,
+        manifest=replace(document.manifest, apps=apps),
+        mounts={app: document.mounts[app]},
+        plans={app: document.plans[app]},
+    )
+
+
+def without(document: PodDocument, app: str) -> tuple[PodDocument, tuple[str, ...]]:
+    """The pod without that app, and the names of the volumes that go with it: those that came with an app, or that
+    Kurma made for a mount point of an image, and that no other app mounts. What the pod was made with stays."""
+    apps = tuple(one for one in document.manifest.apps if one.name != app)
+    mounts = {name: found for name, found in document.mounts.items() if name != app}
+    used = {mount.volume for found in mounts.values() for mount in found}
+    gone = tuple(
+        volume.name
+        for volume in document.manifest.volumes
+        if volume.name not in used and (volume.name in document.added_volumes or volume.seed is not None)
+    )
+    kept = tuple(volume for volume in document.manifest.volumes if volume.name not in gone)
+    return (
+        replace(
+            document,
+            manifest=replace(document.manifest, apps=apps, volumes=kept),
+            mounts=mounts,
+            plans={name: plan for name, plan in document.plans.items() if name != app},
+            environment={name: pairs for name, pairs in document.environment.items() if name != app},
+            isolators=tuple(report for report in document.isolators if report.scope != app),
+            notes=tuple(note for note in document.notes if not note.startswith(grants.note_of(app))),
+            needs={name: some for name, some in document.needs.items() if name != app},
+            grants={name: some for name, some in document.grants.items() if name != app},
+            added_volumes=tuple(name for name in document.added_volumes if name not in gone),
+            interactive=None if document.interactive == app else document.interactive,
+            terminal=None if document.terminal == app else document.terminal,
+        ),
+        gone,
+    )
+
+
+def _volumes(document: PodDocument, more: tuple[Volume, ...]) -> tuple[Volume, ...]:
+    """The pod's volumes and the new ones. :raises UsageError: one is there already, and another one."""
+    found = {volume.name: volume for volume in document.manifest.volumes}
+    for volume in more:
+        if found.get(volume.name, volume) != volume:
+            raise UsageError(
+                f"pod {document.name} has another volume {volume.name}",
+                hint="mount that one with --mount, or choose another name",
+            )
+        found[volume.name] = volume
+    return tuple(found.values())

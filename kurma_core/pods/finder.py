@@ -1,0 +1,278 @@
+"""Finding pods and telling of them; whatever is dead is taken down on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import (
+    HostError,
+    KurmaError,
+    PluginError,
+    PodDamagedError,
+    PodNotFoundError,
+    PodStateError,
+    StagerError,
+)
+from kurma_core.models.pod import ENDED_STATES, PodRecord
+from kurma_core.pods.record import listing
+from kurma_core.pods.record.pod_record import read_document, record_of
+from kurma_core.pods.record.pod_store import unwritable
+from kurma_core.pods.run import recovery
+from kurma_core.pods.services import Events
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kurma_core.hookspecs.stager import Stager
+    from kurma_core.models.summary import PodSummary
+    from kurma_core.pods.network.network_check import Caretaker
+    from kurma_core.pods.record.document import PodDocument
+    from kurma_core.pods.record.listing import Recover
+    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.services import Services
+    from kurma_core.pods.waiting import GivenUp
+
+#: Seconds to wait for the owner lock, where nobody should hold it for long.
+LOCK_PATIENCE = 2.0
+#: States of pods whose stager tells how their apps are.
+_UP = ("running", "stopping")
+#: Seconds until a dead pod that somebody owns is looked at again.
+_LOOK_AGAIN = 1.0
+
+
+class PodFinder:
+    """:param services: the rooms below."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.store = services.store
+        self.events = Events(services.registry, services.journal)
+
+    @property
+    def caretaker(self) -> Caretaker:
+        """Who looks after what pods have by way of networks."""
+        from kurma_core.pods.network.network_check import Caretaker
+
+        return Caretaker(self.services, self.events)
+
+    def pods(self) -> list[PodRecord]:
+        """Every pod, oldest first. Dead ones are taken down on the way; a broken one never hides the rest."""
+
+        def tell(directory: PodDirectory, recover: Recover | None) -> PodRecord:
+            return self.record(directory, *listing.records(directory, recover))
+
+        found = listing.each(self.store, self.recover, tell, self.broken)
+        return sorted(found, key=lambda record: record.created_at)
+
+    def summaries(self) -> list[PodSummary]:
+        """As :meth:`pods`, of each what a table shows."""
+        return listing.summaries(self.store, self.recover)
+
+    def pod(self, reference: str) -> PodRecord:
+        """:raises PodNotFoundError: there is none of that UUID, prefix or name."""
+        directory = self._find(reference)
+        return self._record(directory)
+
+    def is_ephemeral(self, uuid: str) -> bool:
+        """Whether it is to be removed once it has ended. :raises PodNotFoundError: it was."""
+        return read_document(self.store.directory(uuid)).ephemeral
+
+    def wait(self, reference: str) -> PodRecord:
+        """Waits until the pod has ended and its teardown is done.
+
+        :raises PodNotFoundError: it was removed in the meantime, as ephemeral ones are.
+        :raises Cancelled: the operation that this thread works for was.
+        """
+        from kurma_core.pods.waiting import GivenUp
+
+        directory = self._find(reference)
+        with GivenUp() as given_up:
+            self._wait_ended(directory, None, given_up)
+        return self._record(directory)
+
+    def used_images(self) -> set[str]:
+        """IDs of the images that any pod of the store names, and of all in those whose stagers are up, or wait.
+
+        A damaged record uses every image whose ID stands in it.
+
+        :raises PodDamagedError: such a pod runs, and no image is named in its records.
+        """
+        used: set[str] = set()
+        for directory in self.store.reserved().values():
+            with contextlib.suppress(KurmaError, OSError):
+                used.update(filter(None, [directory.read_state().get("stagerImage")]))
+        for uuid in self.store.uuids():
+            directory = self.store.directory(uuid)
+            try:
+                used.update(read_document(directory).images.values())
+                state = directory.read_state()
+            except PodNotFoundError:
+                continue  # it is gone, or just being made
+            except KurmaError as error:
+                used.update(self._images_of_broken(directory, error))
+                continue
+            stager = (state.get("stager") or {}).get("image")
+            up = "stager" in state.get("steps", ())
+            if up:
+                used.update(*(state.get("layers") or {}).values())
+            if isinstance(stager, str) and (up or directory.has_remains()):
+                used.add(stager)
+        return used
+
+    def _images_of_broken(self, directory: PodDirectory, error: KurmaError) -> set[str]:
+        """Whatever looks like the ID of an image or a tree in records that cannot be understood."""
+        import re
+
+        from kurma_core.linux.cgroups import CgroupTree
+
+        found: set[str] = set()
+        for name in ("pod.json", "state.json"):
+            with contextlib.suppress(OSError), open(directory.file(name), "rb") as file:
+                found.update(map(bytes.decode, re.findall(rb"sha512-[0-9a-f]{128}", file.read())))
+        if not found and CgroupTree(f"kurma/{directory.uuid}").pids():
+            raise PodDamagedError(
+                f"pod {directory.uuid} runs, and which images it uses cannot be read: {error.message}",
+                hint=f"kurma rm --force {directory.uuid}",
+                pod=directory.uuid,
+            )
+        return found
+
+    def network_users(self, network: str) -> list[str]:
+        """Names of the live pods that are joined to that network."""
+        return [
+            pod.name
+            for pod in self.summaries()
+            if pod.state not in (*ENDED_STATES, "prepared") and any(one.network == network for one in pod.networks)
+        ]
+
+    def _find(self, reference: str) -> PodDirectory:
+        directory = self.store.find(reference)
+        self.recover(directory)
+        if not os.path.isdir(directory.path):
+            raise PodNotFoundError(f"no pod {reference}: it was half-made, and its remains were removed")
+        return directory
+
+    def recover(self, directory: PodDirectory) -> None:
+        """Takes down what is dead; that it could not be is noted."""
+        if recovery.needs_recovery(directory):
+            try:
+                recovery.recover(self.services, directory, self.events)
+            except PodNotFoundError:
+                return  # removed in the meantime: whoever asks for it is told so
+            except KurmaError as error:
+                self.services.note(error.message)
+
+    def _record(self, directory: PodDirectory) -> PodRecord:
+        return self.record(directory, *listing.records(directory, None))
+
+    def record(self, directory: PodDirectory, document: PodDocument, state: Mapping[str, Any]) -> PodRecord:
+        """What is to be told of a pod.
+
+        :param document: and ``state``: what its records say.
+        """
+        if state["state"] not in _UP:
+            return record_of(directory, document, state)
+        try:
+            driver = self.services.stagers.of_pod(document.stager)
+            stager = driver.attach_to(directory.path, state["stager"]) if state.get("stager") else None
+        except (PluginError, StagerError) as error:
+            # Its stager's plugin is gone, or broken: the pod is listed all the same.
+            self.services.note(error.message)
+            return record_of(directory, document, state)
+        try:
+            return record_of(directory, document, state, driver, stager)
+        finally:
+            if stager is not None:
+                stager.close()
+
+    def told_by_files(self, directory: PodDirectory, document: PodDocument, state: Mapping[str, Any]) -> bool:
+        """Whether what :meth:`record` tells of a pod is what stands in its files, and by whether it is owned; else
+        its stager is asked.
+        """
+        if state["state"] not in _UP:
+            return True
+        try:
+            driver = self.services.stagers.of_pod(document.stager)
+        except (PluginError, StagerError):
+            return False
+        return getattr(driver, "status_file", False) and os.path.lexists(directory.file("pod/status.json"))
+
+    def _driver(self, directory: PodDirectory) -> Stager:
+        return self.services.stagers.of_pod(read_document(directory).stager)
+
+    @staticmethod
+    def _own(directory: PodDirectory) -> int:
+        """The owner lock. Who only looks after what is dead, as any command does, soon lets go of it."""
+        lock = directory.try_own(LOCK_PATIENCE)
+        if lock is None:
+            raise PodStateError(f"pod {directory.uuid}: another process is at work on it", pod=directory.uuid)
+        return lock
+
+    @staticmethod
+    def broken(directory: PodDirectory, state: str, why: str) -> PodRecord:
+        """A pod whose records cannot be read. :param state: ``preparing`` or ``errored``."""
+        return PodRecord(
+            uuid=directory.uuid,
+            name="-",
+            state=state,
+            created_at="",
+            apps=(),
+            images={},
+            stager="",
+            renderer="",
+            reason=None if state == "preparing" else why,
+        )
+
+    def _wait_ended(
+        self, directory: PodDirectory, deadline: float | None, given_up: GivenUp | None = None
+    ) -> None:
+        """Until the pod is recorded as ended (or gone): by its owner, or by us when it has none; or until that is
+        given up."""
+        from kurma_core.linux.watches import SharedWatch
+        from kurma_core.pods.waiting import wait_readable
+
+        watch = None
+        try:
+            watch = SharedWatch(directory.path)
+        except FileNotFoundError:
+            return
+        except OSError:
+            pass  # the host has no watches left: it is looked at now and then
+        try:
+            while True:
+                try:
+                    # What cannot be taken down is an error here: waiting on would not change it.
+                    if recovery.needs_recovery(directory):
+                        recovery.recover(self.services, directory, self.events)
+                    state = directory.read_state()["state"]
+                except PodNotFoundError:
+                    return
+                except HostError as error:
+                    if unwritable(error):
+                        return  # it is taken down; only that cannot be recorded
+                    raise
+                if state in ENDED_STATES:
+                    return
+                if deadline is not None and time.monotonic() > deadline:
+                    raise PodStateError(
+                        f"pod {directory.uuid}: its stager has ended, but its owner does not take it down",
+                        hint="is that process stopped? see OWNER in kurma show",
+                    )
+                stager = recovery.find_stager(self.services, directory)
+                try:
+                    left = None if deadline is None else deadline - time.monotonic()
+                    # An owner that could not record the end changes nothing in the directory.
+                    wait_readable(_LOOK_AGAIN if stager is None else left, watch, stager, given_up)
+                finally:
+                    if stager is not None:
+                        stager.close()
+                if given_up is not None and given_up.is_so():
+                    return
+                if watch is not None:
+                    watch.drain()
+        finally:
+            if watch is not None:
+                watch.close()

@@ -1,0 +1,186 @@
+"""Files from and to the root of an app that runs: as ``cp -R`` would, if one program could see both sides.
+
+By root, in process. Inside, paths are resolved by descriptor beneath the app's root, and links in it lead nowhere
+else; what comes out belongs to the caller, what goes in to the pod's root, unless owners are to be copied as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, BinaryIO
+
+from kurma_core.errors import HostError
+from kurma_core.pods.inside.copy.archive import Writer, read
+from kurma_core.pods.inside.copy.place import AppRoot, Place
+from kurma_core.pods.inside.copy.tree import Tree
+from kurma_core.pods.inside.copy.walk import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.pods.inside.copy.walk import Entry
+
+
+def copy_out(
+    record: PodRecord,
+    app: str | None,
+    path: str,
+    target: str | BinaryIO,
+    note: Callable[[str], None],
+    *,
+    whole: bool = False,
+    follow: bool = False,
+) -> None:
+    """:param path: in the app; what ends with ``/.`` is what is in that directory.
+    :param target: a path of the host, or where to write a tar archive.
+    :param whole: with owners and all permission bits. :param follow: copy what a link leads to.
+    :raises PodStateError: the app does not run.
+    """
+    inside = AppRoot(record, app)
+    try:
+        _copy(inside, path, Place(), target, note, whole=whole, follow=follow)
+    finally:
+        inside.close()
+
+
+def copy_in(
+    record: PodRecord,
+    app: str | None,
+    source: str | BinaryIO,
+    path: str,
+    note: Callable[[str], None],
+    *,
+    whole: bool = False,
+    follow: bool = False,
+) -> None:
+    """As :func:`copy_out`, the other way round.
+
+    :param source: a path of the host, or where to read a tar archive.
+    """
+    inside = AppRoot(record, app)
+    try:
+        with _MakingAs(inside):
+            _copy(Place(), source, inside, path, note, whole=whole, follow=follow)
+        inside.check()
+    finally:
+        inside.close()
+
+
+def _copy(
+    there: Place,
+    source: str | BinaryIO,
+    here: Place,
+    target: str | BinaryIO,
+    note: Callable[[str], None],
+    *,
+    whole: bool,
+    follow: bool,
+) -> None:
+    if not isinstance(source, str):
+        assert isinstance(target, str)
+        top = here.open(target or "/", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _put(read(source, note), Tree(here, top, (), target, whole=whole), target)
+        finally:
+            os.close(top)
+        return
+    name, content = _named(source)
+    entry = there.open(
+        source.rstrip("/") or "/", os.O_PATH | (0 if follow or source.endswith("/") else os.O_NOFOLLOW)
+    )
+    try:
+        directory = stat.S_ISDIR(os.fstat(entry).st_mode)
+        if source.endswith("/") and not directory:
+            raise HostError(f"{source}: not a directory", path=source)
+        entries = walk(there, entry, source, note)
+        if not isinstance(target, str):
+            _put(entries, Writer(target, "" if content else name), source)
+            return
+        top, way, at = _target(here, target, name, directory=directory, content=content)
+        try:
+            _put(entries, Tree(here, top, way, at, whole=whole), source)
+        finally:
+            os.close(top)
+    finally:
+        os.close(entry)
+
+
+def _named(path: str) -> tuple[str, bool]:
+    """The name of what is copied, and whether it is what is in that directory."""
+    name = path.rstrip("/").rpartition("/")[2]
+    return name, name in ("", ".", "..")
+
+
+def _target(
+    here: Place, path: str, name: str, *, directory: bool, content: bool
+) -> tuple[int, tuple[str, ...], str]:
+    """The directory that it goes into, and under which name; and the directory's path.
+
+    :raises HostError: there is no such directory, or something else.
+    """
+    try:
+        top = here.open(path or "/", os.O_RDONLY | os.O_DIRECTORY)
+        return top, () if content else (name,), path or "/"
+    except HostError as error:
+        missing = error.data.get("errno") == errno.ENOENT
+        if error.data.get("errno") not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        before, _, last = path.rstrip("/").rpartition("/")
+        # A file's new name does not end with a slash, and no directory takes the place of what is there.
+        if last in ("", ".", "..") or (directory and not missing) or (path.endswith("/") and not directory):
+            raise
+    parent = "/" if path.startswith("/") and not before else before or "."
+    return here.open(parent, os.O_RDONLY | os.O_DIRECTORY), (last,), parent
+
+
+def _put(entries: Iterator[Entry], target: Tree | Writer, path: str) -> None:
+    """:raises HostError: names the entry that it is about; nothing is half there."""
+    try:
+        with _naming(path):
+            for entry in entries:
+                with _naming(entry.name if entry.parts else path):
+                    target.add(entry)
+            target.finish()
+    finally:
+        if isinstance(target, Tree):
+            target.abort()
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise HostError(f"cannot copy {name}: {why}", errno=error.errno, path=name) from None
+
+
+class _MakingAs:
+    """What this thread makes meanwhile belongs to the root of that place, and it keeps the right to do it: in a
+    mapped tree the host's root is nobody, and makes nothing."""
+
+    def __init__(self, place: Place) -> None:
+        self._first = None if place.ids is None else place.ids.first
+
+    def __enter__(self) -> None:
+        if self._first is not None:
+            self._become(self._first)
+
+    def __exit__(self, *_: object) -> None:
+        if self._first is not None:
+            self._become(0)
+
+    @staticmethod
+    def _become(number: int) -> None:
+        from kurma_core.linux import capabilities, libc
+
+        _, permitted, inheritable = capabilities.get()
+        libc.syscall("setfsgid", number)
+        libc.syscall("setfsuid", number)
+        capabilities.set_(permitted, permitted, inheritable)

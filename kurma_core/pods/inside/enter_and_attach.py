@@ -1,0 +1,197 @@
+"""Runs commands inside apps (``kurma enter``) and attaches to their streams (``kurma attach``), by call-ins of the
+stager: a call-in goes on to its own end, or the pod's."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import HostError, KurmaError, PodEndedError, PodStateError, StagerError
+from kurma_core.linux import process
+from kurma_core.linux.held_process import is_killed
+from kurma_core.models.streams import Stdio
+from kurma_core.pods.prepare.app_settings import has_terminal
+from kurma_core.pods.record.document import read_document
+from kurma_core.pods.record.pod_record import the_app
+from kurma_core.pods.run import recovery
+from kurma_core.staging.relay import CallerRelay
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs.stager import CallInProcess, RunningStager
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.models.streams import Stdio
+    from kurma_core.pods.run.owner import OwnedPod
+    from kurma_core.pods.services import Services
+
+
+_KILLED = 137
+# Seconds in which the stager ends that was killed together with the call-in.
+_TOGETHER = 0.3
+
+
+def check_runs(record: PodRecord, what: str) -> None:
+    """:raises PodStateError: it does not."""
+    if record.state != "running":
+        raise PodStateError(f"cannot {what} pod {record.name}: it is {record.state}", pod=record.uuid)
+
+
+def call(
+    services: Services,
+    record: PodRecord,
+    verb: str,
+    arguments: tuple[str, ...],
+    stdio: Stdio,
+    document: bytes | None = None,
+    *,
+    what: str,
+    terminal: bool,
+    reads_input: bool = True,
+) -> int:
+    """The call-in's exit code.
+
+    :param terminal: the call-in serves a terminal in the pod. :param reads_input: it reads standard input.
+    :param what: is done, for messages: ``enter``, ``attach to``.
+    :raises PodStateError: the pod does not run.
+    :raises PodEndedError: the pod ended meanwhile, and whatever the call-in did was killed; or it could not start.
+    """
+    directory = services.store.directory(record.uuid)
+    check_runs(record, what)
+    stager = recovery.find_stager(services, directory)
+    if stager is None:
+        raise _ended(record)
+    try:
+        driver = services.stagers.of_pod(record.stager)
+
+        def run(given: Stdio) -> int:
+            try:
+                return driver.call(directory.path, stager, verb, arguments, given, document)
+            except (HostError, StagerError):
+                if not _ends(stager):
+                    raise
+                raise _ended(record) from None
+
+        if stdio.relayed:
+            code = run(stdio)
+        else:
+            with CallerRelay(stdio, wants_terminal=terminal, reads_input=reads_input) as relay:
+                code = run(relay.stdio)
+        # It was killed and says nothing, and nobody could tell that from a command that was killed.
+        if code == _KILLED and _ends(stager):
+            raise _ended(record)
+        return code
+    finally:
+        stager.close()
+
+
+def _ends(stager: RunningStager) -> bool:
+    """Whether the pod ends, or has ended. On a busy machine, a killed stager may take long to end."""
+    return process.wait_pidfd(stager.fileno(), _TOGETHER) or is_killed(stager.pid)
+
+
+def _ended(record: PodRecord) -> PodEndedError:
+    return PodEndedError(f"pod {record.name} has ended", pod=record.uuid)
+
+
+def enter(
+    services: Services, record: PodRecord, app: str | None, document: Mapping[str, Any], stdio: Stdio
+) -> int:
+    """The command's exit code.
+
+    :param document: what stands in the ``run`` call-in's JSON; user, group, environment and working directory
+        are the app's own where it does not name them.
+    :raises PodStateError: the pod does not run.
+    :raises PodEndedError: it has ended, and the command was killed.
+    :raises AppNotFoundError: no such app, or several and none named.
+    """
+    app = the_app(record, app).name
+    check_runs(record, "enter")
+    text = json.dumps({**_account(services, record, app, document.get("user")), **document}).encode()
+    terminal = bool(document.get("tty"))
+    return call(services, record, "run", (app,), stdio, text, what="enter", terminal=terminal)
+
+
+def _account(services: Services, record: PodRecord, app: str, user: str | None) -> dict[str, Any]:
+    """The specification has ``user`` and ``group`` required: the app's own, with its further groups. Another user
+    that is asked for brings its own."""
+    if user is not None:
+        group, further = services.images.groups_of(record.images[app], user)
+        return {"group": group, "supplementaryGIDs": list(further)}
+    manifest = read_document(services.store.directory(record.uuid)).manifest.app(app)
+    own = manifest.app
+    if own is None:
+        own = services.images.manifest(record.images[app]).app
+    if own is None:
+        return {}
+    account: dict[str, Any] = {"user": own.user, "group": own.group}
+    if own.supplementary_gids:
+        account["supplementaryGIDs"] = list(own.supplementary_gids)
+    return account
+
+
+# Seconds in which a call-in is taken to have set the terminal up.
+_PATIENCE = 5.0
+
+
+def attach(
+    services: Services, record: PodRecord, app: str | None, stdio: Stdio, stdin: bool, detach_keys: str | None
+) -> int:
+    """The app's exit code if it ends meanwhile, 0 if the person left by the detach keys.
+
+    :raises PodStateError: the pod does not run.
+    :raises PodEndedError: it has ended, and nobody could tell how the app did.
+    :raises AppNotFoundError: no such app, or several and none named.
+    """
+    app = the_app(record, app).name
+    terminal = attaches_terminal(services, record, app)
+    # Only what is asked for: a stager that knows no more than the specification takes the app's name alone.
+    options: tuple[str, ...] = () if stdin else ("--no-stdin",)
+    if detach_keys is not None:
+        options += ("--detach-keys", detach_keys)
+    words = (app, *options)
+    return call(services, record, "attach", words, stdio, what="attach to", terminal=terminal, reads_input=stdin)
+
+
+def attaches_terminal(services: Services, record: PodRecord, app: str | None) -> bool:
+    """Whether who attaches to that app types at a terminal of it.
+
+    :raises AppNotFoundError: no such app, or several and none named.
+    """
+    app = the_app(record, app).name
+    document = read_document(services.store.directory(record.uuid))
+    found = document.manifest.app(app)
+    return found is not None and has_terminal(document, found)
+
+
+def type_into(services: Services, pod: OwnedPod, app: str, stdio: Stdio) -> CallInProcess | None:
+    """Has what is typed here go to the app's terminal, while the caller shows its log; None: the stager cannot.
+
+    :param stdio: relayed.
+    """
+    driver = services.stagers.of_pod(pod.stager_name)
+    begin = getattr(driver, "begin", None)
+    if begin is None:
+        return None
+    null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+    ready, told = os.pipe2(os.O_CLOEXEC)
+    try:
+        # There is no leaving here: this command is the pod's own.
+        arguments = (app, "--no-output", "--detach-keys", "")
+        # What it has to say (the app may have ended just now) is said by others.
+        input_only = Stdio(stdio.stdin, told, null, terminal=stdio.terminal, signals=stdio.signals, relayed=True)
+        started: CallInProcess = begin(pod.directory, pod.stager, "attach", arguments, input_only)
+        os.close(told)
+        told = -1
+        poll = select.poll()
+        poll.register(ready, select.POLLIN)
+        poll.register(pod, select.POLLIN)
+        poll.poll(_PATIENCE * 1000)
+    except KurmaError:
+        return None
+    finally:
+        for fd in (null, ready, told):
+            if fd >= 0:
+                os.close(fd)
+    return started

@@ -1,0 +1,264 @@
+"""Pods that find each other by name: who is on which network, and the hosts files that say so (W10).
+
+One record per state directory has every pod that can be found. Whoever brings a pod up or down changes it, and
+then the hosts files of the pods that share a network with that one, under one lock. A death in between leaves a
+record that is right; the files follow with the next change, the dead one's teardown at the latest. Nobody waits
+for changes and nothing is asked: a pod without others on its networks costs a lock and a small file.
+
+A pod is found as long as its network namespace is there. So whatever a crash or a reboot leaves in the record, no
+name leads to an address that may be somebody else's by now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import struct
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.json_text import loads
+from kurma_core.linux.files import replace_file
+from kurma_core.pods.network import hosts_and_resolv_conf
+from kurma_core.schema import SchemaError, fit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from kurma_core.models.network import Attachment
+    from kurma_core.pods.record.document import PodDocument
+
+Json = Any
+#: In ``pod/`` of the pod's directory, which is its stager's ``/pod``: a hosts file for each app, and this one,
+#: whose lines are to stand in all of them.
+DIRECTORY, LINES = "hosts", ".names"
+_VERSION = 1
+_MEMBER = {
+    "namespace": str,
+    "name": (str, None),
+    "hostname": (str, None),
+    "own": [str],
+    "networks": {str: [str]},
+}
+_FLOCK = "hhqqi"
+
+
+class Names:
+    """The names of one state directory's pods. For any process, and any thread.
+
+    :param pods: path of the directory that holds the pods'.
+    :param note: told what could not be done for a pod other than the caller's.
+    """
+
+    def __init__(self, state_dir: str, pods: str, note: Callable[[str], None]) -> None:
+        self._record = f"{state_dir}/networks/names.json"
+        self._lock_file = f"{state_dir}/networks/names.lock"
+        self._pods = pods
+        self._note = note
+
+    def join(self, document: PodDocument, attachments: Collection[Attachment]) -> None:
+        """Makes the pod known to those that share a network with it, and them to it.
+
+        :param attachments: with their results.
+        :raises OSError: it cannot be written down.
+        """
+        networks = {
+            one.network: hosts_and_resolv_conf.addresses_of(one)
+            for one in hosts_and_resolv_conf.findable(attachments)
+        }
+        own = [document.hostname, document.name, *[name for _, names in document.hosts for name in names]]
+        member = {
+            "namespace": document.network_namespace,
+            "name": document.name if hosts_and_resolv_conf.is_host_name(document.name) else None,
+            "hostname": document.hostname if hosts_and_resolv_conf.is_host_name(document.hostname) else None,
+            "own": sorted({name.lower() for name in own}),
+            "networks": networks,
+        }
+        self._make_place(document)
+        with self._locked():
+            members, changed = self._members(document.uuid)
+            members[document.uuid] = member
+            self._write(members)
+            self._tell(members, changed.union(networks))
+
+    def leave(self, uuid: str, attachments: Collection[Attachment] | None) -> None:
+        """The pod is found no more; repeatable, and right if it never was.
+
+        :param attachments: None: they are not known any more.
+        :raises OSError: that cannot be written down.
+        """
+        networks = [one.network for one in hosts_and_resolv_conf.findable(attachments or ())]
+        if (attachments is not None and not networks) or not os.path.exists(self._record):
+            return
+        with self._locked():
+            members, changed = self._members(uuid)
+            try:
+                self._write(members)
+            finally:
+                # Also on a full disk: in these files there is less then.
+                self._tell(members, changed.union(networks))
+
+    # -- the record --
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        os.makedirs(os.path.dirname(self._lock_file), mode=0o700, exist_ok=True)
+        fd = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            yield
+        finally:
+            os.close(fd)
+
+    def _members(self, leaving: str) -> tuple[dict[str, Json], set[str]]:
+        """By UUID, in the order in which they came; without that one, and those whose namespace is gone.
+
+        :returns: them, and the networks that these were on.
+        """
+        try:
+            with open(self._record, "rb") as stream:
+                value = loads(stream.read(), own=True)
+            members = dict(value["pods"]) if value["version"] == _VERSION else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}, set()  # nobody yet; or nonsense, which the next starts put right
+        # One that is damaged is not found until its pod's next start; the others are.
+        members = {uuid: member for uuid, member in members.items() if _is_member(member)}
+        gone = {
+            uuid for uuid, member in members.items() if uuid == leaving or not os.path.exists(member["namespace"])
+        }
+        changed = {network for uuid in gone for network in members[uuid]["networks"]}
+        return {uuid: member for uuid, member in members.items() if uuid not in gone}, changed
+
+    def _write(self, members: Mapping[str, Json]) -> None:
+        if members:
+            text = json.dumps({"version": _VERSION, "pods": members}, separators=(",", ":"))
+            replace_file(self._record, text.encode(), alone=True)
+            return
+        for path in (self._record, f"{self._record}.tmp"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    # -- the files --
+
+    def _make_place(self, document: PodDocument) -> None:
+        """An empty directory: what the pod's last run left is not to be kept up to date."""
+        from kurma_core.linux.beneath import remove_tree
+
+        path = f"{self._pods}/{document.uuid}/pod"
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                remove_tree(fd, DIRECTORY)
+            os.mkdir(DIRECTORY, 0o700, dir_fd=fd)
+            place = os.open(DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=fd)
+        finally:
+            os.close(fd)
+        try:
+            os.close(os.open(LINES, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=place))
+        finally:
+            os.close(place)
+
+    def _tell(self, members: Mapping[str, Json], networks: Collection[str]) -> None:
+        """Brings the hosts files of all pods on these networks up to date."""
+        told = [uuid for uuid, member in members.items() if any(net in member["networks"] for net in networks)]
+        if not told:
+            return
+        lines = Lines(members)
+        for uuid in told:
+            try:
+                _update(f"{self._pods}/{uuid}/pod/{DIRECTORY}", lines.of(uuid))
+            except FileNotFoundError:
+                continue  # its directory was removed, and what is left of it is taken down by whoever finds it
+            except OSError as error:
+                self._note(
+                    f"pod {uuid}: its hosts files do not know all pods by name: "
+                    f"{error.filename or ''}: {error.strerror}"
+                )
+
+
+def _is_member(value: Json) -> bool:
+    try:
+        fit(value, _MEMBER, "")
+    except SchemaError:
+        return False
+    return "\0" not in value["namespace"]
+
+
+class Lines:
+    """What stands in pods' hosts files of each other. A pod's name is stronger than another's host name, and its
+    own names and those that its user gave are stronger than both."""
+
+    def __init__(self, members: Mapping[str, Json]) -> None:
+        self._members = members
+        self._networks: dict[str, _Network] = {}
+
+    def of(self, uuid: str) -> bytes:
+        """The lines of that pod's files: all that its networks know, but itself."""
+        member = self._members[uuid]
+        return b"".join([self._network(name).told(uuid, member["own"]) for name in member["networks"]])
+
+    def _network(self, name: str) -> _Network:
+        if name not in self._networks:
+            joined = {uuid: one for uuid, one in self._members.items() if name in one["networks"]}
+            self._networks[name] = _Network(name, joined)
+        return self._networks[name]
+
+
+class _Network:
+    """The lines of all pods of a network, made once: what each is told differs by little."""
+
+    def __init__(self, name: str, joined: Mapping[str, Json]) -> None:
+        names = {one["name"].lower() for one in joined.values() if one["name"]}
+        self._addresses = {uuid: one["networks"][name] for uuid, one in joined.items()}
+        self._names = {uuid: _names(one, names) for uuid, one in joined.items()}
+        self._count = Counter([name.lower() for of in self._names.values() for name in of])
+        self._places: dict[str, tuple[int, int]] = {}
+        text, end = [], 0
+        for uuid in joined:
+            line = self._lines(uuid, ())
+            text.append(line)
+            self._places[uuid] = (end, end + len(line))
+            end += len(line)
+        self._text = b"".join(text)
+
+    def told(self, uuid: str, own: Collection[str]) -> bytes:
+        """:param own: the pod's own names, in lower case, which are nobody else's to it."""
+        mine = [name.lower() for name in self._names[uuid]]
+        taken = {name for name in own if self._count[name] > (name in mine)}
+        if taken:
+            return b"".join([self._lines(other, taken) for other in self._names if other != uuid])
+        start, end = self._places[uuid]
+        return self._text[:start] + self._text[end:]
+
+    def _lines(self, uuid: str, taken: Collection[str]) -> bytes:
+        """One for each address."""
+        names = " ".join([name for name in self._names[uuid] if name.lower() not in taken])
+        if not names:
+            return b""
+        tag = hosts_and_resolv_conf.TAG.decode()
+        return "".join([f"{address}\t{names}\t{tag}\n" for address in self._addresses[uuid]]).encode()
+
+
+def _names(member: Mapping[str, Json], names: Collection[str]) -> list[str]:
+    """:param names: of all pods of the network."""
+    name, host = member["name"], member["hostname"]
+    found = [name] if name else []
+    if host and host != name and host.lower() not in names:
+        found.append(host)
+    return found
+
+
+def _update(path: str, lines: bytes) -> None:
+    """:data:`LINES` comes first: who makes a file of it meanwhile looks there again (docs/stager_protocol.md)."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        before = hosts_and_resolv_conf.update(directory, LINES, lines, None)
+        for name in os.listdir(directory):
+            if not name.startswith("."):
+                with contextlib.suppress(FileNotFoundError):
+                    hosts_and_resolv_conf.update(directory, name, lines, before)
+    finally:
+        os.close(directory)

@@ -1,0 +1,389 @@
+"""Looking after what pods have on the host by way of networks: what is wrong with it, and mending that (W11, W12).
+
+The kernel and the drivers are asked first, the pods on record then: a pod is on record before anything of it is
+made. What a pod that is just going has still had a moment ago is looked at a second time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
+
+from kurma_core.errors import KurmaError, PodNotFoundError
+from kurma_core.hookspecs.network import Leak
+from kurma_core.networking.network_records import PINS, clear, pin_path
+from kurma_core.networking.repair import finding
+from kurma_core.pods.network import port_claims
+from kurma_core.pods.record.pod_record import read_attachments, read_document
+from kurma_core.pods.run import recovery
+
+if TYPE_CHECKING:
+    from kurma_core.api.host import NetworkFinding
+    from kurma_core.networking.network_records import JoinRecord
+    from kurma_core.networking.repair import DriverCare
+    from kurma_core.pods.record.document import PodDocument
+    from kurma_core.pods.record.pod_store import PodDirectory, PodStore
+    from kurma_core.pods.services import Events, Services
+
+_NS_GET_USERNS = 0xB701
+_LIVE = ("starting", "running", "stopping")
+
+
+class JoinedPods(Collection[str]):
+    """UUIDs of the pods that are joined to networks, half so, or about to be: asked of the disk each time."""
+
+    def __init__(self, store: PodStore) -> None:
+        self._store = store
+
+    def __contains__(self, uuid: object) -> bool:
+        if not isinstance(uuid, str) or "/" in uuid or not uuid:
+            return False
+        directory = self._store.directory(uuid)
+        try:
+            state = directory.read_state()
+        except PodNotFoundError:
+            return False
+        except KurmaError:
+            return os.path.isdir(directory.path)  # damaged, or of a newer version: not for us to judge
+        return state["state"] in _LIVE or bool(state.get("steps"))
+
+    def __iter__(self) -> Iterator[str]:
+        return (uuid for uuid in self._store.uuids() if uuid in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Caretaker:
+    """:param events: told of pods that are taken down."""
+
+    def __init__(self, services: Services, events: Events) -> None:
+        self._services = services
+        self._events = events
+        self._pods = JoinedPods(services.store)
+        self._joined = services.joined
+        self._spared: list[Leak] = []
+
+    def check(self, networks: Collection[str] = ()) -> list[NetworkFinding]:
+        """All that is wrong. Nothing is changed.
+
+        :param networks: only what concerns these; empty: all.
+        :raises NetworkError: there is none of such a name.
+        """
+        for name in networks:
+            self._services.networking.show(name)
+        care = self._services.networking.care()
+        told = self._told(care, networks)
+        found = [finding(leak) for leak in (*told, *self._own(care, networks, told))]
+        self._tell_of_spared()
+        return found
+
+    def mend(self, networks: Collection[str] = ()) -> list[NetworkFinding]:
+        """Mends what :meth:`check` tells, as far as it can be.
+
+        :returns: all that was wrong, and whether it is mended.
+        :raises NetworkError: as :meth:`check`.
+        """
+        for name in networks:
+            self._services.networking.show(name)
+        care = self._services.networking.care()
+        told = self._told(care, networks)
+        own = self._own(care, networks, told)
+        for uuid in dict.fromkeys(leak.pod for leak in own if leak.pod):
+            try:
+                self._mend_pod(uuid)
+            except (KurmaError, OSError) as error:
+                self._services.note(f"pod {uuid}: {error}")
+        # Also where nothing is told: CNI's plugins, by GC, clean up what nobody but they can see.
+        care.mend(self._pods, care.drivers_of(networks))
+        if not told and not own:
+            self._tell_of_spared()
+            return []
+        still = self._told(care, networks)
+        after = [*still, *self._own(care, networks, still)]
+        self._tell_of_spared()
+        left = {_key(leak) for leak in after}
+        mended = [finding(leak, mended=True) for leak in (*told, *own) if _key(leak) not in left]
+        return [*mended, *map(finding, after)]
+
+    def of_gone_pods(self, *, dry_run: bool) -> list[NetworkFinding]:
+        """Frees what belongs to pods that are gone, for ``gc``.
+
+        :param dry_run: only tells of it.
+        """
+        care = self._services.networking.care()
+        records = self._stale_records()
+        drivers = {}
+        for name in care.drivers_of(()):
+            gone = [leak for leak in care.leaks(self._pods, [name]) if leak.pod not in self._pods]
+            if gone:
+                drivers[name] = gone
+        found = [*records, *(leak for gone in drivers.values() for leak in gone)]
+        if not dry_run:
+            self._tidy()
+        if dry_run or not found:
+            return [finding(leak) for leak in found]
+        for uuid in dict.fromkeys(leak.pod for leak in records):
+            self._undo_record(uuid)
+        care.mend(self._pods, list(drivers))
+        left = {_key(leak) for leak in (*self._stale_records(), *care.leaks(self._pods, list(drivers)))}
+        return [finding(leak, mended=_key(leak) not in left) for leak in found]
+
+    # -- looking --
+
+    def _told(self, care: DriverCare, networks: Collection[str]) -> list[Leak]:
+        """By drivers, of what they have made."""
+        found = care.leaks(self._pods, care.drivers_of(networks))
+        return [leak for leak in found if not networks or leak.network in networks or leak.kind == "plugin"]
+
+    def _own(self, care: DriverCare, networks: Collection[str], told: Collection[Leak]) -> list[Leak]:
+        """What the core sees by itself, and networks that cannot be used.
+
+        :param told: by drivers; what follows from it is not told a second time.
+        """
+        found = [] if networks else self._stale_records()
+        said = {(leak.network, leak.why) for leak in told}
+        unusable = [leak for leak in care.unusable(networks) if (leak.network, leak.why) not in said]
+        # What pods may go without, and none has, is nothing that is wrong: unless somebody asks for just that.
+        self._spared = [
+            leak
+            for leak in unusable
+            if not networks and care.is_optional(leak.network) and not self._has(leak.network)
+        ]
+        found += [leak for leak in unusable if leak not in self._spared]
+        faults = {(leak.network, leak.pod) for leak in told if leak.network}
+        for uuid in self._services.store.uuids():
+            try:
+                found += self._look_at(self._services.store.directory(uuid), networks, faults)
+            except KurmaError:
+                continue  # gone meanwhile; or damaged, which `kurma list` tells
+        return found
+
+    def _has(self, network: str) -> bool:
+        """Whether any pod is joined to that network."""
+        for uuid in self._pods:
+            try:
+                if any(
+                    one.network == network
+                    for one in read_attachments(self._services.store.directory(uuid).read_state())
+                ):
+                    return True
+            except KurmaError:
+                continue  # gone meanwhile, or damaged
+        return False
+
+    def _tell_of_spared(self) -> None:
+        for leak in self._spared:
+            self._services.note(f"{leak.what}, which is optional, cannot be joined: {leak.why}")
+
+    def _stale_records(self) -> list[Leak]:
+        """Records of pods that are joined to nothing any more, and the namespaces that they have left."""
+        found = []
+        for uuid in self._joined.uuids():
+            # A pod is joined before it is on record here, and until it no longer is.
+            if uuid in self._pods or self._joined.read(uuid) is None or uuid in self._pods:
+                continue
+            waits = self._services.store.reserved().get(uuid)
+            if (waits is not None and waits.owned()) or uuid in self._pods:
+                continue  # of a pod to come, or one that has just come
+            gone = not os.path.isdir(self._services.store.directory(uuid).path)
+            why = f"its pod {uuid} {'is gone' if gone else 'has ended'}"
+            for kind, (_, name) in PINS.items():
+                if self._joined.holds(uuid, kind):
+                    found.append(Leak("namespace", f"{name} {pin_path(kind, uuid)}", why, pod=uuid))
+            found.append(Leak("record", f"record {self._joined.path(uuid)}", why, pod=uuid))
+        return found
+
+    def _look_at(
+        self, directory: PodDirectory, networks: Collection[str], faults: Collection[tuple[str, str]]
+    ) -> list[Leak]:
+        """One pod on record: it is dead, or lives and lacks something.
+
+        :param faults: network and pod of what is known already; no pod: it is the network's own.
+        """
+        state = directory.read_state()
+        if state["state"] == "preparing" or (state["state"] not in _LIVE and not state.get("steps")):
+            return []
+        document = read_document(directory)
+        if networks and not any(one.network in networks for one in document.attachments):
+            return []
+        stager = recovery.find_stager(self._services, directory)
+        if stager is None:
+            # What has ended meanwhile is no longer unfinished.
+            if not recovery.needs_recovery(directory) or not recovery.needs_recovery(directory):
+                return []
+            return [
+                Leak("pod", f"pod {document.name}", "it has ended, and nobody took it down", pod=document.uuid)
+            ]
+        try:
+            if state["state"] != "running":
+                return []
+            found = [] if networks else self._namespaces(document)
+            found = found or self._attachments(document, state, networks, faults)
+            # What was missing of one that has gone since is right so.
+            running = stager.alive() and directory.read_state()["state"] == "running"
+            return found if running else []
+        finally:
+            stager.close()
+
+    def _namespaces(self, document: PodDocument) -> list[Leak]:
+        record = self._joined.read(document.uuid)
+        kinds = {"user": document.user_namespace, "net": document.network_namespace}
+        found = []
+        for kind, path in kinds.items():
+            if path is None:
+                continue
+            there = _inode(path)
+            made = None if record is None else record.made.get(kind)
+            if there is None:
+                why = "is not pinned there any more"
+            elif made not in (None, there):
+                why = "is another one"
+            else:
+                continue
+            what = f"{PINS[kind][1]} {path}"
+            found.append(Leak("namespace", what, f"that of pod {document.name} {why}", pod=document.uuid))
+        return found
+
+    def _attachments(
+        self,
+        document: PodDocument,
+        state: dict[str, object],
+        networks: Collection[str],
+        faults: Collection[tuple[str, str]],
+    ) -> list[Leak]:
+        if document.network_namespace is None:
+            return []
+        found = []
+        for one in read_attachments(state):
+            if networks and one.network not in networks:
+                continue
+            if (one.network, "") in faults or (one.network, document.uuid) in faults:
+                continue  # it would say the same in other words; what else is wrong is told once that is mended
+            try:
+                self._services.networking.check(
+                    one, pod=document.uuid, pod_name=document.name, namespace=document.network_namespace
+                )
+            except KurmaError as error:
+                what = f"interface {one.interface} of pod {document.name}"
+                found.append(Leak("attachment", what, error.message, one.network, document.uuid))
+        return found
+
+    # -- mending --
+
+    def _mend_pod(self, uuid: str) -> None:
+        """Takes down what is dead, pins again what a living pod lacks, frees what one that is gone has left.
+
+        :raises KurmaError: something of that failed. :raises OSError: a namespace cannot be pinned.
+        """
+        if uuid not in self._pods:
+            self._undo_record(uuid)
+            return
+        directory = self._services.store.directory(uuid)
+        if recovery.needs_recovery(directory) and recovery.recover(self._services, directory, self._events):
+            return
+        stager = recovery.find_stager(self._services, directory)
+        record = self._joined.read(uuid)
+        if stager is None:
+            return
+        try:
+            for kind, inode in (record.made if record is not None else {}).items():
+                path = pin_path(kind, uuid)
+                if _inode(path) is None:
+                    self._pin_again(kind, path, inode, stager.pid)
+        finally:
+            stager.close()
+
+    @staticmethod
+    def _pin_again(kind: str, path: str, inode: int, pid: int) -> None:
+        """The namespace that is on record, and no other."""
+        from kurma_core.linux import namespaces
+
+        with _opened(kind, pid) as fd:
+            if os.fstat(fd).st_ino == inode:
+                clear(kind, path)
+                namespaces.pin(f"/proc/self/fd/{fd}", path)
+
+    def _undo_record(self, uuid: str) -> None:
+        """What stands on record of a pod that is joined to nothing: networks are left, namespaces let go.
+
+        What fails is noted, and stays on record.
+        """
+        record = self._joined.read(uuid)
+        if record is None:
+            return
+        directory = self._services.store.directory(uuid)
+        lock = directory.try_own() if os.path.isdir(directory.path) else None
+        try:
+            if uuid in self._pods or (lock is None and os.path.isdir(directory.path)):
+                return  # it is just being started again
+            self._undo(record)
+            if lock is None:
+                _remove_empty_cgroup(uuid)
+        except KurmaError as error:
+            self._services.note(f"pod {uuid}: {error.message}")
+        except OSError as error:
+            self._services.note(f"pod {uuid}: cannot free its namespaces or its cgroup: {error}")
+        finally:
+            if lock is not None:
+                os.close(lock)
+
+    def _tidy(self) -> None:
+        """What whoever let go of the last user namespace was killed before."""
+        try:
+            self._joined.tidy()
+        except OSError as error:
+            self._services.note(f"cannot take away the directory of user namespaces: {error}")
+
+    def _undo(self, record: JoinRecord) -> None:
+        uuid = record.uuid
+        self._services.names.leave(uuid, None)
+        if record.attachments and record.name:
+            self._services.networking.delete_all(
+                record.attachments, pod=uuid, pod_name=record.name, namespace=pin_path("net", uuid)
+            )
+        for kind in PINS:
+            self._joined.release(uuid, kind)
+        port_claims.let_go(self._services.store.directory(uuid))
+        self._joined.forget(uuid)
+
+
+def _remove_empty_cgroup(uuid: str) -> None:
+    """Of a pod whose directory is gone. Processes in it are left alone: someone may still own them."""
+    from kurma_core.linux.cgroups import CgroupTree
+
+    tree = CgroupTree(f"kurma/{uuid}")
+    if not tree.pids():
+        tree.remove()
+
+
+def _key(leak: Leak) -> tuple[str, str, str, str]:
+    """Two leaks are one, whatever the words for what is wrong."""
+    return leak.kind, leak.what, leak.network, leak.pod
+
+
+def _inode(path: str) -> int | None:
+    """Of the namespace pinned there; None: there is none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_ino if found.st_dev == os.stat("/proc/self/ns/net").st_dev else None
+
+
+@contextlib.contextmanager
+def _opened(kind: str, pid: int) -> Iterator[int]:
+    """A namespace of a pod: the network's, in which its stager is, or the user namespace which that belongs to."""
+    fd = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if kind == "user":
+            import fcntl
+
+            owner = fcntl.ioctl(fd, _NS_GET_USERNS)
+            os.close(fd)
+            fd = owner
+        yield fd
+    finally:
+        os.close(fd)

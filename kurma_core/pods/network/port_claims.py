@@ -1,0 +1,393 @@
+"""Claims ports of the host for pods that publish them: each port leads to one pod.
+
+A network would take the second pod's mapping without an error, and the first pod would keep the port. A program
+that listens on the host would likewise lose its port to a pod.
+
+``/run/kurma/ports/UUID:HASH``, which all state directories of the host share, is a line of JSON, from before a pod
+with published ports is started until it is taken down; HASH is of its directory. A process that dies leaves it
+behind. A claim holds as long as the pod's own record says that the pod is up, or half so, or that its stager has
+left something, which may be rules that lead to it (stage1 images keep them until their ``gc``); where that record
+is gone, as long as the pod's network namespace is pinned. The next pod that claims removes claims that hold no
+longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import HostError, KurmaError, NetworkError, PodNotFoundError
+from kurma_core.json_text import loads
+from kurma_core.linux.files import replace_file
+from kurma_core.linux.lockfile import lock_file
+from kurma_core.linux.process import boot_id
+from kurma_core.models.network import PortMapping
+from kurma_core.models.pod import ENDED_STATES
+from kurma_core.networking.network_records import pin_path
+from kurma_core.pods.record.pod_store import PodDirectory
+from kurma_core.schema import COUNT, fit
+from kurma_core.value import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from kurma_core.models.network import Attachment, PortMapping
+    from kurma_core.pods.network.port_listeners import Listener
+    from kurma_core.pods.record.pod_store import PodStore
+
+
+#: Every address, of either family, of IPv4, of IPv6.
+_ANY = ("", "0.0.0.0", "::")  # noqa: S104 (addresses to compare with, not to bind)
+
+
+def _listener(protocol: str, port: int, address: str) -> Listener | None:
+    from kurma_core.pods.network.port_listeners import find_listener
+
+    return find_listener(protocol, port, address)
+
+
+def published(attachments: Iterable[Attachment]) -> tuple[PortMapping, ...]:
+    """The ports of the host that lead to a pod with these attachments."""
+    return tuple(port for attachment in attachments for port in attachment.ports)
+
+
+def check_free(
+    store: PodStore,
+    uuid: str,
+    ports: tuple[PortMapping, ...],
+    listener: Callable[[str, int, str], Listener | None] = _listener,
+    claims: Claims | None = None,
+    *,
+    sweep: bool = False,
+) -> None:
+    """Compares the ports with each other, with those of every pod that runs, whatever state directory it is of,
+    and with what listens on the host.
+
+    :param uuid: the pod that wants them.
+    :param listener: who listens at a protocol, port and address of the host.
+    :param claims: None: those of the host.
+    :param sweep: remove claims that hold no longer; for who holds their lock.
+    :raises NetworkError: one is taken; names the pod that has it, or the process.
+    """
+    for place, port in enumerate(ports):
+        if any(_clash(port, other) for other in ports[:place]):
+            raise NetworkError(f"port {_text(port)} of the host is published twice", pod=uuid)
+    if not ports:
+        return
+    for other in store.uuids():
+        if other == uuid:
+            continue
+        for name, theirs in _held(store, other):
+            taken = next((port for port in ports if _clash(port, theirs)), None)
+            if taken is not None:
+                raise _held_by(store.directory(other), name, taken)
+    for claim in (claims or _of_the_host()).others(store.directory(uuid).path, sweep=sweep):
+        taken = next((port for port in ports if any(_clash(port, theirs) for theirs in claim.ports)), None)
+        if taken is not None:
+            raise _claimed_by(claim, taken)
+    for port in ports:
+        found = listener(port.protocol, port.host_port, port.host_ip)
+        if found is not None:
+            raise NetworkError(
+                f"port {_text(port)} of the host is in use by {found}",
+                hint="choose another port, or end it",
+                pod=uuid,
+            )
+
+
+def _of_the_host() -> Claims:
+
+    return Claims()
+
+
+def _held_by(directory: PodDirectory, name: str, port: PortMapping) -> NetworkError:
+    what, verb = _how(directory)
+    return NetworkError(
+        f"port {_text(port)} of the host leads to pod {name} {what}",
+        hint=f"choose another port, or: kurma {verb} {directory.uuid[:8]}",
+        pod=directory.uuid,
+    )
+
+
+def _how(directory: PodDirectory) -> tuple[str, str]:
+    """How a pod has its ports, and by what command it lets them go."""
+
+    try:
+        ended = keeps_ports(directory, directory.read_state()["state"])
+    except KurmaError:
+        ended = False
+    return ("still, which has ended", "rm") if ended else ("already", "stop")
+
+
+def _claimed_by(claim: Claim, port: PortMapping) -> NetworkError:
+    """Of another state directory; or its own has lost the pod."""
+    command = f"kurma --dir {claim.state_dir}"
+    known = os.path.isdir(claim.directory)
+    what, verb = _how(PodDirectory(claim.directory))
+    pod = f"pod {claim.name} {what}, of the state directory {claim.state_dir}"
+    return NetworkError(
+        f"port {_text(port)} of the host leads to {pod}",
+        hint=f"choose another port, or: {command} {f'{verb} {claim.uuid[:8]}' if known else 'gc'}",
+        pod=claim.uuid,
+        path=claim.directory,
+    )
+
+
+@contextlib.contextmanager
+def claimed(
+    directory: PodDirectory,
+    store: PodStore,
+    name: str,
+    ports: tuple[PortMapping, ...],
+    claims: Claims | None = None,
+) -> Iterator[None]:
+    """Checks that the ports are free, and claims them for a pod; no other pod of the host can claim any until the
+    block is left, by when this one must be on record as starting.
+
+    :param directory: of the pod. :param name: the pod's.
+    :raises NetworkError: see :func:`check_free`.
+    """
+    if not ports:
+        yield
+        return
+
+    claims = claims or _of_the_host()
+    with claims.locked():
+        check_free(store, directory.uuid, ports, claims=claims, sweep=True)
+        for port in ports:
+            _check_address(port, directory.uuid)
+        claims.make(Claim(directory.path, name, ports))
+        try:
+            yield
+        except BaseException:
+            claims.drop(directory.path)
+            raise
+
+
+def _check_address(port: PortMapping, pod: str) -> None:
+    """Nothing would ever lead to the pod. A host whose addresses come later says so by a sysctl, as to programs.
+
+    :raises NetworkError: the host has no such address.
+    """
+    import errno
+    import socket
+
+    if not port.host_ip:
+        return
+    v6 = ":" in port.host_ip
+    try:
+        with socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((port.host_ip, 0))
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise NetworkError(
+                f"port {_text(port)} of the host cannot be published: the host has no address {port.host_ip}",
+                hint="leave the address away for all that it has; where it comes later, set the sysctl "
+                f"net.ipv{6 if v6 else 4}.ip_nonlocal_bind",
+                pod=pod,
+            ) from None
+
+
+def let_go(directory: PodDirectory) -> None:
+    """The pod is taken down: what it had claimed is free, unless its stager has left something. Repeatable."""
+    if not directory.has_remains():
+        _of_the_host().drop(directory.path)
+
+
+def _held(store: PodStore, uuid: str) -> Iterator[tuple[str, PortMapping]]:
+    """Name of the pod, and each port that leads to it now. What cannot be read holds nothing."""
+    from kurma_core.pods.record.pod_record import read_document
+
+    directory = store.directory(uuid)
+    try:
+        if holds_ports(directory):
+            document = read_document(directory)
+            for port in published(document.attachments):
+                yield document.name, port
+    except KurmaError:
+        return
+
+
+def _clash(one: PortMapping, other: PortMapping) -> bool:
+    if (one.protocol, one.host_port) != (other.protocol, other.host_port):
+        return False
+    here, there = one.host_ip, other.host_ip
+    if "" in (here, there):
+        return True
+    if (":" in here) != (":" in there):
+        return False
+    return here in _ANY or there in _ANY or _packed(here) == _packed(there)
+
+
+def _packed(address: str) -> bytes:
+    """One IPv6 address has many spellings."""
+    import socket
+
+    return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+
+
+def _text(port: PortMapping) -> str:
+    address = f"[{port.host_ip}]" if ":" in port.host_ip else port.host_ip
+    return f"{address}:{port.host_port}/{port.protocol}" if address else f"{port.host_port}/{port.protocol}"
+
+
+Json = Any
+OF_THE_HOST = "/run/kurma/ports"
+VERSION = 1
+_SHAPE = {
+    "version": COUNT,
+    "directory": str,
+    "name": str,
+    "boot": str,
+    "network": COUNT,
+    "ports": [PortMapping],
+}
+_LOCK = ".lock"
+#: States of a pod that holds its ports, or is about to.
+_HOLDING = ("starting", "running", "stopping")
+
+
+@frozen
+class Claim:
+    """:param directory: of the pod. :param name: the pod's."""
+
+    directory: str
+    name: str
+    ports: tuple[PortMapping, ...]
+
+    @property
+    def uuid(self) -> str:
+        return os.path.basename(self.directory)
+
+    @property
+    def state_dir(self) -> str:
+        return os.path.dirname(os.path.dirname(self.directory))
+
+
+def holds_ports(directory: PodDirectory) -> bool:
+    """Whether that pod holds its ports: it is up, on its way, or not wholly taken down.
+
+    :raises KurmaError: its record is gone, or cannot be read.
+    """
+    state = directory.read_state()
+    return state["state"] in _HOLDING or bool(state.get("steps")) or keeps_ports(directory, state["state"])
+
+
+def keeps_ports(directory: PodDirectory, state: str) -> bool:
+    """Whether it has ended, and only its removal, or its next start, lets its ports go."""
+    return state in ENDED_STATES and directory.has_remains()
+
+
+class Claims:
+    """:param place: the directory of the claims; a seam for tests."""
+
+    def __init__(self, place: str = OF_THE_HOST) -> None:
+        self._place = place
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """One at a time on the whole host. :raises HostError: the place cannot be written to."""
+        path = f"{self._place}/{_LOCK}"
+        try:
+            lock = lock_file(path)
+        except OSError as error:
+            raise HostError(f"cannot open {path}: {error.strerror}", path=path, errno=error.errno) from None
+        try:
+            yield
+        finally:
+            os.close(lock)
+
+    def make(self, claim: Claim) -> None:
+        """For who holds the lock. :raises HostError: it cannot be written."""
+        path = self._path(claim.directory)
+        value = {
+            "version": VERSION,
+            "directory": os.path.realpath(claim.directory),
+            "name": claim.name,
+            "boot": boot_id(),
+            "network": _network_inode(),
+            "ports": [port.to_json() for port in claim.ports],
+        }
+        try:
+            replace_file(path, json.dumps(value).encode() + b"\n")
+        except OSError as error:
+            raise HostError(f"cannot write {path}: {error.strerror}", path=path, errno=error.errno) from None
+
+    def drop(self, directory: str) -> None:
+        """That pod's claim. None there is success; where that cannot be done, it holds no longer all the same."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path(directory))
+
+    def others(self, directory: str, *, sweep: bool = False) -> Iterator[Claim]:
+        """Claims that hold, of all pods but the one with this directory.
+
+        :param sweep: remove those that hold no longer; for who holds the lock.
+        """
+        try:
+            names = sorted(os.listdir(self._place))
+        except FileNotFoundError:
+            return
+        own = os.path.realpath(directory)
+        for name in names:
+            path = f"{self._place}/{name}"
+            if name.startswith(".") or path == self._path(directory):
+                continue
+            claim = _read_claim(path)
+            if claim is None:
+                continue
+            if not _holds(claim):
+                if sweep:
+                    with contextlib.suppress(OSError):
+                        os.unlink(path)
+            elif claim.directory != own and not (_gone(claim.directory) and claim.uuid == os.path.basename(own)):
+                yield claim
+
+    def _path(self, directory: str) -> str:
+        import hashlib
+
+        digest = hashlib.sha256(os.fsencode(os.path.realpath(directory))).hexdigest()[:8]
+        return f"{self._place}/{os.path.basename(directory)}:{digest}"
+
+
+def _read_claim(path: str) -> Claim | None:
+    """None: it is of another network namespace, or of a newer Kurma. What is torn is a claim of nothing."""
+    try:
+        with open(path, "rb") as file:
+            value = loads(file.read(), own=True)
+        fit(value, _SHAPE, "the claim")
+        if value["version"] > VERSION or value["network"] != _network_inode():
+            return None
+        ports = tuple(PortMapping.from_json(one) for one in value["ports"])
+        claim = Claim(value["directory"], value["name"], ports)
+        return claim if value["boot"] == boot_id() else Claim("", "", ())
+    except OSError:
+        return None
+    except ValueError:
+        return Claim("", "", ())
+
+
+def _holds(claim: Claim) -> bool:
+    if not claim.directory:
+        return False
+    try:
+        return holds_ports(PodDirectory(claim.directory))
+    except PodNotFoundError:
+        pass
+    except KurmaError:
+        return True  # damaged, or of a newer version: not for us to judge
+    pin = pin_path("net", claim.uuid)
+    try:
+        return os.stat(pin).st_dev == os.stat("/proc/self/ns/net").st_dev
+    except OSError:
+        return False
+
+
+def _gone(directory: str) -> bool:
+    return not os.path.isdir(directory)
+
+
+def _network_inode() -> int:
+    """Ports are a network namespace's; a machine may have several in which Kurma works."""
+    return os.stat("/proc/self/ns/net").st_ino

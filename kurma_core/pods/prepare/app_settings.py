@@ -1,0 +1,171 @@
+"""Decides what an app is started with: overrides of its manifest, what a Docker image says, terminal and input."""
+
+from __future__ import annotations
+
+from kurma_core.appc.image import App, ImageManifest, Isolator, NameValue
+from kurma_core.errors import UsageError
+from kurma_core.models.pod import STDIN, TERMINAL
+from kurma_core.value import replace
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from kurma_core.api.pods import AppOverrides
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.appc.pod import PodApp
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.pods.record.document import PodDocument
+    from kurma_core.pods.services import Services
+
+
+def with_isolators(own: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]) -> tuple[Isolator, ...]:
+    """A pod's isolators, with others over those of the same name; of objects, key by key."""
+    found = {isolator.name: isolator for isolator in own}
+    for name, value in given:
+        had = found[name].value if name in found else None
+        if isinstance(had, dict) and isinstance(value, dict):
+            value = {**had, **value}
+        found[name] = Isolator(name, value)
+    return tuple(found.values())
+
+
+def overridden(
+    base: App | None,
+    overrides: AppOverrides,
+    image: ImageManifest,
+    groups_of: Callable[[str], tuple[str, tuple[int, ...]]],
+) -> App:
+    """The app's manifest with the overrides in it.
+
+    :param base: the pod's ``app``, else the image's; None: neither has one.
+    :param groups_of: primary group and further group IDs of a user, as the image has them.
+    """
+    app = base if base is not None else App(exec=(), user="0", group="0")
+    command = overrides.exec or _command(app, overrides.arguments, image)
+    if overrides.exec and overrides.arguments:
+        command = overrides.exec + overrides.arguments
+    environment = {pair.name: pair for pair in app.environment}
+    environment.update({name: NameValue(name, value) for name, value in overrides.environment})
+    isolators = _over(app.isolators, overrides.isolators)
+    if overrides.user is not None:
+        group, further = groups_of(overrides.user) if overrides.group is None else (overrides.group, ())
+        app = replace(app, user=overrides.user, group=group, supplementary_gids=further)
+    elif overrides.group is not None:
+        app = replace(app, group=overrides.group)
+    return replace(
+        app,
+        exec=command,
+        working_directory=overrides.working_directory or app.working_directory,
+        environment=tuple(environment.values()),
+        isolators=isolators,
+    )
+
+
+def _over(base: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]) -> tuple[Isolator, ...]:
+    """An app's isolators, with others in place of those of the same name. A set to be retained takes the place of
+    one to be removed, too, and the other way round: they are two forms of one thing."""
+    found = {isolator.name: isolator for isolator in base}
+    new = {name: Isolator(name, value) for name, value in given}
+    for name in new:
+        for form, other in (("-retain-set", "-remove-set"), ("-remove-set", "-retain-set")):
+            if name.endswith(form):
+                found.pop(name.removesuffix(form) + other, None)
+    return tuple({**found, **new}.values())
+
+
+def _command(app: App, arguments: tuple[str, ...], image: ImageManifest) -> tuple[str, ...]:
+    if not arguments:
+        return app.exec
+    entrypoint = docker_words(image, "entrypoint")
+    if entrypoint is None and docker_words(image, "cmd") is None:
+        return app.exec + arguments
+    return (entrypoint or ()) + arguments
+
+
+_PREFIX = "appc.io/docker/"
+_STOP_SIGNAL = "kurma.io/docker/stopsignal"
+
+
+def is_docker(image: ImageManifest) -> bool:
+    """Whether the image was one. Such images expect, for instance, that a missing working directory is made."""
+    return any(annotation.name.startswith(_PREFIX) for annotation in image.annotations)
+
+
+def stop_signal(image: ImageManifest) -> int:
+    """Number of the signal by which the image's app wants to be asked to end: its ``StopSignal``, else SIGTERM.
+
+    A word that names no signal of this machine counts as none: it came with the image; nobody here can mend it.
+    """
+    import signal
+
+    word = (image.annotation(_STOP_SIGNAL) or "").upper()
+    if word.isascii() and word.isdigit() and 1 <= int(word) < signal.NSIG:
+        return int(word)
+    name, _, offset = (word if word.startswith("SIG") else f"SIG{word}").partition("+")
+    if name == "SIGRTMIN" and offset.isascii() and offset.isdigit():
+        return min(signal.SIGRTMIN + int(offset), signal.SIGRTMAX)
+    return int(signal.Signals.__members__.get(name, signal.SIGTERM))
+
+
+def docker_words(image: ImageManifest, which: str) -> tuple[str, ...] | None:
+    """Entrypoint or Cmd as a Docker image's annotation keeps it (R3): a JSON list; None: it has none."""
+    text = image.annotation(f"appc.io/docker/{which}")
+    if text is None:
+        return None
+    from kurma_core.json_text import loads
+
+    try:
+        words = loads(text)
+    except ValueError:
+        import shlex
+
+        return tuple(shlex.split(text))
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise UsageError(f"image {image.name}: annotation appc.io/docker/{which} is no list of words: {text}")
+    return tuple(words)
+
+
+def check_terminal(app: PodApp) -> None:
+    """:raises UsageError: one of the app's annotations has no such value."""
+    for name in (TERMINAL, STDIN):
+        _says(app, name)
+
+
+def has_terminal(document: PodDocument, app: PodApp) -> bool:
+    return document.terminal == app.name or _says(app, TERMINAL)
+
+
+def keeps_stdin(document: PodDocument, app: PodApp) -> bool:
+    """Whether others may attach to it and type, whoever started the pod."""
+    return document.interactive == app.name or _says(app, STDIN)
+
+
+def typed_into(document: PodDocument) -> str | None:
+    """The app whose terminal the caller's standard input is typed into."""
+    for app in document.manifest.apps:
+        if document.interactive == app.name and has_terminal(document, app):
+            return app.name
+    return None
+
+
+def foreground_input(services: Services, record: PodRecord) -> tuple[bool, bool]:
+    """Whether the pod's foreground command reads standard input, and whether that is for a terminal.
+
+    A stager without call-ins of its own, as a stage1, has the input of its foreground whatever its apps are.
+    """
+    from kurma_core.pods.record.document import read_document  # not for the command line
+
+    if getattr(services.stagers.of_pod(record.stager), "begin", None) is None:
+        return True, True
+    document = read_document(services.store.directory(record.uuid))
+    return document.interactive is not None, typed_into(document) is not None
+
+
+def _says(app: PodApp, name: str) -> bool:
+    value = app.annotation(name)
+    if value not in (None, "true", "false"):
+        raise UsageError(f"app {app.name}: its annotation {name} is {value!r}", hint="it is true or false")
+    return bool(value == "true")

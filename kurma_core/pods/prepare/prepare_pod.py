@@ -1,0 +1,410 @@
+"""From a request to a prepared pod: images found, manifest reified, isolators compiled, networks planned.
+
+Nothing here changes the host outside the state directory; what fails leaves no pod behind.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from kurma_core.api.network_options import parse_net
+from kurma_core.appc.pod import PodManifest
+from kurma_core.appc.reify import effective_app, idle_volumes, reify
+from kurma_core.errors import UsageError
+from kurma_core.isolation import scopes
+from kurma_core.models.network import NetworkRequest, PortMapping
+from kurma_core.models.pod import MountSetup
+from kurma_core.pods.network import port_claims
+from kurma_core.pods.prepare import app_settings, isolators, volumes
+from kurma_core.pods.prepare.app_settings import is_docker, overridden, with_isolators
+from kurma_core.pods.record.document import PodDocument
+from kurma_core.pods.run import pod_limits, pod_restarts
+from kurma_core.value import frozen, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kurma_core.api.pods import PodRequest
+    from kurma_core.appc.image import ImageManifest, Isolator
+    from kurma_core.appc.pod import PodApp
+    from kurma_core.appc.reify import Reified
+    from kurma_core.appc.template import PodTemplate
+    from kurma_core.hookspecs.isolator import Isolator as IsolatorDriver
+    from kurma_core.isolation import Isolation
+    from kurma_core.models.image import RenderedImage
+    from kurma_core.models.isolator import IdRange, IsolatorPlan
+    from kurma_core.models.network import Attachment
+    from kurma_core.pods.record.document import Need
+    from kurma_core.pods.services import Services
+    from kurma_core.progress import Progress
+
+_HOSTNAME_LIMIT = 63
+#: Annotations of a pod that kurmad alone sets.
+_KURMADS = "kurma.io/daemon/"
+#: What isolators say of the user namespace, as ``--userns`` says it.
+_WORDS = {"private": "auto", "host": "none"}
+
+
+def pod_document(
+    request: PodRequest,
+    uuid: str,
+    name: str,
+    created_at: str,
+    services: Services,
+    progress: Progress | None,
+    rendered: dict[str, RenderedImage] | None = None,
+) -> PodDocument:
+    """Decides everything about the pod.
+
+    A pod without apps is kept until it is stopped: apps may come and go.
+
+    :param rendered: gets each app's image, as it was made sure that it can be rendered.
+
+    :raises KurmaError: an image that cannot be had, a manifest that does not hold, a volume without its source,
+        an unknown network, isolator, stager or renderer …
+    """
+    renderer = services.config.renderer if request.renderer is None else request.renderer
+    stager = request.stager or services.config.stager
+    services.stagers.check(stager)
+    request = _placed(request, services.isolators())
+    if request.grants:
+        from kurma_core.pods.prepare import grants
+
+        grants.check_grants(request.grants, services.isolators())
+    resolved = _images(request, services, progress)
+    template, reified = _reified(request, resolved, services)
+    pod_restarts.check(reified.pod, ephemeral=request.ephemeral)
+    if not request.configured:
+        _refuse_kurmads_annotations(reified.pod)
+    notes = _looked_at(request, reified, resolved, services)
+    declared = _isolators(reified.pod, resolved)
+    registry_images = frozenset(app for app, (_, image) in resolved.items() if is_docker(image))
+    place = _place(request, template, reified, declared, registry_images, uuid, services)
+    isolation = isolators.isolation(
+        services,
+        reified.pod.isolators,
+        declared,
+        place.shared,
+        stager,
+        request,
+        registry_images=registry_images,
+    )
+    limits = pod_limits.lasting_limits(isolation.pod, isolation.apps)
+    attachments = services.networking.limited(place.attachments, limits)
+    port_claims.check_free(services.store, uuid, port_claims.published(attachments))
+    for app in reified.pod.apps:
+        app_settings.check_terminal(app)
+        image = services.images.render(
+            str(app.image.id), renderer, verify=request.verify, insecure=request.insecure
+        )
+        if rendered is not None:
+            rendered[app.name] = image
+    ids = _ids(place.userns, reified.pod, uuid, services)
+    manifest, mounts, environment = _with_host_mounts(reified, isolation, resolved)
+    return PodDocument(
+        uuid=uuid,
+        name=name,
+        created_at=created_at,
+        manifest=manifest,
+        mounts=mounts,
+        plans=isolation.apps,
+        pod_plan=isolation.pod,
+        isolators=isolation.reports,
+        held=isolation.held,
+        notes=(*reified.notes, *notes, *place.granted),
+        stager=stager,
+        renderer=renderer,
+        attachments=attachments,
+        host_network=place.host_network,
+        hostname=request.hostname
+        or services.stagers.hostname(stager, uuid)
+        or name[:_HOSTNAME_LIMIT].rstrip("-."),
+        interactive=request.interactive,
+        terminal=request.terminal,
+        dns=request.dns.by_name if request.dns is not None else None,
+        hosts=request.hosts,
+        ephemeral=request.ephemeral,
+        verify=request.verify,
+        insecure=tuple(sorted(request.insecure)),
+        volume_links=request.allow_volume_links,
+        environment=environment,
+        ids=ids,
+        keep=not template.pod.apps,
+        needs=place.needs,
+        grants=_grants(request),
+        own_networks=services.stagers.joins_networks(stager),
+    )
+
+
+@frozen
+class _Place:
+    """Where a pod stands: its networks, what it shares with the host, and what it has been granted for that.
+
+    :param attachments: none: it is in the host's network. Even a pod on "none" has its loopback.
+    """
+
+    attachments: tuple[Attachment, ...]
+    userns: str
+    shared: frozenset[str]
+    needs: Mapping[str, tuple[Need, ...]]
+    granted: tuple[str, ...]
+
+    @property
+    def host_network(self) -> bool:
+        return not self.attachments
+
+
+def _place(
+    request: PodRequest,
+    template: PodTemplate,
+    reified: Reified,
+    declared: Mapping[str, tuple[Isolator, ...]],
+    registry_images: frozenset[str],
+    uuid: str,
+    services: Services,
+) -> _Place:
+    """:raises KurmaError: an unknown network, a lacking grant …"""
+    pod = reified.pod
+    wishes = isolators.namespace_wishes(pod.isolators, declared, services.isolators())
+    networks, userns = _networks(request, template), _userns(request, pod)
+    # Where the caller or the pod's file has said it, no isolator is asked.
+    decided = {kind for kind, word in (("net", networks), ("user", userns)) if word is not None}
+    shared = frozenset(kind for kind, word in wishes.items() if word == "host" and kind not in decided)
+    of_file = _hosts_by_file(request, networks, userns, services)
+    needs, granted = _judged(request, pod, declared, shared, services, registry_images, of_file)
+    if networks is None and "net" in shared:
+        networks = [NetworkRequest("host")]
+    attachments = services.networking.plan(networks, _ports(request, reified), uuid, _capabilities(request))
+    userns = userns or _WORDS.get(wishes.get("user", "")) or services.config.userns
+    return _Place(attachments, userns, _shared(shared, not attachments, userns), needs, granted)
+
+
+def _hosts_by_file(
+    request: PodRequest, networks: list[NetworkRequest] | None, userns: str | None, services: Services
+) -> tuple[str, ...]:
+    """Namespaces of the host's that the pod has because its file says so, by ``networks`` or an annotation."""
+    found = []
+    if request.networks is None and any(one.name == "host" for one in networks or ()):
+        found.append("net")
+    # A range of the file's own choice may hold users of the host, which one of the pool does not.
+    if request.userns is None and services.config.userns != "none" and userns not in (None, "auto"):
+        found.append("user")
+    return tuple(found)
+
+
+def _refuse_kurmads_annotations(pod: PodManifest) -> None:
+    """kurmad knows the pods of ``initial_pods`` by annotations: a pod that has them would take the place of one.
+
+    :raises UsageError: the pod has such an annotation.
+    """
+    for annotation in pod.annotations:
+        if annotation.name.startswith(_KURMADS):
+            raise UsageError(
+                f"the pod's annotation {annotation.name} is for kurmad alone to set", hint="leave it out"
+            )
+
+
+def _grants(request: PodRequest) -> dict[str, tuple[str, ...]]:
+    """As the pod's document has them."""
+    names = ["", *(app.name for app in request.template.pod.apps)]
+    return dict.fromkeys(names, request.grants) if request.grants else {}
+
+
+def _capabilities(request: PodRequest) -> dict[str, object]:
+    """What the user has said of names, as CNI's conventions have it."""
+    if request.dns is None:
+        return {}
+    words = (("servers", "nameservers"), ("searches", "search"), ("options", "options"))
+    return {"dns": {theirs: list(request.dns.by_name[ours]) for theirs, ours in words}}
+
+
+def _looked_at(
+    request: PodRequest,
+    reified: Reified,
+    resolved: Mapping[str, tuple[str, ImageManifest]],
+    services: Services,
+) -> tuple[str, ...]:
+    """What is told of the pod's volumes. :raises KurmaError: one is without its source, or a danger."""
+    idle = _told(services, idle_volumes(request.template, reified, resolved))
+    links = request.allow_volume_links
+    return (*idle, *_told(services, volumes.look_at(reified.pod.volumes, services.config.state_dir, links)))
+
+
+def _told(services: Services, notes: tuple[str, ...]) -> tuple[str, ...]:
+    for note in notes:
+        services.note(note)
+    return notes
+
+
+def _placed(request: PodRequest, drivers: tuple[IsolatorDriver, ...]) -> PodRequest:
+    """The request with those isolators given to the pod that stand among an app's and that only a pod can have."""
+    overrides, pods = dict(request.overrides), list(request.isolators)
+    for app, given in request.overrides.items():
+        pods_own = [pair for pair in given.isolators if scopes(pair[0], drivers) == ("pod",)]
+        if pods_own:
+            kept = tuple(pair for pair in given.isolators if pair not in pods_own)
+            overrides[app] = replace(given, isolators=kept)
+            pods += pods_own
+    return replace(request, overrides=overrides, isolators=tuple(pods)) if pods else request
+
+
+def _reified(
+    request: PodRequest, resolved: Mapping[str, tuple[str, ImageManifest]], services: Services
+) -> tuple[PodTemplate, Reified]:
+    """The template with all that the request changes, and the manifest that it makes of these images."""
+    template = request.template
+    if template.unfinished:
+        from kurma_core.appc.early_pod import with_images
+
+        template = with_images(template, {app: manifest for app, (_, manifest) in resolved.items()})
+    template = _override(request, template, resolved, services)
+    reified = reify(template, resolved, strict_volumes=request.strict_volumes)
+    # What was overridden was in no manifest yet, and this one is read again by whoever looks at the pod.
+    PodManifest.parse(reified.pod.to_json())
+    return template, reified
+
+
+def _isolators(
+    pod: PodManifest, resolved: Mapping[str, tuple[str, ImageManifest]]
+) -> dict[str, tuple[Isolator, ...]]:
+    """All isolators of each app."""
+    return {app.name: effective_app(app, resolved[app.name][1]).isolators for app in pod.apps}
+
+
+def _judged(
+    request: PodRequest,
+    pod: PodManifest,
+    apps: Mapping[str, tuple[Isolator, ...]],
+    shared: frozenset[str],
+    services: Services,
+    registry_images: frozenset[str],
+    of_file: tuple[str, ...],
+) -> tuple[dict[str, tuple[Need, ...]], tuple[str, ...]]:
+    """What the pod's images must be granted, and a line on each power. :raises PowerError: a grant is lacking."""
+    if not (pod.isolators or any(apps.values()) or of_file):
+        return {}, ()
+    from kurma_core.pods.prepare import grants
+
+    host = isolators.host_of(services)
+    found = grants.needs(request, pod, apps, services.isolators(), shared, host, registry_images, of_file)
+    images = {app.name: str(app.image.id) for app in pod.apps}
+    granted = grants.check_pod(found.needs, images, services, request.insecure, _grants(request))
+    return found.needs, _told(services, (*granted, *found.notes(request.configured)))
+
+
+def _with_host_mounts(
+    reified: Reified, isolation: Isolation, resolved: Mapping[str, tuple[str, ImageManifest]]
+) -> tuple[PodManifest, Mapping[str, tuple[MountSetup, ...]], dict[str, tuple[tuple[str, str], ...]]]:
+    """The manifest and the mounts with what isolators add to them, and what apps are told of that."""
+    pod, mounts = reified.pod, mount_setups(reified)
+    if any(plan.mounts for plan in (isolation.pod, *isolation.apps.values())):
+        from kurma_core.pods.prepare import host_access
+
+        pod, mounts = host_access.with_host_mounts(pod, mounts, isolation)
+    if not any(plan.api for plan in isolation.apps.values()):
+        return pod, mounts, {}
+    from kurma_core.pods.prepare import host_access
+
+    manifest, mounts = host_access.with_api(pod, mounts, isolation.apps)
+    told = {app.name: told_of_api(app, resolved[app.name][1], isolation.apps[app.name]) for app in pod.apps}
+    return manifest, mounts, {app: pairs for app, pairs in told.items() if pairs}
+
+
+def told_of_api(app: PodApp, image: ImageManifest, plan: IsolatorPlan) -> tuple[tuple[str, str], ...]:
+    """What stands in the app's environment of the daemon's API."""
+    from kurma_core.pods.prepare import host_access
+
+    return host_access.api_environment({pair.name for pair in effective_app(app, image).environment}, plan)
+
+
+def _shared(asked: frozenset[str], host_network: bool, userns: str) -> frozenset[str]:
+    """The namespaces that the pod shares with the host, of which two are not for isolators alone to decide."""
+    found = set(asked - {"net", "user"})
+    found.update(["net"] if host_network else [], ["user"] if userns == "none" else [])
+    return frozenset(found)
+
+
+def _userns(request: PodRequest, pod: PodManifest) -> str | None:
+    """What root, or the pod's annotation, says of its user namespace."""
+    if request.userns is None and not pod.annotations:
+        return None
+    from kurma_core.pods.prepare.id_ranges import wanted
+
+    return wanted(request.userns, pod, "") or None
+
+
+def _ids(word: str, pod: PodManifest, uuid: str, services: Services) -> IdRange | None:
+    """The ids of its user namespace, its own from now on."""
+    if word == "none":
+        return None
+    ids = services.id_ranges.claim(uuid, word)
+    volumes.check_owners(pod, ids)
+    return ids
+
+
+def _images(
+    request: PodRequest, services: Services, progress: Progress | None
+) -> dict[str, tuple[str, ImageManifest]]:
+    """Image ID and manifest by app; an image that several apps name is looked for once."""
+    found: dict[str, tuple[str, ImageManifest]] = {}
+    known: dict[object, tuple[str, ImageManifest]] = {}
+    for app in request.template.pod.apps:
+        image = app.image
+        labels = tuple((label.name, label.value) for label in image.labels)
+        meant = (image.locator, image.id, image.name, labels)
+        if meant not in known:
+            record = services.images.of_app(image, pull=request.pull, insecure=request.insecure, progress=progress)
+            known[meant] = (record.id, services.images.manifest(record.id))
+        found[app.name] = known[meant]
+    return found
+
+
+def _override(
+    request: PodRequest,
+    template: PodTemplate,
+    resolved: Mapping[str, tuple[str, ImageManifest]],
+    services: Services,
+) -> PodTemplate:
+    names = [app.name for app in template.pod.apps]
+    for name in [*request.overrides, *filter(None, (request.interactive, request.terminal))]:
+        if name not in names:
+            raise UsageError(f"the pod has no app {name}", hint="its apps: " + (", ".join(names) or "none"))
+    apps = []
+    for app in template.pod.apps:
+        overrides = request.overrides.get(app.name)
+        if overrides:
+            image_id, image = resolved[app.name]
+            groups_of = functools.partial(services.images.groups_of, image_id)
+            app = replace(app, app=overridden(app.app or image.app, overrides, image, groups_of))
+        apps.append(app)
+    isolators = with_isolators(template.pod.isolators, request.isolators)
+    return replace(template, pod=replace(template.pod, apps=tuple(apps), isolators=isolators))
+
+
+def _networks(request: PodRequest, template: PodTemplate) -> list[NetworkRequest] | None:
+    if request.networks is not None:
+        return list(request.networks)
+    if template.networks is not None:
+        # A template that lists no network wants none.
+        return [parse_net(text) for text in template.networks or ("none",)]
+    return None
+
+
+def _ports(request: PodRequest, reified: Reified) -> list[PortMapping]:
+    return [
+        *request.ports,
+        *[PortMapping(p.host_port, p.pod_port, p.protocol, p.host_ip) for p in reified.ports],
+    ]
+
+
+def mount_setups(reified: Reified) -> dict[str, tuple[MountSetup, ...]]:
+    """By app, in the order in which they are mounted."""
+    seeds = {volume.name: volume.seed for volume in reified.pod.volumes}
+    return {
+        app: tuple(
+            MountSetup(m.volume_name, m.path, m.read_only, seeds.get(m.volume_name) == (app, m.path))
+            for m in mounts
+        )
+        for app, mounts in reified.mounts.items()
+    }

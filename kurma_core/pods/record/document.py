@@ -1,0 +1,153 @@
+"""``pod.json``: what a pod is, decided when it was prepared. Only its apps, and what is theirs, may change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kurma_core.appc.pod import PodManifest
+from kurma_core.errors import ManifestError
+from kurma_core.models.isolator import IdRange, IsolatorPlan, IsolatorReport
+from kurma_core.models.network import Attachment
+from kurma_core.models.pod import MountSetup
+from kurma_core.schema import MISSING, JsonValue, SchemaError
+from kurma_core.value import field, frozen
+
+if TYPE_CHECKING:
+    from typing import Any, Self
+
+    from kurma_core.pods.record.pod_store import PodDirectory
+
+    Json = Any
+
+
+@frozen
+class Need(JsonValue):
+    """Power over the host that an image must be granted (X6).
+
+    :param power: ``ISOLATOR`` or ``ISOLATOR=PART``, as a grant names it.
+    :param level: who asks: :data:`OF_IMAGE`, :data:`OF_APP` or :data:`OF_POD`; or the name of another app, by
+        which all apps of the pod come by it.
+    :param least: a part of it that does, too.
+    """
+
+    power: str
+    level: str
+    least: str | None = None
+
+    @property
+    def isolator(self) -> str:
+        return self.power.partition("=")[0]
+
+
+#: The image's manifest; the pod's, for that app; the pod, for all its apps. No app's name holds a blank.
+OF_IMAGE, OF_APP, OF_POD = "its image", "its app", "the pod"
+
+
+@frozen
+class PodDocument(JsonValue):
+    """:param manifest: reified.
+    :param mounts: by app, in the order in which they are mounted.
+    :param interactive: the app that gets the caller's standard input; ``terminal``: that was given a terminal.
+    :param attachments: the networks, planned, in order.
+    :param host_network: the pod shares the host's.
+    :param ephemeral: removed once it has ended.
+    :param ids: of the host that its user namespace has; its own until it is removed. None: no user namespace.
+    :param keep: it was made without apps, and ends only when it is stopped (G10).
+    :param added_volumes: names of those that came with an app, while the pod ran.
+    :param own_networks: its stager joins it to the networks, in a namespace of its own making, as is the user
+        namespace.
+    :param held: of the isolators that ``required_isolators`` names, those that the app has; by app.
+    :param needs: power over the host that an app's image must be granted at every start, by app; "": that every
+        app's must, for all of them have it (X6).
+    :param grants: powers that the caller has granted (``--grant``), by app; "": to the pod as a whole.
+    """
+
+    uuid: str
+    name: str
+    created_at: str
+    manifest: PodManifest
+    mounts: Mapping[str, tuple[MountSetup, ...]]
+    plans: Mapping[str, IsolatorPlan]
+    pod_plan: IsolatorPlan
+    isolators: tuple[IsolatorReport, ...]
+    notes: tuple[str, ...]
+    stager: str
+    renderer: str
+    attachments: tuple[Attachment, ...]
+    host_network: bool
+    hostname: str
+    interactive: str | None = None
+    terminal: str | None = None
+    dns: Mapping[str, tuple[str, ...]] | None = None
+    hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    ephemeral: bool = False
+    verify: bool = False
+    insecure: tuple[str, ...] = ()
+    volume_links: bool = False
+    environment: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    ids: IdRange | None = None
+    keep: bool = False
+    added_volumes: tuple[str, ...] = ()
+    held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
+    grants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    own_networks: bool = False
+
+    @property
+    def app_names(self) -> list[str]:
+        return [app.name for app in self.manifest.apps]
+
+    @property
+    def images(self) -> dict[str, str]:
+        """Image ID by app."""
+        return {app.name: str(app.image.id) for app in self.manifest.apps}
+
+    @property
+    def cgroup(self) -> str:
+        """Relative to the root of each hierarchy."""
+        return f"kurma/{self.uuid}"
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """Namespaces that it shares with the host: of ``ipc``, ``net``, ``pid``, ``user`` and ``uts``."""
+        found = {kind for kind, word in self.pod_plan.namespaces.items() if word == "host"}
+        found.update(["net"] if self.host_network else [], ["user"] if self.ids is None else [])
+        return frozenset(found)
+
+    @property
+    def network_namespace(self) -> str | None:
+        """The pinned namespace's path (W11); None: the host's, or the stager's."""
+        return None if self.host_network or self.own_networks else f"/run/netns/kurma-{self.uuid}"
+
+    @property
+    def user_namespace(self) -> str | None:
+        """The pinned namespace's path (H9); None: the host's, or the stager's."""
+        return None if self.ids is None or self.own_networks else user_namespace(self.uuid)
+
+    @classmethod
+    def from_json(cls, value: Json, path: str = "the record") -> Self:
+        """:raises SchemaError: it is not such a record. :raises ManifestError: nor is its manifest."""
+        found = super(PodDocument, cls).from_json(value, path)  # noqa: UP008 - frozen() remakes the class
+        for key, by_app in (("mounts", found.mounts), ("plans", found.plans)):
+            for app in found.app_names:
+                if app not in by_app:
+                    raise SchemaError(f"{key}.{app}", "an entry", MISSING)
+        return found
+
+
+def read_document(directory: PodDirectory) -> PodDocument:
+    """:raises PodNotFoundError: the pod was never wholly made. :raises PodDamagedError: its record is nonsense."""
+    value = directory.read_pod()
+    try:
+        document = PodDocument.from_json(value)
+    except (ValueError, ManifestError) as error:
+        raise directory.damaged("pod.json", str(error)) from None
+    if document.uuid != directory.uuid:
+        raise directory.damaged("pod.json", f"it is of pod {document.uuid[:36]!a}")
+    return document
+
+
+def user_namespace(uuid: str) -> str:
+    """Where a pod's user namespace is pinned, if it has one."""
+    return f"/run/kurma/userns/{uuid}"

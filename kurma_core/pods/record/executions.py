@@ -1,0 +1,168 @@
+"""Earlier executions of a pod's apps: how each ended, and its log, kept apart from the next one's (H5, H7).
+
+A pod that is started again begins with an empty ``pod/``. What an earlier run has left for people goes to
+``earlier/RUN/`` (its logs) and into ``state.json`` (``earlier``: by app, oldest first), for the last few runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import AppNotFoundError, KurmaError
+from kurma_core.linux.beneath import remove_tree
+from kurma_core.models.pod import AppEnd, AppExecution, AppStatus
+from kurma_core.value import fields, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kurma_core.pods.record.pod_store import PodDirectory
+
+Json = Any
+#: Runs of a pod whose logs are kept besides the last one's.
+KEPT_RUNS = 10
+
+
+def keep(directory: PodDirectory) -> None:
+    """Puts aside what the last run has left for people; before the pod is started again, by its owner.
+
+    Repeatable: a death in between is made good by the next call.
+    """
+    state = directory.read_state()
+    run = state.get("run", 1)
+    earlier = earlier_of(state)
+    for name, status in recorded_apps(state).items():
+        numbered = number(state, status)
+        found = [*numbered.earlier, *([_as_execution(numbered)] if _executed(numbered) else [])]
+        earlier[name] = [*(one for one in earlier.get(name, []) if one.run < run), *_of_run(found, run)]
+    _put_aside(directory, run)
+    oldest = run - KEPT_RUNS + 1
+    kept = {name: [one for one in found if one.run >= oldest] for name, found in earlier.items()}
+    directory.change_state(
+        run=run + 1,
+        apps=None,
+        earlier={name: [one.to_json() for one in found] for name, found in kept.items() if found},
+    )
+    _drop_runs(directory, oldest)
+
+
+def recorded_apps(state: Mapping[str, Json]) -> dict[str, AppStatus]:
+    """The apps of the last run, as the pod's record has them; empty if that cannot be read."""
+    from kurma_core.staging.records import parse_apps
+
+    try:
+        return parse_apps(state.get("apps") or {}, "its record")
+    except KurmaError:
+        return {}
+
+
+def _of_run(found: list[AppExecution], run: int) -> list[AppExecution]:
+    return [one for one in found if one.run == run]
+
+
+def _executed(status: AppStatus) -> bool:
+    return status.started_at is not None or status.finished_at is not None
+
+
+def _as_execution(status: AppStatus) -> AppExecution:
+    end = {each.name: getattr(status, each.name) for each in fields(AppEnd)}
+    return AppExecution(status.instance or 1, status.run, **end)
+
+
+def _put_aside(directory: PodDirectory, run: int) -> None:
+    """The logs of the run. What the stager may have made there instead of a directory goes with ``pod/``."""
+    logs = directory.file("pod/logs")
+    try:
+        if not stat.S_ISDIR(os.lstat(logs).st_mode):
+            return
+        os.makedirs(directory.file("earlier"), mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.rename(logs, directory.file(f"earlier/{run}"))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _drop_runs(directory: PodDirectory, oldest: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        fd = _opened(directory.file("earlier"))
+        try:
+            for name in os.listdir(fd):
+                if not name.isdecimal() or int(name) < oldest:
+                    remove_tree(fd, name)
+        finally:
+            os.close(fd)
+
+
+def forget(directory: PodDirectory, app: str) -> None:
+    """An app that is removed takes its executions along. Repeatable."""
+    state = directory.read_state()
+    earlier = earlier_of(state)
+    for one in earlier.pop(app, []):
+        with contextlib.suppress(OSError):
+            fd = _opened(directory.file(f"earlier/{one.run}"))
+            try:
+                for name in os.listdir(fd):
+                    if one.log is not None and (name == one.log or name.startswith(f"{one.log}.")):
+                        os.unlink(name, dir_fd=fd)
+            finally:
+                os.close(fd)
+    if app in (state.get("earlier") or {}):
+        directory.change_state(earlier={name: [one.to_json() for one in found] for name, found in earlier.items()})
+
+
+def _opened(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def earlier_of(state: Mapping[str, Json]) -> dict[str, list[AppExecution]]:
+    """By app, oldest first."""
+    return {
+        name: [AppExecution.from_json(one) for one in found]
+        for name, found in (state.get("earlier") or {}).items()
+    }
+
+
+def number(state: Mapping[str, Json], status: AppStatus) -> AppStatus:
+    """The status with its executions counted from 1 over all runs of the pod, those of earlier runs included.
+
+    :param status: as the stager tells it: its own, counted from 0 in this run.
+    """
+    before = earlier_of(state).get(status.name, [])
+    base = before[-1].instance if before else 0
+    run = state.get("run", 1)
+    of_run = [replace(one, instance=base + one.instance + 1, run=run) for one in status.earlier]
+    own = len(of_run) if status.instance is None else status.instance
+    return replace(
+        status,
+        instance=None if status.instance is None and status.state == "created" else base + own + 1,
+        run=run,
+        earlier=(*before, *of_run),
+    )
+
+
+def find(pod: str, status: AppStatus, instance: int) -> AppExecution:
+    """An execution of the app, by its number.
+
+    :param pod: its name. :param instance: -1: the one before the last.
+    :raises AppNotFoundError: nothing is kept of it.
+    """
+    if instance == -1 and status.earlier:
+        return status.earlier[-1]
+    known = [*status.earlier, *([_as_execution(status)] if status.instance is not None else [])]
+    for one in known:
+        if one.instance == instance:
+            return one
+    what = "any earlier execution" if instance == -1 else f"execution {instance}"
+    kept = ", ".join(str(one.instance) for one in known)
+    raise AppNotFoundError(
+        f"nothing is kept of {what} of app {status.name} of pod {pod}",
+        hint=f"kept: {kept}" if kept else "it was never executed",
+    )
+
+
+def log_directory(status: AppStatus, one: AppExecution) -> str:
+    """Where its log is, below the pod's directory."""
+    return "pod/logs" if one.run == status.run else f"earlier/{one.run}"

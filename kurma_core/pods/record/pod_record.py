@@ -1,0 +1,237 @@
+"""A pod's record, put together from what is on disk and what its stager tells."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import AppNotFoundError, HostError, KurmaError, PodDamagedError, PodNotFoundError
+from kurma_core.models.network import Attachment
+from kurma_core.models.pod import ENDED_STATES, AppStatus, PodRecord
+from kurma_core.pods.record import executions
+from kurma_core.pods.record.document import PodDocument, read_document
+from kurma_core.pods.run import pod_metadata, pod_restarts
+from kurma_core.staging.records import exit_code, read_status_file
+from kurma_core.value import replace
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs.stager import RunningStager, Stager
+    from kurma_core.pods.record.pod_store import PodDirectory
+
+Json = Any
+
+
+def pod_record(
+    directory: PodDirectory, stager: Stager | None = None, running: RunningStager | None = None
+) -> PodRecord:
+    """:param stager: asked for the apps' status; None: only what stands on disk is told."""
+    return record_of(directory, read_document(directory), directory.read_state(), stager, running)
+
+
+def record_of(
+    directory: PodDirectory,
+    document: PodDocument,
+    state: Mapping[str, Json],
+    stager: Stager | None = None,
+    running: RunningStager | None = None,
+) -> PodRecord:
+    """As :func:`pod_record`, for who knows already what its records say."""
+    apps = app_statuses(directory, document, state, stager, running)
+    stager_identity = state.get("stager") or {}
+    live = state["state"] in ("starting", "running", "stopping")
+    return PodRecord(
+        uuid=document.uuid,
+        name=document.name,
+        state=state["state"],
+        reason=state.get("reason"),
+        exit_code=state.get("exitCode"),
+        created_at=document.created_at,
+        started_at=state.get("startedAt"),
+        finished_at=state.get("finishedAt"),
+        owner=state.get("owner") if live and directory.owned() else None,
+        stager=document.stager,
+        stager_pid=stager_identity.get("pid") if live else None,
+        renderer=document.renderer,
+        network_namespace=document.network_namespace if live else None,
+        userns=document.ids,
+        apps=apps,
+        images=document.images,
+        attachments=read_attachments(state) or document.attachments,
+        isolators=document.isolators,
+        notes=(*document.notes, *stager_notes(directory, state), *(pod_metadata.notes_of(state) if live else ())),
+        manifest=document.manifest.to_json(),
+        metadata=pod_metadata.told_of(directory, state) if live else None,
+        restart=pod_restarts.told(document, state),
+    )
+
+
+def app_statuses(
+    directory: PodDirectory,
+    document: PodDocument,
+    state: Mapping[str, Json],
+    stager: Stager | None,
+    running: RunningStager | None,
+) -> tuple[AppStatus, ...]:
+    """One for each app of the manifest, in its order; apps that nobody tells of are just named."""
+    if state["state"] in ("preparing", "prepared"):
+        return tuple(AppStatus(name) for name in document.app_names)
+    told: Mapping[str, AppStatus] = {}
+    try:
+        if state.get("apps") is not None:
+            told = executions.recorded_apps(state)
+        elif stager is not None:
+            # One that is still at its pod's setting up is not called into: a v1 cgroup that has children, as a
+            # call-in's, does not take every setting any more.
+            told = stager.status(directory.path, None if state["state"] == "starting" else running)
+        else:
+            told = (read_status_file(directory.path) or ({}, ()))[0]
+    except KurmaError:
+        # A stager that answers nonsense, or ends while it is asked, must not keep the pod from being listed.
+        told = {}
+    statuses = [executions.number(state, told.get(name, AppStatus(name))) for name in document.app_names]
+    if state["state"] in ENDED_STATES:
+        # Of a pod that did not come up, only its stager's last word is known.
+        statuses = [_over(status, killed=state["state"] == "errored") for status in statuses]
+    return tuple(statuses)
+
+
+def stager_notes(directory: PodDirectory, state: Mapping[str, Json]) -> tuple[str, ...]:
+    """What the stager says of how the pod is held: of a pod that lives, as it says it now."""
+    if state["state"] not in ("running", "stopping"):
+        return tuple(state.get("notes", ()))
+    try:
+        return (read_status_file(directory.path) or ({}, ()))[1]
+    except KurmaError:
+        return ()  # nonsense, as of the apps
+
+
+def read_attachments(state: Mapping[str, Json]) -> tuple[Attachment, ...]:
+    """The attachments that a state's record holds."""
+    return tuple(Attachment.from_json(one) for one in state.get("attachments", ()))
+
+
+def conclusion(
+    directory: PodDirectory, document: PodDocument, stager: Stager | None, status: int | None, output: str
+) -> dict[str, Json]:
+    """How a pod whose stager has ended is to be recorded (G6): state, reason, exit code, notes, apps.
+
+    :param status: the stager's exit status; None: nobody knows.
+    :param output: what it said last.
+    """
+    notes: tuple[str, ...] = ()
+    apps: Mapping[str, AppStatus] = {}
+    problem: str | None = None
+    found = None
+    try:
+        found = read_status_file(directory.path)
+        if found is not None:
+            apps, notes = found
+        elif stager is not None:
+            apps = stager.status(directory.path, None)
+    except KurmaError as error:
+        problem = error.message
+    code = exit_code(apps, document.app_names)
+    speaks = getattr(stager, "ends_with_exit_code", False)
+    # Of those that were ever started; of none at all, in a pod that somebody has stopped.
+    begun = [apps[name] for name in document.app_names if name in apps and apps[name].state != "created"]
+    all_ended = all(app.exited for app in begun)
+    if not begun:
+        all_ended = found is not None and _stopped(directory)
+    if status is None and not all_ended and forced(directory):
+        status = 128 + signal.SIGKILL
+    # Its own file speaks for all of the pod's life; what its call-in said last may be old.
+    alive = [app.name for app in begun if not app.exited] if found is not None else []
+    if status == 0 and (problem or alive):
+        state = "errored"
+        reason = problem or f"the stager is wrong: it ended, and its status.json says that app {alive[0]} runs"
+    elif status == 0 or (all_ended and (speaks or status is None)) or (speaks and status and _stopped(directory)):
+        state, reason = "stopped", None
+    elif status is None:
+        state, reason = "errored", "the stager ended, and nobody saw how"
+    else:
+        state, reason = "errored", f"the stager ended with status {status}" + (f": {output}" if output else "")
+    if speaks and status is not None:
+        code = status
+        if len(begun) == 1 and begun[0].exited and begun[0].exit_code is None:
+            apps = {**apps, begun[0].name: replace(begun[0], exit_code=code)}
+    if state == "errored" and not code:
+        code = status or 125
+    return {
+        "state": state,
+        "reason": reason or problem,
+        "exitCode": code,
+        "notes": list(notes),
+        # What is known of the apps does not depend any more on what the stager leaves behind.
+        "apps": {
+            name: _over(apps[name], killed=state == "errored").to_json()
+            for name in document.app_names
+            if name in apps
+        },
+    }
+
+
+def _over(app: AppStatus, *, killed: bool) -> AppStatus:
+    """Nothing runs in a pod whose stager has ended, whatever that said last.
+
+    :param killed: the stager failed, and what was left was killed.
+    """
+    if app.exited or app.state == "created":
+        return replace(app, pid=None)
+    if app.restarting:
+        return replace(app, pid=None, exited=True, restarting=False)
+    return replace(app, pid=None, exited=True, reason="killed" if killed else None)
+
+
+def _stopped(directory: PodDirectory) -> bool:
+    """Whether somebody has asked it to stop: what for is on record before its stager is told."""
+    try:
+        state = directory.read_state()
+    except KurmaError:
+        return False
+    return bool(state["state"] == "stopping" or state.get("cause"))
+
+
+def by_force(directory: PodDirectory) -> None:
+    """Records that the stager is about to be killed: who does that may die before its end is on record."""
+    # Neither a full disk nor a record that somebody removed must keep a pod running.
+    with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
+        directory.change_state(only_in=("starting", "running", "stopping"), forced=True)
+
+
+def forced(directory: PodDirectory) -> bool:
+    """Whether :func:`by_force` was recorded."""
+    try:
+        return bool(directory.read_state().get("forced"))
+    except KurmaError:
+        return False
+
+
+__all__ = [
+    "app_statuses",
+    "by_force",
+    "conclusion",
+    "forced",
+    "pod_record",
+    "read_attachments",
+    "read_document",
+    "record_of",
+    "stager_notes",
+]
+
+
+def the_app(record: PodRecord, app: str | None) -> AppStatus:
+    """The pod's app of that name; None: its only one.
+
+    :raises AppNotFoundError: there is none, or not only one.
+    """
+    names = ", ".join(each.name for each in record.apps)
+    for each in record.apps:
+        if app == each.name or (app is None and len(record.apps) == 1):
+            return each
+    if app is not None:
+        raise AppNotFoundError(f"pod {record.name} has no app {app}", hint=f"its apps: {names or 'none'}")
+    if not record.apps:
+        raise AppNotFoundError(f"pod {record.name} has no apps", hint=f"kurma app add {record.name} IMAGE")
+    raise AppNotFoundError(f"pod {record.name} has several apps", hint=f"name one of {names}")

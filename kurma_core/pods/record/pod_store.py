@@ -1,0 +1,594 @@
+"""Pods on disk: one directory each, root's alone, that ``cat`` is enough to understand.
+
+``pods/UUID/`` holds ``pod.json`` (what the pod is: replaced as a whole where apps come and go), ``state.json``
+(how it is: replaced atomically), ``owner.lock``, ``apps.lock`` and ``op.lock``, ``pod/`` (what the stager writes),
+``earlier/`` (logs of earlier runs), ``volumes/`` and ``stager/``. ``pods/names/NAME`` is a symbolic link that
+reserves a name.
+
+The *owner* lock is held for as long as one process looks after the pod, from the moment at which its directory
+can be seen; the *apps* lock while one starts it or changes its apps; the *op* lock for one change of
+``state.json``. They are taken in this order. A lock's holder that dies frees it, which is how
+others learn of it. Locks belong to open files (``F_OFD_SETLK``): whether one is held can be seen without taking
+it, and so without being in the way of who is about to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import struct
+import time
+from _thread import get_native_id
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from kurma_core.errors import (
+    AmbiguousReferenceError,
+    FormatVersionError,
+    HostError,
+    KurmaError,
+    PodDamagedError,
+    PodExistsError,
+    PodNotFoundError,
+    PodStateError,
+)
+from kurma_core.json_text import loads
+from kurma_core.linux import beneath, block_groups
+from kurma_core.linux.files import replace_file, spare_file, use_spare
+from kurma_core.models.network import Attachment
+from kurma_core.models.pod import STATES, AppExecution
+from kurma_core.schema import COUNT, PID, SchemaError, fit
+
+Json = Any
+VERSION = 1
+_HEX = frozenset("0123456789abcdef-")
+#: Characters of a UUID that may stand for it.
+_SHORTEST = 4
+#: ``struct flock``; what it says is the whole file.
+_FLOCK = "hhqqi4x"
+#: So begins a directory that is not yet a pod, or none any more.
+_UNFINISHED = ".half-"
+#: Names the stager that has left something of the pod to free (see :mod:`kurma_core.pods.run.recovery`).
+REMAINS = "stager/remains"
+#: What a pod to come has for its first records: of two states, and of what it is.
+_SPARES, _SPARE_POD = ("state.json.spare", "state.json.spare2"), "pod.json.spare"
+
+
+_MARK = ({"boot": str, "uptime": float}, None)
+#: Form of ``state.json``; of what plugins keep there, only that it is an object.
+STATE = {
+    "state": frozenset(STATES),
+    "steps?": ([str], None),
+    "attachments?": [Attachment],
+    "stager?": (dict, None),
+    "stagerImage?": (str, None),
+    "owner?": (PID, None),
+    "boot?": (str, None),
+    "startedAt?": (str, None),
+    "finishedAt?": (str, None),
+    "begun?": _MARK,
+    "over?": _MARK,
+    "cause?": (str, None),
+    "forced?": (bool, None),
+    "exitCode?": (range(-(1 << 31), 1 << 31), None),
+    "reason?": (str, None),
+    "notes?": [str],
+    "apps?": ({str: dict}, None),
+    "run?": COUNT,
+    "earlier?": ({str: [AppExecution]}, None),
+    "layers?": ({str: [str]}, None),
+    "metadata?": ({"address": str, "port": range(1, 1 << 16), "early": (str, None)}, None),
+    "restart?": ({"count": COUNT, "tries": COUNT, "next": (str, None), "due?": _MARK}, None),
+    "change?": (
+        {"do": frozenset(("add", "rm")), "app": str, "volumes?": [str], "traffic": bool, "memory": bool},
+        None,
+    ),
+}
+
+
+class PodDirectory:
+    """The files of one pod. Cheap to make: it opens nothing by itself."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.uuid = os.path.basename(path)
+
+    def file(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    def has_remains(self) -> bool:
+        """Whether the stager has left something to free (:mod:`kurma_core.pods.run.recovery`)."""
+        return os.path.lexists(self.file(REMAINS))
+
+    # -- records --
+
+    def read_pod(self) -> dict[str, Json]:
+        """``pod.json``.
+
+        :raises PodNotFoundError: there is none (the pod was never wholly made, or is gone).
+        :raises PodDamagedError: it is nonsense. :raises FormatVersionError: a newer version wrote it.
+        """
+        return self._read("pod.json")
+
+    def write_pod(self, value: dict[str, Json]) -> None:
+        with self._writing("pod.json"):
+            use_spare(self.file(_SPARE_POD), self.file("pod.json"), _lines(value))
+
+    def read_state(self) -> dict[str, Json]:
+        """``state.json``; it has a ``state``. :raises: as :meth:`read_pod`."""
+        value = self._read("state.json")
+        try:
+            fit(value, STATE, "the record")
+        except SchemaError as error:
+            raise self.damaged("state.json", str(error)) from None
+        return value
+
+    def raw(self, name: str) -> Json:
+        """What can be understood of a record that may be damaged; None: nothing."""
+        try:
+            with open(self.file(name), "rb") as stream:
+                return loads(stream.read(), own=True)
+        except (OSError, ValueError):
+            return None
+
+    def read_steps(self) -> list[str]:
+        """The steps on record; none where there is no record yet."""
+        try:
+            return list(self.read_state().get("steps") or ())
+        except PodNotFoundError:
+            return []
+
+    def write_state(self, value: dict[str, Json]) -> None:
+        self._write("state.json", value)
+
+    def spare(self, value: dict[str, Json]) -> None:
+        """Makes files for the pod's first records, of which :meth:`write_spare` and :meth:`write_pod` then need no
+        new ones; :meth:`drop_spare` is to follow. :param value: what ``state.json`` says by now.
+        """
+        with self._writing("state.json"):
+            for name in _SPARES:
+                spare_file(self.file(name), _lines(value))
+            # What they are renamed over has another name: to remove it is not for who starts the pod to wait for.
+            for name in ("state.json", *_SPARES[:-1]):
+                os.link(self.file(name), self.file(f"{name}.old"))
+        with self._writing("pod.json"):
+            spare_file(self.file(_SPARE_POD), b"")
+
+    def drop_spare(self) -> None:
+        """Nobody needs what :meth:`spare` has made any more. Repeatable."""
+        for name in (*_SPARES, *(f"{name}.old" for name in ("state.json", *_SPARES[:-1])), _SPARE_POD):
+            with contextlib.suppress(OSError):
+                os.unlink(self.file(name))
+
+    def write_spare(self, value: dict[str, Json]) -> None:
+        """As :meth:`write_state`, by way of what :meth:`spare` has made, as long as there is some of it."""
+        with self._writing("state.json"):
+            spare = next((name for name in _SPARES if os.path.lexists(self.file(name))), _SPARES[0])
+            use_spare(self.file(spare), self.file("state.json"), _lines(value))
+
+    def change_state(
+        self, *, only_in: Collection[str] | None = None, spare: bool = False, **changes: Json
+    ) -> dict[str, Json]:
+        """Reads, changes and replaces ``state.json`` under the op lock.
+
+        :param only_in: nothing is changed where the pod is in none of these states.
+        :param spare: see :meth:`write_spare`.
+        :returns: the state as it then is.
+        """
+        with self.op_lock():
+            state = self.read_state()
+            if only_in is None or state.get("state") in only_in:
+                state.update(changes)
+                (self.write_spare if spare else self.write_state)(state)
+            return state
+
+    def move_to(self, state: str, *, only_in: Collection[str]) -> bool:
+        """Replaces the state under the op lock. :returns: whether it was one of those."""
+        with self.op_lock():
+            value = self.read_state()
+            if value["state"] not in only_in:
+                return False
+            self.write_state({**value, "state": state})
+            return True
+
+    def _read(self, name: str) -> dict[str, Json]:
+        try:
+            with open(self.file(name), "rb") as stream:
+                value = loads(stream.read(), own=True)
+        except FileNotFoundError:
+            raise PodNotFoundError(f"pod {self.uuid}: no {name}", pod=self.uuid) from None
+        except ValueError as error:
+            raise self.damaged(name, str(error)) from None
+        except OSError as error:
+            raise self.damaged(name, os.strerror(error.errno or 0)) from None
+        version = value.get("version") if isinstance(value, dict) else None
+        if type(version) is not int:
+            raise self.damaged(name, "it has no version")
+        if version > VERSION:
+            raise FormatVersionError(
+                f"pod {self.uuid}: {name} was written by a newer version of kurma", pod=self.uuid
+            )
+        return dict(value)
+
+    def damaged(self, name: str, why: str) -> PodDamagedError:
+        """What is raised of a record that cannot be understood."""
+        return PodDamagedError(
+            f"pod {self.uuid}: {name} is damaged: {why}", hint=f"kurma rm {self.uuid}", pod=self.uuid
+        )
+
+    def _write(self, name: str, value: dict[str, Json]) -> None:
+        with self._writing(name):
+            replace_file(self.file(name), _lines(value))
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        """:raises HostError: that file cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            raise HostError(
+                f"pod {self.uuid}: cannot write {name}: {os.strerror(error.errno or 0)}",
+                errno=error.errno,
+                path=self.file(name),
+                pod=self.uuid,
+            ) from None
+
+    # -- locks --
+
+    def try_own(self, patience: float = 0.0) -> int | None:
+        """Takes the owner lock.
+
+        :param patience: seconds to wait for it: who takes it only to see what is to be done soon lets go.
+        :returns: its descriptor (close it to give it up), or None: somebody holds it.
+        """
+        return self._try_lock("owner.lock", patience)
+
+    def _try_lock(self, name: str, patience: float) -> int | None:
+        deadline = time.monotonic() + patience
+        fd = self._open_lock(name)
+        while True:
+            try:
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+                return fd
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    os.close(fd)
+                    return None
+            time.sleep(0.01)
+
+    def owned(self) -> bool:
+        """Whether a living process holds the owner lock. Takes nothing, and writes nothing."""
+        return self._locked("owner.lock")
+
+    def _locked(self, name: str) -> bool:
+        try:
+            fd = self._open_lock(name, os.O_RDONLY)
+        except PodNotFoundError:
+            return False
+        try:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
+        finally:
+            os.close(fd)
+        return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+    @contextlib.contextmanager
+    def apps_lock(self, patience: float) -> Iterator[None]:
+        """Who has it decides which apps the pod has.
+
+        :param patience: seconds to wait for it.
+        :raises PodStateError: somebody holds it for longer.
+        """
+        fd = self._try_lock("apps.lock", patience)
+        if fd is None:
+            raise PodStateError(
+                f"pod {self.uuid}: another process changes its apps", hint="try again in a moment", pod=self.uuid
+            )
+        try:
+            yield
+        finally:
+            os.close(fd)
+
+    def apps_locked(self) -> bool:
+        """Whether a living process holds the apps lock."""
+        return self._locked("apps.lock")
+
+    @contextlib.contextmanager
+    def op_lock(self) -> Iterator[None]:
+        """The short lock around a change of ``state.json``."""
+        fd = self._open_lock("op.lock")
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            yield
+        finally:
+            os.close(fd)
+
+    def _open_lock(self, name: str, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+        try:
+            return os.open(self.file(name), flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            raise PodNotFoundError(f"pod {self.uuid} is gone", pod=self.uuid) from None
+        except OSError as error:
+            raise HostError(
+                f"pod {self.uuid}: cannot open {name}: {os.strerror(error.errno or 0)}",
+                errno=error.errno,
+                path=self.file(name),
+            ) from None
+
+
+def _lines(value: dict[str, Json]) -> bytes:
+    """A record as it stands on disk: a line for each key, to be read by people, and written by the fast half of
+    the encoder."""
+    lines = [f"{json.dumps(key)}: {json.dumps(part)}" for key, part in {"version": VERSION, **value}.items()]
+    return ("{\n " + ",\n ".join(lines) + "\n}\n").encode()
+
+
+class PodStore:
+    """All pods of one state directory.
+
+    :param state_dir: made when the first pod is.
+    """
+
+    def __init__(self, state_dir: str) -> None:
+        self.root = f"{state_dir}/pods"
+        self.names = f"{self.root}/names"
+
+    def make(self) -> None:
+        """Makes its directories, in a state directory that is there. :raises OSError: they cannot be made."""
+        for place, mode in ((self.root, 0o777), (self.names, 0o700)):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(place, mode)
+
+    def reserve(self, uuid: str, *, anew: bool = True) -> tuple[PodDirectory, int]:
+        """A directory for a pod to come, which nobody sees as one.
+
+        :param anew: False: not where the state directory has gone meanwhile.
+        :returns: it, and its owner lock.
+        :raises HostError: it cannot be made.
+        """
+        path = f"{self.root}/{_UNFINISHED}{uuid}.{get_native_id()}"
+        lock: int | None = None
+        try:
+            if anew:
+                os.makedirs(self.names, mode=0o700, exist_ok=True)
+            else:
+                self.make()
+            block_groups.spread(self.root)
+            os.mkdir(path, 0o700)
+            lock = PodDirectory(path).try_own()
+            assert lock is not None
+        except OSError as error:
+            self._discard(path, lock)
+            raise HostError(
+                f"cannot make {path}: {os.strerror(error.errno or 0)}", errno=error.errno, path=path
+            ) from None
+        except BaseException:
+            self._discard(path, lock)
+            raise
+        return PodDirectory(path), lock
+
+    def create(self, uuid: str, name: str) -> tuple[PodDirectory, int]:
+        """Makes the pod's directory and reserves its name.
+
+        :returns: the directory, and the owner lock: nobody ever sees the pod without its owner.
+        :raises PodExistsError: the UUID (G11) or the name is taken.
+        """
+        new, lock = self.reserve(uuid)
+        try:
+            return self.publish(new, uuid, name), lock
+        except BaseException:
+            self._discard(new.path, lock)
+            raise
+
+    def publish(self, reserved: PodDirectory, uuid: str, name: str) -> PodDirectory:
+        """Makes a pod's directory of what :meth:`reserve` has made, with all that is in it, and reserves its name.
+
+        :raises PodExistsError: the UUID (G11) or the name is taken; the directory is as it was.
+        """
+        path = f"{self.root}/{uuid}"
+        try:
+            os.rename(reserved.path, path)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise PodExistsError(
+                    f"cannot make pod {uuid}: a pod with this UUID exists", hint=f"kurma rm {uuid}", pod=uuid
+                ) from None
+            raise HostError(
+                f"cannot make {path}: {os.strerror(error.errno or 0)}", errno=error.errno, path=path
+            ) from None
+        try:
+            self._reserve(name, uuid)
+        except BaseException:
+            os.rename(path, reserved.path)
+            raise
+        return PodDirectory(path)
+
+    def reserved(self) -> dict[str, PodDirectory]:
+        """By UUID, what :meth:`reserve` has made and no pod has taken over, whether its owner lives or not."""
+        found = {}
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self.root):
+                if name.startswith(_UNFINISHED):
+                    found[name.removeprefix(_UNFINISHED).partition(".")[0]] = PodDirectory(f"{self.root}/{name}")
+        return found
+
+    def discard(self, reserved: PodDirectory) -> None:
+        """Removes what :meth:`reserve` has made. The caller holds its lock."""
+        self._discard(reserved.path, None)
+
+    def _discard(self, path: str, lock: int | None) -> None:
+        """Removes a directory that did not become a pod, or is none any more."""
+        with contextlib.suppress(OSError), _opened(self.root) as root:  # why it did not become one is told
+            beneath.remove_tree(root, os.path.basename(path))
+        if lock is not None:
+            os.close(lock)
+
+    @contextlib.contextmanager
+    def workplace(self) -> Iterator[str]:
+        """Path of a directory of this process, on the pods' file system, for as long as the block lasts. What a
+        dead process leaves of one, :meth:`sweep` takes.
+
+        :raises HostError: it cannot be made.
+        """
+        path = f"{self.root}/{_UNFINISHED}work.{os.urandom(8).hex()}"
+        try:
+            os.makedirs(path, mode=0o700)
+        except OSError as error:
+            raise HostError(
+                f"cannot make {path}: {os.strerror(error.errno or 0)}", errno=error.errno, path=path
+            ) from None
+        lock = PodDirectory(path).try_own()
+        try:
+            yield path
+        finally:
+            self._discard(path, lock)
+
+    def sweep(self, grace: float) -> None:
+        """Removes what processes left that died at the very beginning of making a pod, or the end of removing, and
+        frees names of pods that are gone.
+
+        :param grace: seconds for which it must have lain there: a living process is through much sooner.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self.root):
+                path = f"{self.root}/{name}"
+                if not name.startswith(_UNFINISHED) or PodDirectory(path).owned():
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    if time.time() - os.stat(path).st_ctime >= grace:
+                        self._discard(path, None)
+            for name in os.listdir(self.names):
+                link = f"{self.names}/{name}"
+                with contextlib.suppress(OSError):
+                    old = time.time() - os.lstat(link).st_ctime >= grace
+                    if old and self._name_holder(name) is None:
+                        os.unlink(link)
+
+    def _reserve(self, name: str, uuid: str) -> None:
+        link = f"{self.names}/{name}"
+        for _ in range(3):
+            try:
+                os.symlink(f"../{uuid}", link)
+                return
+            except OSError as error:
+                if error.errno != errno.EEXIST:
+                    raise HostError(
+                        f"cannot make {link}: {os.strerror(error.errno or 0)}", errno=error.errno, path=link
+                    ) from None
+                holder = self._name_holder(name)
+                if holder is not None:
+                    raise PodExistsError(
+                        f"cannot name the pod {name}: pod {holder} has that name",
+                        hint=f"choose another --name, or: kurma rm {name}",
+                        pod=holder,
+                    ) from None
+                # A dangling link: its pod was removed by a process that died before it freed the name.
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(link)
+        raise PodExistsError(f"cannot name the pod {name}: the name changes hands too fast")
+
+    def _name_holder(self, name: str) -> str | None:
+        try:
+            uuid = os.path.basename(os.readlink(f"{self.names}/{name}"))
+        except OSError:
+            return None
+        return uuid if os.path.isdir(f"{self.root}/{uuid}") else None
+
+    def uuids(self) -> list[str]:
+        """UUIDs of all pods, wholly made or not, in no order."""
+        try:
+            with os.scandir(self.root) as entries:
+                return [
+                    entry.name
+                    for entry in entries
+                    if entry.name != "names" and not entry.name.startswith(".") and entry.is_dir()
+                ]
+        except FileNotFoundError:
+            return []
+
+    def directory(self, uuid: str) -> PodDirectory:
+        return PodDirectory(f"{self.root}/{uuid}")
+
+    def find(self, reference: str) -> PodDirectory:
+        """The pod of that UUID, unique prefix of one (4 characters or more), or name.
+
+        :raises PodNotFoundError: there is none.
+        :raises AmbiguousReferenceError: a prefix fits several.
+        """
+        if not {"/", "\0"} & set(reference) and not reference.startswith(".") and reference not in ("", "names"):
+            text = reference.lower()
+            if os.path.isdir(f"{self.root}/{text}"):
+                return self.directory(text)
+            holder = self._name_holder(reference)
+            if holder is not None:
+                return self.directory(holder)
+            if len(text) >= _SHORTEST and set(text) <= _HEX:
+                matches = [uuid for uuid in self.uuids() if uuid.startswith(text)]
+                if len(matches) == 1:
+                    return self.directory(matches[0])
+                if matches:
+                    raise AmbiguousReferenceError(
+                        f"pod {reference}: {len(matches)} pods begin so",
+                        hint="give more of the UUID: " + ", ".join(sorted(matches)[:4]),
+                        matches=matches,
+                    )
+        short = 0 < len(reference) < _SHORTEST and set(reference.lower()) <= _HEX
+        raise PodNotFoundError(
+            f"no pod {reference}",
+            hint=f"see: kurma list; of a UUID, {_SHORTEST} characters are needed" if short else "see: kurma list",
+        )
+
+    def name_of(self, uuid: str) -> str | None:
+        """The name that a pod has reserved, found among the links: for one whose own record cannot tell."""
+        with contextlib.suppress(OSError), os.scandir(self.names) as entries:
+            for entry in entries:
+                if os.path.basename(os.readlink(entry.path)) == uuid:
+                    return entry.name
+        return None
+
+    def delete(self, pod: PodDirectory, name: str | None) -> None:
+        """Removes the pod's directory and frees its name. Repeatable. The caller holds the owner lock.
+
+        Its records go last and at once: nobody ever sees half a pod.
+
+        :raises HostError: something in it cannot be removed (a mount left in it, say).
+        """
+        gone = f"{_UNFINISHED}{pod.uuid}.{get_native_id()}"
+        try:
+            with _opened(pod.path) as directory:
+                for entry in os.listdir(directory):
+                    if not entry.endswith((".json", ".lock")):
+                        beneath.remove_tree(directory, entry)
+            with _opened(self.root) as root:
+                os.rename(pod.uuid, gone, src_dir_fd=root, dst_dir_fd=root)
+                beneath.remove_tree(root, gone)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise HostError(
+                    f"pod {pod.uuid}: cannot remove {pod.path}: {os.strerror(error.errno or 0)}",
+                    hint="is something still mounted below it? kurma gc tries again",
+                    errno=error.errno,
+                    path=pod.path,
+                ) from None
+        if name is not None:
+            link = f"{self.names}/{name}"
+            with contextlib.suppress(OSError):
+                if os.path.basename(os.readlink(link)) == pod.uuid:
+                    os.unlink(link)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def unwritable(error: KurmaError) -> bool:
+    """Whether something could not be written because the disk, or a quota, is full; or it has become read-only."""
+    return error.data.get("errno") in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

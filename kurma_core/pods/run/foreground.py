@@ -1,0 +1,148 @@
+"""A pod in the foreground: its logs come out as they are written, signals stop it, its end is ours.
+
+The apps' output goes through the log files, never through this process: it may be stopped, slow or killed, and no
+app notices.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+from _collections_abc import Callable, Iterator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class CanStop(Protocol):
+        def stop(self, *, force: bool) -> None: ...
+
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.models.streams import LogText
+    from kurma_core.pods.run.owner import OwnedPod
+    from kurma_core.signals import Signals
+
+#: Lines shown between two looks for a signal.
+_LINES_BETWEEN_LOOKS = 64
+
+
+def run_to_end(
+    pod: OwnedPod,
+    apps: list[tuple[str, str]],
+    signals: Signals,
+    output: Callable[[LogText], None],
+    stdout: int,
+    ending: Callable[[], None] = lambda: None,
+) -> PodRecord:
+    """Shows the pod's logs until it ends; the first signal asks it to stop, the second ends it by force.
+
+    :param apps: (app, name of its log file).
+    :param output: gets each line; its ``flush``, if it has one, is called when there are no more for now. When it
+        raises BrokenPipeError nobody reads any more, and the pod is stopped.
+    :param stdout: where the output goes. When it is a pipe or a socket whose reader is gone, the pod is stopped
+        even if it writes nothing.
+    :param ending: called once, when the pod is asked to stop or has ended.
+    """
+    from kurma_core.pods.inside.logs import Following, LogReader
+
+    with LogReader(pod.directory, apps, newcomers=True) as reader, Following(reader) as following:
+        shown = Shown(output)
+        stops = Stops(pod, signals, ending)
+        poll = select.poll()
+        for each in (following, signals, pod):
+            poll.register(each, select.POLLIN)
+        if has_reader(stdout):
+            poll.register(stdout, 0)
+        ready: list[int] = []
+        while pod.fileno() not in ready:
+            _show(reader.present(), shown, stops)
+            if shown.closed() and not stops.asked:
+                poll.unregister(following)
+                stops.ask()
+            ready = [fd for fd, _ in poll.poll()]
+            if stdout in ready:
+                poll.unregister(stdout)
+                shown.close()
+            stops.look()
+            following.more()
+        following.over()
+        stops.end()
+        _show(reader.rest(), shown, stops)
+        return pod.finish()
+
+
+def _show(lines: Iterator[LogText], shown: Shown, stops: Stops) -> None:
+    """Shows lines while somebody reads; an app that never stops writing can be stopped all the same."""
+    if shown.closed():
+        return
+    for number, line in enumerate(lines):
+        shown(line)
+        if shown.closed():
+            return
+        if number % _LINES_BETWEEN_LOOKS == 0:
+            stops.look()
+    shown.flush()
+
+
+def has_reader(fd: int) -> bool:
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return False  # standard output is closed: nobody was ever there
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+class Stops:
+    """Asks the pod to stop once for the first signal, and by force for the second."""
+
+    def __init__(self, pod: CanStop, signals: Signals, ending: Callable[[], None]) -> None:
+        self._pod = pod
+        self._ending = ending
+        self._ends = False
+        self._signals = signals
+        self.asked = 0
+
+    def look(self) -> None:
+        for _ in self._signals.numbers():
+            self.ask()
+
+    def end(self) -> None:
+        if not self._ends:
+            self._ends = True
+            self._ending()
+
+    def ask(self) -> None:
+        self.end()
+        self._pod.stop(force=self.asked > 0)
+        self.asked += 1
+
+
+class Shown:
+    """Output until nobody reads it any more."""
+
+    def __init__(self, output: Callable[[LogText], None]) -> None:
+        self._output: Callable[[LogText], None] | None = output
+        self._flush: Callable[[], None] = getattr(output, "flush", lambda: None)
+
+    def __call__(self, line: LogText) -> None:
+        if self._output is None:
+            return
+        try:
+            self._output(line)
+        except BrokenPipeError:
+            self.close()
+
+    def flush(self) -> None:
+        if self._output is None:
+            return
+        try:
+            self._flush()
+        except BrokenPipeError:
+            self.close()
+
+    def close(self) -> None:
+        self._output = None
+
+    def closed(self) -> bool:
+        return self._output is None

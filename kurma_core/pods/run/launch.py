@@ -1,0 +1,494 @@
+"""The steps by which a prepared pod is started, each with its undo (ARCHITECTURE: "Every start step has a
+repeatable teardown").
+
+The steps' names are on disk before the first is done. Teardown undoes what is on disk, in reverse, and takes each
+name off once it is undone: a process that dies anywhere leaves a list that any other can finish.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kurma_core.cancellation import check, shielded
+from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoundError, StagerError
+from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup
+from kurma_core.hookspecs.pod_setup import UserNamespace as PodUserNamespace
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.models.isolator import needs_powers
+from kurma_core.models.network import Attachment
+from kurma_core.pods.network import port_claims
+from kurma_core.pods.network.hosts_and_resolv_conf import findable, pod_dns, pod_hosts, replaced_files
+from kurma_core.pods.prepare import app_settings, volumes
+from kurma_core.pods.record.pod_store import unwritable
+from kurma_core.pods.run import pod_limits
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs.stager import RunningStager
+    from kurma_core.models.image import RenderedImage, RenderedLayer
+    from kurma_core.models.streams import Stdio
+    from kurma_core.pods.record.document import PodDocument
+    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.run.prestarted import PrestartedPod
+    from kurma_core.pods.services import Services
+
+Json = Any
+#: Seconds until a killed process is given up.
+_KILL_PATIENCE = 10.0
+#: Seconds for what was not to be killed before: it hangs in the kernel, and goes when that lets go of it.
+_QUICK_LOOK = 0.2
+
+
+@dataclass(slots=True)
+class Launch:
+    """One pod on its way up or down, and what the steps hand to each other."""
+
+    services: Services
+    directory: PodDirectory
+    document: PodDocument
+    stdio: Stdio | None = None
+    attachments: tuple[Attachment, ...] = ()
+    stager: RunningStager | None = None
+    #: what was made before the pod was known
+    prestarted: PrestartedPod | None = None
+    #: the apps' images, held by who starts the pod; None: they are looked up
+    rendered: Mapping[str, RenderedImage] | None = None
+    #: which namespaces, by their kind, were made before
+    kept: Collection[str] = ()
+    #: of the pod's metadata service; holds its token
+    metadata_url: str | None = field(default=None, repr=False)
+    #: seconds until what does not die is given up
+    patience: float = _KILL_PATIENCE
+
+    def record(self, **changes: Json) -> None:
+        self.directory.change_state(spare=self.prestarted is not None, **changes)
+
+
+class Step(Protocol):
+    """One step. ``undo`` succeeds on missing state, and may be called when ``do`` never was."""
+
+    name: str
+
+    def do(self, launch: Launch) -> None: ...
+    def undo(self, launch: Launch) -> None: ...
+
+
+class Volumes:
+    """The pod's empty volumes, and the places that the stager writes to."""
+
+    name = "volumes"
+
+    def do(self, launch: Launch) -> None:
+        volumes.check_sources(launch.document.manifest.volumes, allow_links=launch.document.volume_links)
+        volumes.make_empty(launch.document.manifest, launch.directory.path, launch.document.ids)
+        launch.services.api_changed(launch.document, launch.directory.path)
+
+    def undo(self, launch: Launch) -> None:
+        # Empty volumes go with the pod, not with its end: their files are there to be read until `rm`.
+        pass
+
+
+class Cgroup:
+    """The pod's own cgroup, on every hierarchy."""
+
+    name = "cgroup"
+
+    def do(self, launch: Launch) -> None:
+        try:
+            if launch.prestarted is None:
+                CgroupTree(launch.document.cgroup).create()
+            if pod_limits.requested_memory(launch.document):
+                pod_limits.keep_memory(launch.document)
+        except OSError as error:
+            raise _host_error("make the cgroup", launch, error) from None
+
+    def undo(self, launch: Launch) -> None:
+        tree = CgroupTree(launch.document.cgroup)
+        if launch.prestarted is not None:
+            launch.prestarted.waiting.discard()  # nothing, once it is the pod's
+        try:
+            tree.kill(launch.patience)
+            tree.remove()
+            if pod_limits.requested_memory(launch.document):
+                pod_limits.keep_memory(launch.document)
+        except OSError as error:
+            raise _host_error("remove the cgroup", launch, error) from None
+
+
+class UserNamespace:
+    """The pod's user namespace, held by a mount; before all others, which belong to it (H9)."""
+
+    name = "user-namespace"
+
+    def do(self, launch: Launch) -> None:
+        path, ids = launch.document.user_namespace, launch.document.ids
+        if ids is None:
+            return
+        from kurma_core.spawn_plan import UserMap
+
+        stagers, name = launch.services.stagers, launch.document.stager
+        if not getattr(stagers.get(name), "user_namespaces", False):
+            raise StagerError(
+                f"stager {name} knows nothing of user namespaces",
+                hint="run the pod with --userns none, or with another stager",
+            )
+        launch.services.id_ranges.hold(launch.document.uuid, ids)
+        if path is None:
+            return
+        whole = ((0, ids.first, ids.count),)
+        launch.services.spawner.make_user_namespace(path, UserMap(whole, whole))
+        launch.services.joined.made(launch.document.uuid, "user")
+
+    def undo(self, launch: Launch) -> None:
+        # Its ids stay the pod's: what it has written, on volumes say, belongs to them.
+        _release(launch, "user")
+
+
+class NetworkNamespace:
+    """The pod's network namespace, held by a mount (W11)."""
+
+    name = "network-namespace"
+
+    def do(self, launch: Launch) -> None:
+        path = launch.document.network_namespace
+        if path is not None and "net" not in launch.kept:
+            launch.services.spawner.make_namespace(path, userns=launch.document.user_namespace)
+            launch.services.joined.made(launch.document.uuid, "net")
+
+    def undo(self, launch: Launch) -> None:
+        _release(launch, "net")
+
+
+class Networks:
+    """Joins the networks, in order; leaves them in reverse (W3, W4)."""
+
+    name = "networks"
+
+    def do(self, launch: Launch) -> None:
+        document = launch.document
+        if document.network_namespace is None:
+            return
+        launch.attachments = launch.services.networking.add_all(
+            document.attachments,
+            pod=document.uuid,
+            pod_name=document.name,
+            namespace=document.network_namespace,
+        )
+        if findable(launch.attachments):
+            try:
+                launch.services.names.join(document, launch.attachments)
+            except OSError as error:
+                raise _host_error("make its name known", launch, error) from None
+        if pod_limits.traffic_limits(document):
+            # It goes with the namespace.
+            pod_limits.hold_traffic(document, launch.services.note)
+
+    def undo(self, launch: Launch) -> None:
+        document = launch.document
+        if document.network_namespace is None:
+            return
+        try:
+            # First: an address that is free may be another pod's at once.
+            if findable(document.attachments):
+                launch.services.names.leave(document.uuid, document.attachments)
+        except OSError as error:
+            failure = _host_error("take its name back", launch, error)
+            if not unwritable(failure):  # its name goes with its namespace, then
+                raise failure from None
+        finally:
+            launch.services.networking.delete_all(
+                document.attachments,
+                pod=document.uuid,
+                pod_name=document.name,
+                namespace=document.network_namespace,
+            )
+
+
+class Metadata:
+    """The pod's metadata service, which this process serves (M1). Its address goes with the network namespace."""
+
+    name = "metadata"
+
+    def do(self, launch: Launch) -> None:
+        from kurma_core.pods.run import pod_metadata
+
+        # Its socket is made meanwhile; the stager's step waits for it.
+        listener = None if launch.prestarted is None else launch.prestarted.take_listener()
+        pod_metadata.begin(launch.services, launch.directory, launch.document, listener)
+
+    def undo(self, launch: Launch) -> None:
+        launch.services.forget_metadata(launch.document.uuid)
+
+
+class Stager:
+    """The stager: prepared, started, known by its identity."""
+
+    name = "stager"
+
+    def do(self, launch: Launch) -> None:
+        from kurma_core.pods.run import pod_metadata
+
+        driver = launch.services.stagers.get(launch.document.stager)
+        if needs_powers(launch.document.plans.values(), launch.document.pod_plan):
+            _need_powers(driver, launch.document.stager)
+        assert launch.stdio is not None
+        # Neither the stager's image nor the apps' layers are removed before the record names them.
+        with launch.services.images.keeping():
+            rendered = render_apps(launch) if launch.rendered is None else launch.rendered
+            launch.metadata_url, told = pod_metadata.settled(launch.services, launch.directory)
+            setup = pod_setup(launch, rendered, launch.services.note)
+            driver.prepare(setup)
+            launch.stager = _handed_over(launch, driver, setup) or driver.start(setup, launch.stdio)
+            launch.record(
+                stager=dict(launch.stager.identity),
+                layers=_in_use(rendered),
+                metadata=told,
+                attachments=[one.to_json() for one in launch.attachments],
+            )
+
+    def undo(self, launch: Launch) -> None:
+        driver = launch.services.stagers.of_pod(launch.document.stager)
+        try:
+            driver.cleanup(launch.directory.path, launch.document.cgroup)
+        except OSError as error:
+            raise _host_error("end the stager", launch, error) from None
+        if launch.stager is not None:
+            # Whatever cgroup it has gone to; and it is waited for, since it may be our child.
+            launch.stager.signal(signal.SIGKILL)
+            launch.stager.wait(launch.patience)
+        free_layers(launch.directory.path)
+
+
+def _handed_over(launch: Launch, driver: Any, setup: PodSetup) -> RunningStager | None:
+    """The stager that has waited for the pod; None: there is none, or it is of no use."""
+    if launch.prestarted is None:
+        return None
+    try:
+        stager: RunningStager = driver.hand_over(launch.prestarted.waiting, setup)
+    except (StagerError, HostError):
+        return None  # who starts one for the pod is told what is wrong with that
+    return stager
+
+
+def _need_powers(driver: object, name: str) -> None:
+    """:raises StagerError: it is none to share with apps what is the host's (X6)."""
+    if not getattr(driver, "host_powers", False):
+        raise StagerError(
+            f"stager {name} gives apps no devices, namespaces or powers of the host, and the pod asks for some",
+            hint="run the pod with another stager",
+        )
+
+
+#: In the order in which a pod comes up.
+STEPS: tuple[Step, ...] = (
+    Volumes(),
+    Cgroup(),
+    UserNamespace(),
+    NetworkNamespace(),
+    Metadata(),
+    Networks(),
+    Stager(),
+)
+
+
+def ends_now(launch: Launch) -> None:
+    """For a pod whose teardown has failed before: ends what is left of its processes, if that can be.
+
+    :raises HostError: they still hang in the kernel. So nobody waits long who only comes by.
+    """
+    try:
+        CgroupTree(launch.document.cgroup).kill(_QUICK_LOOK)
+    except OSError as error:
+        raise _host_error("end its processes", launch, error) from None
+
+
+def planned_steps(launch: Launch) -> dict[str, Json]:
+    """What goes on record before any step is done; of networks, what `del` gets as well after a death half-way."""
+    return {
+        "steps": [step.name for step in STEPS],
+        "attachments": [one.to_json() for one in launch.document.attachments],
+    }
+
+
+def bring_up(launch: Launch) -> None:
+    """Does all steps. On failure nothing is undone here: the caller tears down."""
+    document = launch.document
+    kinds = {"user": document.user_namespace, "net": document.network_namespace}
+    if any(kinds.values()):
+        wanted = [kind for kind, path in kinds.items() if path is not None]
+        launch.kept = launch.services.joined.begin(
+            document.uuid,
+            document.name,
+            document.attachments,
+            wanted,
+            kept=() if launch.prestarted is None else ("net",),
+        )
+    if launch.prestarted is None:
+        launch.record(**planned_steps(launch))
+    for step in STEPS:
+        check()
+        step.do(launch)
+
+
+def tear_down(launch: Launch) -> list[KurmaError]:
+    """Undoes every step on record, in reverse; a failure does not keep it from the rest.
+
+    :returns: what failed; those steps stay on record, and the next teardown tries them again.
+    """
+    try:
+        on_record = list(launch.directory.read_state().get("steps", []))
+    except (PodNotFoundError, PodDamagedError):
+        # Somebody removed or broke the record of a pod that we know. What was not done does no harm undone.
+        on_record = [step.name for step in STEPS]
+    failures: list[KurmaError] = []
+    for step in reversed(STEPS):
+        if step.name not in on_record:
+            continue
+        try:
+            with shielded():
+                step.undo(launch)
+        except KurmaError as error:
+            failures.append(error)
+            # What did not die in that time is not waited for a second time.
+            launch.patience = _QUICK_LOOK
+            continue
+        on_record.remove(step.name)
+        try:
+            launch.record(steps=on_record)
+        except (PodNotFoundError, PodDamagedError):
+            continue
+        except HostError as error:
+            # On a full disk, what is undone stays on record, and undoing it twice does no harm.
+            if not unwritable(error):
+                failures.append(error)
+    if not failures:
+        if port_claims.published(launch.document.attachments):
+            port_claims.let_go(launch.directory)
+        launch.services.joined.forget(launch.document.uuid)
+    return failures
+
+
+def not_complete(launch: Launch, failures: list[KurmaError]) -> str:
+    """What is said of a pod, whose name the reader knows, of which :func:`tear_down` could not undo all."""
+    why = failures[0].message.removeprefix(f"pod {launch.document.uuid}: ")
+    return f"teardown is not complete: {why}"
+
+
+def _app_setup(
+    launch: Launch, app: str, layers: tuple[RenderedLayer, ...], attachments: tuple[Attachment, ...]
+) -> AppSetup:
+    document = launch.document
+    image = launch.services.images.manifest(document.images[app])
+    runtime = document.manifest.app(app)
+    terminal = app_settings.has_terminal(document, runtime)
+    return AppSetup(
+        name=app,
+        layers=layers,
+        mounts=document.mounts[app],
+        environment=(*_metadata_url(launch), *document.environment.get(app, ())),
+        # What goes to a terminal is typed there, by a call-in.
+        interactive=document.interactive == app and not terminal,
+        stdin_open=app_settings.keeps_stdin(document, runtime),
+        terminal=terminal,
+        make_working_directory=app_settings.is_docker(image),
+        stop_signal=app_settings.stop_signal(image),
+        replace_files=replaced_files(document, app_settings.is_docker(image), attachments),
+    )
+
+
+def _metadata_url(launch: Launch) -> tuple[tuple[str, str], ...]:
+    return () if launch.metadata_url is None else (("AC_METADATA_URL", launch.metadata_url),)
+
+
+def render_apps(launch: Launch) -> dict[str, RenderedImage]:
+    """The image of each app, rendered anew: from the cache, and checked."""
+    images, document = launch.services.images, launch.document
+    return {
+        app: images.render(image, document.renderer, verify=document.verify, insecure=document.insecure)
+        for app, image in document.images.items()
+    }
+
+
+def pod_setup(
+    launch: Launch, rendered: Mapping[str, RenderedImage], note: Callable[[str], None] = lambda _: None
+) -> PodSetup:
+    """Everything that the stager's driver is told.
+
+    :param note: told what the user should know of the pod's name servers.
+    """
+    services, document = launch.services, launch.document
+    manifests: dict[str, Json] = {}
+    for image in rendered.values():
+        manifests.update(image.manifests)
+    attachments = launch.attachments or document.attachments
+    apps = tuple(_app_setup(launch, app, rendered[app].layers, attachments) for app in document.app_names)
+    return PodSetup(
+        uuid=document.uuid,
+        name=document.name,
+        directory=launch.directory.path,
+        manifest=document.manifest,
+        images=manifests,
+        apps=apps,
+        volumes=volumes.setups(document.manifest, launch.directory.path, document.ids),
+        network_namespace=document.network_namespace,
+        cgroup=document.cgroup,
+        plans=document.plans,
+        pod_plan=document.pod_plan,
+        config=services.stagers.config(document.stager),
+        hostname=document.hostname,
+        dns=pod_dns(document, attachments, note),
+        hosts=pod_hosts(document, attachments),
+        volume_links=document.volume_links,
+        userns=None if document.ids is None else PodUserNamespace(document.user_namespace or "", document.ids),
+        keep=document.keep,
+        metadata_url=launch.metadata_url,
+        names=document.network_namespace is not None and bool(findable(attachments)),
+        attachments=attachments if document.own_networks else (),
+        asked=tuple(what for what, said in (("dns", document.dns), ("hosts", document.hosts)) if said),
+    )
+
+
+def _in_use(rendered: Mapping[str, RenderedImage]) -> dict[str, list[str]]:
+    """By app, IDs of the images and trees that it stands on: a dependency found by its name may be another image
+    by the time that somebody looks again."""
+    return {name: sorted({*app.images, *app.manifests}) for name, app in rendered.items()}
+
+
+def _release(launch: Launch, kind: str) -> None:
+    """:param kind: of the pod's namespaces that are pinned: ``net`` or ``user``."""
+    try:
+        launch.services.joined.release(launch.document.uuid, kind)
+    except OSError as error:
+        raise _host_error(f"remove the {'network' if kind == 'net' else kind} namespace", launch, error) from None
+
+
+def _host_error(what: str, launch: Launch, error: OSError) -> HostError:
+    on = f"{error.filename}: " if error.filename else ""
+    return HostError(
+        f"pod {launch.document.uuid}: cannot {what}: {on}{error.strerror or error}",
+        errno=error.errno,
+        # The kernel may have been given a name beneath a descriptor: of the state directory's file system.
+        path=os.path.join(launch.directory.path, error.filename) if isinstance(error.filename, str) else None,
+        pod=launch.document.uuid,
+    )
+
+
+def free_layers(directory: str) -> None:
+    """Removes what the apps of an ended pod wrote to their root file systems: every execution starts from a clean
+    copy, and a pod that has filled the disk frees it by its end. Its logs and its status stay.
+
+    :param directory: the pod's.
+    """
+    from kurma_core.linux.beneath import remove_tree
+
+    # What cannot be removed is in the way of `rm`, which says so, and of nothing else.
+    with contextlib.suppress(OSError):
+        fd = os.open(f"{directory}/pod", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            remove_tree(fd, "apps")
+        finally:
+            os.close(fd)

@@ -1,0 +1,335 @@
+"""A pod that this process owns: it watches the stager, and takes everything down when the stager has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.cancellation import current, shielded
+from kurma_core.errors import (
+    HostError,
+    KurmaError,
+    PodDamagedError,
+    PodError,
+    PodNotFoundError,
+    PodStateError,
+    StagerError,
+)
+from kurma_core.linux.clock import timestamp
+from kurma_core.linux.process import boot_id
+from kurma_core.pods.record.pod_record import (
+    by_force,
+    conclusion,
+    forced,
+    pod_record,
+    read_attachments,
+    read_document,
+)
+from kurma_core.pods.record.pod_store import unwritable
+from kurma_core.pods.record.times import mark
+from kurma_core.pods.run import pod_restarts
+from kurma_core.pods.run.launch import Launch, bring_up, not_complete, planned_steps, tear_down
+from kurma_core.staging.aci import last_output
+from kurma_core.value import replace
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs.stager import RunningStager
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.pods.record.document import PodDocument
+    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.services import Events, Services
+
+
+class OwnedPod:
+    """Made with the owner lock in hand; keeps it until :meth:`close`.
+
+    :param lock: the owner lock's descriptor.
+    """
+
+    def __init__(self, launch: Launch, lock: int, events: Events) -> None:
+        self._launch = launch
+        self._lock = lock
+        self._events = events
+        self._over = False
+        self._unrecorded: KurmaError | None = None
+        #: Its stager had ended before the pod was up.
+        self.over_at_once = False
+
+    @classmethod
+    def adopted(
+        cls, services: Services, directory: PodDirectory, stager: RunningStager, lock: int, events: Events
+    ) -> OwnedPod:
+        """A pod that runs, and whose owner has died: this process owns it from now on, and serves its metadata as
+        that has done.
+
+        :param stager: found again; closed by :meth:`close`.
+        :raises KurmaError: its record cannot be read, or written.
+        """
+        from kurma_core.pods.run import pod_metadata
+
+        document = read_document(directory)
+        attachments = read_attachments(directory.read_state())
+        launch = Launch(services, directory, document, attachments=attachments, stager=stager)
+        launch.record(owner=os.getpid())
+        directory.drop_spare()
+        try:
+            pod_metadata.take_up(services, directory, document)
+        except KurmaError as error:
+            services.note(f"pod {document.name} goes on without its metadata service: {error.message}")
+        return cls(launch, lock, events)
+
+    @property
+    def uuid(self) -> str:
+        return self._launch.document.uuid
+
+    @property
+    def name(self) -> str:
+        return self._launch.document.name
+
+    @property
+    def directory(self) -> str:
+        return self._launch.directory.path
+
+    @property
+    def stager_name(self) -> str:
+        return self._launch.document.stager
+
+    @property
+    def stays(self) -> bool:
+        """Whether it runs on when all of its apps have ended."""
+        return self._launch.document.keep
+
+    @property
+    def typed_into(self) -> str | None:
+        """The app whose terminal takes what comes from standard input here."""
+        from kurma_core.pods.prepare.app_settings import typed_into
+
+        return typed_into(self._launch.document)
+
+    @property
+    def stager(self) -> RunningStager:
+        assert self._launch.stager is not None
+        return self._launch.stager
+
+    def claim(self, *, again: bool = False) -> None:
+        """Records that it starts.
+
+        :param again: by its policy, not because somebody wants it to be.
+        :raises PodStateError: it was stopped meanwhile, and is not to be started again.
+        :raises HostError: that cannot be recorded.
+        """
+        with self._launch.directory.op_lock():
+            # By one hold of the lock: who stops it now, and finds that it is over, is heeded.
+            state = self._launch.directory.read_state()
+            if again and state.get("cause") == pod_restarts.STOPPED:
+                raise PodStateError(
+                    f"pod {self._launch.document.name} is not to be started again: it was stopped", pod=self.uuid
+                )
+            # What was prestarted has its places already: nothing that the steps undo can be another's.
+            steps = {} if self._launch.prestarted is None else planned_steps(self._launch)
+            value = {**state, **self._beginning(state, again), **steps}
+            if self._launch.prestarted is None:
+                self._launch.directory.write_state(value)
+            else:
+                self._launch.directory.write_spare(value)
+
+    @staticmethod
+    def _beginning(state: Mapping[str, Any], again: bool) -> dict[str, Any]:
+        return {
+            "state": "starting",
+            "owner": os.getpid(),
+            "reason": None,
+            "exitCode": None,
+            "startedAt": timestamp(),
+            "begun": mark(),
+            "finishedAt": None,
+            "over": None,
+            "stager": None,
+            "attachments": [],
+            "metadata": None,
+            "notes": [],
+            "apps": None,
+            "change": None,
+            "boot": boot_id(),
+            "cause": None,
+            "forced": None,
+            "restart": pod_restarts.begun(state, again=again),
+        }
+
+    def start(self, timeout: float, settled: Callable[[], None]) -> None:
+        """Brings the pod up, which :meth:`claim` has recorded, and waits until it runs. When that fails, all is
+        undone and recorded as errored.
+
+        :param timeout: seconds the stager has to report the pod as running.
+        :param settled: called once the pod is up, or on its way down: from here on nothing may interrupt us.
+        :raises KurmaError: why it did not come up.
+        """
+        launch, begun = self._launch, timestamp()
+        if launch.prestarted is None:
+            self._events.tell("starting", launch.document, at=begun)
+        try:
+            try:
+                try:
+                    bring_up(launch)
+                except (OSError, RuntimeError) as error:
+                    known = HostError.of_shortage(error)
+                    raise known or error from None
+                finally:
+                    if launch.prestarted is not None:
+                        # What was prepared and is started is told while it starts.
+                        launch.prestarted.told()
+                        self._events.tell("starting", launch.document, at=begun)
+                with current().waking(lambda: self.stager.signal(signal.SIGKILL)):
+                    try:
+                        running = self.stager.wait_running(timeout)
+                    except StagerError as error:
+                        raise error.with_limit(self.directory) from None
+                self.over_at_once = not running
+                if running:
+                    # Not if somebody stops it already.
+                    launch.directory.change_state(only_in=("starting",), state="running")
+            finally:
+                settled()
+                if launch.prestarted is not None:
+                    launch.directory.drop_spare()
+        except BaseException as error:
+            with shielded():
+                stopped = self._stopped()
+                self._end(_never_up(error) if stopped is None else stopped)
+            if stopped is not None and isinstance(error, StagerError):
+                raise PodStateError(f"pod {launch.document.name} was stopped while it started") from None
+            raise
+        if running:
+            self._events.tell("running", launch.document)
+
+    def _stopped(self) -> dict[str, Any] | None:
+        """What is to be recorded of a pod that somebody has stopped before it was up; None: nobody has."""
+        with contextlib.suppress(KurmaError):
+            state = self._launch.directory.read_state()
+            if state.get("cause"):
+                number = signal.SIGKILL if state.get("forced") else signal.SIGTERM
+                reason = "it was stopped while it started"
+                return {"state": "stopped", "reason": reason, "exitCode": 128 + number}
+        return None
+
+    def fileno(self) -> int:
+        """Polls readable once the stager has ended."""
+        return self.stager.fileno()
+
+    def stop(self, *, force: bool, cause: str = pod_restarts.STOPPED) -> None:
+        """Asks the stager to end the pod; does not wait.
+
+        :param cause: why: see :func:`kurma_core.pods.run.pod_restarts.wanted`.
+        """
+        # First, so that it is not started again; see below.
+        with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
+            self._launch.directory.change_state(only_in=("starting", "running"), cause=cause)
+        driver = self._launch.services.stagers.of_pod(self._launch.document.stager)
+        if force:
+            by_force(self._launch.directory)
+        driver.stop(self.directory, self.stager, force=force)
+        # Neither a full disk nor a record that somebody removed must keep a pod running.
+        with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
+            if self._launch.directory.move_to("stopping", only_in=("starting", "running")):
+                self._events.tell("stopping", self._launch.document)
+
+    def finish(self) -> PodRecord:
+        """Waits for the stager's end, takes everything down, records how it ended.
+
+        :raises PodError: something of it could not be undone; on record, and tried again by ``kurma gc``.
+        """
+        launch = self._launch
+        end = self._conclusion(self.stager.wait())
+        failures = self._end(end)
+        if not os.path.isdir(self.directory):
+            # Its name is free again.
+            launch.services.store.delete(launch.directory, launch.document.name)
+            raise PodNotFoundError(
+                f"pod {self.uuid}: its directory was removed while it ran; it was taken down",
+                hint="remove pods by kurma rm; was the state directory moved? kurma --dir NEW gc records it",
+                pod=self.uuid,
+            )
+        record = pod_record(launch.directory)
+        if not failures and self._unrecorded is not None:
+            launch.services.note(f"{self._unrecorded.message}; the pod was taken down all the same")
+            return replace(
+                record,
+                state=end["state"],
+                reason=end["reason"],
+                exit_code=end["exitCode"],
+                owner=None,
+                stager_pid=None,
+            )
+        if failures:
+            raise PodError(f"pod {self.uuid}: {not_complete(launch, failures)}", hint="kurma gc tries again")
+        return record
+
+    def _conclusion(self, status: int | None) -> dict[str, Any]:
+        launch = self._launch
+        driver = launch.services.stagers.of_pod(launch.document.stager)
+        end = conclusion(launch.directory, self._document(), driver, status, last_output(self.directory))
+        if status is None and end["state"] == "errored" and not forced(launch.directory):
+            # It is not our child, and what it has written down does not tell: the kernel may, in a moment.
+            status = getattr(self.stager, "wait_reaped", lambda: None)()
+            if status is not None:
+                return self._conclusion(status)
+        return end
+
+    def _document(self) -> PodDocument:
+        """As it is by now: apps may have come and gone."""
+        try:
+            return read_document(self._launch.directory)
+        except KurmaError:
+            return self._launch.document
+
+    def abandon(self) -> None:
+        """Ends the pod by force, if it is not over: whoever looked after it fails.
+
+        :raises PodNotFoundError: its directory was removed, which is what whoever looked after it failed of.
+        """
+        if self._over:
+            return
+        if self.stager.alive():
+            self.stop(force=True)
+        # What cannot be undone is on record; the failure that brought us here matters more.
+        try:
+            self.finish()
+        except PodNotFoundError:
+            raise
+        except KurmaError:
+            pass
+
+    def _end(self, how: dict[str, object]) -> list[KurmaError]:
+        self._over = True
+        failures = tear_down(self._launch)
+        if failures:
+            how = {**how, "state": "errored", "reason": not_complete(self._launch, failures)}
+        try:
+            self._launch.record(**how, finishedAt=timestamp(), over=mark(), owner=None)
+        except KurmaError as error:
+            # Whoever comes by once the disk is not full any more finds a dead pod, and records it.
+            if unwritable(error):
+                self._unrecorded = error
+            else:
+                failures.append(error)
+        self._events.ended(how, self._launch.document)
+        return failures
+
+    def close(self) -> None:
+        """Gives the pod up; if it still runs, it goes on without an owner."""
+        self.release()
+        os.close(self._lock)
+
+    def release(self) -> None:
+        """As :meth:`close`; the lock stays with who has given it."""
+        self._launch.services.forget_metadata(self.uuid)
+        if self._launch.stager is not None:
+            self._launch.stager.close()
+
+
+def _never_up(error: BaseException) -> dict[str, Any]:
+    reason = error.message if isinstance(error, KurmaError) else str(error) or type(error).__name__
+    return {"state": "errored", "reason": reason, "exitCode": 125}

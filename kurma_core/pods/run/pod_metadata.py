@@ -1,0 +1,193 @@
+"""The pod's metadata service: made at its start, told what to say, taken up after an owner's death (M1, M4)."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import HostError, PodNotFoundError
+from kurma_core.metadata import secrets
+from kurma_core.models.pod import MetadataAddress
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kurma_core.images.manager import ImageManager
+    from kurma_core.metadata.facts import ImageFacts
+    from kurma_core.metadata.listening import Listener
+    from kurma_core.metadata.secrets import Secrets
+    from kurma_core.pods.record.document import PodDocument
+    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.services import Services
+
+Json = Any
+#: In the pod's directory: what nobody but root may see, and no stager.
+_PLACE = "metadata"
+
+
+def ahead(directory: PodDirectory, namespace: str) -> Listener:
+    """What a pod to come is served by: its secrets, which go with its directory, and its socket.
+
+    :param namespace: where its network namespace is pinned.
+    :returns: the socket, for :func:`begin`, or to be closed.
+    :raises HostError: they cannot be made.
+    """
+    from kurma_core.metadata.listening import listen
+
+    _keep(directory)
+    return listen(namespace)
+
+
+def begin(
+    services: Services, directory: PodDirectory, document: PodDocument, listener: Listener | None = None
+) -> None:
+    """Begins to serve a pod that is being started; :func:`settled` tells whether it can be.
+
+    :param listener: was made :func:`ahead`; closed with the service.
+    :raises HostError: its secrets cannot be made.
+    """
+    _serve(services, directory, document, _keep(directory), None, listener)
+
+
+def _keep(directory: PodDirectory) -> Secrets:
+    try:
+        return secrets.keep(directory.file(_PLACE))
+    except OSError as error:
+        raise _unusable(directory, error) from None
+
+
+def settled(services: Services, directory: PodDirectory) -> tuple[str, dict[str, Json]]:
+    """Of a pod that was begun with.
+
+    :returns: the URL, and what is to be recorded of the service (without the token).
+    :raises HostError: its socket cannot be made.
+    """
+    listener = services.metadata.wait(directory.uuid)
+    record = {"address": listener.address, "port": listener.port, "early": listener.early}
+    return _url(record, _load(directory)), record
+
+
+def take_up(services: Services, directory: PodDirectory, document: PodDocument) -> None:
+    """Serves a pod that runs and whose owner has died, as that has done: the same port, token and key. For who
+    holds the owner lock.
+
+    :raises HostError: its port is taken, or its secrets are lost.
+    :raises PodNotFoundError: it has no service on record: it does not run.
+    """
+    record = directory.read_state().get("metadata")
+    if record is None:
+        raise PodNotFoundError(f"pod {directory.uuid}: no metadata service is on record", pod=directory.uuid)
+    _serve(services, directory, document, _load(directory), record["port"])
+    try:
+        services.metadata.wait(directory.uuid)
+    except BaseException:
+        services.forget_metadata(directory.uuid)
+        raise
+
+
+def _serve(
+    services: Services,
+    directory: PodDirectory,
+    document: PodDocument,
+    own: Secrets,
+    port: int | None,
+    listener: Listener | None = None,
+) -> None:
+    """:param port: that it had before."""
+    namespace = document.network_namespace
+
+    def make() -> Listener:
+        from kurma_core.metadata.listening import listen
+
+        return listen(namespace, port)
+
+    facts = PodFacts(services, directory)
+    services.metadata.serve(make, own.token, facts, early=namespace is not None, listener=listener)
+
+
+def url_of(directory: PodDirectory) -> str | None:
+    """What a running pod's apps have as AC_METADATA_URL; None: it has no service."""
+    record = directory.read_state().get("metadata")
+    return None if record is None else _url(record, _load(directory))
+
+
+def told_of(directory: PodDirectory, state: Mapping[str, Json]) -> MetadataAddress | None:
+    """Where a running pod's service is, and which file holds its token; None: it does not run."""
+    record = state.get("metadata")
+    if record is None:
+        return None
+    return MetadataAddress(record["address"], record["port"], secrets.token_file(directory.file(_PLACE)))
+
+
+def notes_of(state: Mapping[str, Json]) -> tuple[str, ...]:
+    early = (state.get("metadata") or {}).get("early")
+    return (f"metadata service: {early}",) if early else ()
+
+
+def _url(record: Mapping[str, Json], own: Secrets) -> str:
+    return f"http://{record['address']}:{record['port']}/{own.token}"
+
+
+def _load(directory: PodDirectory) -> Secrets:
+    try:
+        own = secrets.load(directory.file(_PLACE))
+    except OSError as error:
+        raise _unusable(directory, error) from None
+    if own is None:
+        raise HostError(
+            f"pod {directory.uuid}: the token or the key of its metadata service is lost",
+            hint=f"kurma restart {directory.uuid[:8]}",
+            path=directory.file(_PLACE),
+            pod=directory.uuid,
+        )
+    return own
+
+
+def _unusable(directory: PodDirectory, error: OSError) -> HostError:
+    return HostError(
+        f"pod {directory.uuid}: the secrets of its metadata service cannot be used: "
+        f"{error.filename or ''}: {error.strerror}",
+        errno=error.errno,
+        path=error.filename,
+        pod=directory.uuid,
+    )
+
+
+class PodFacts:
+    """Implements :class:`kurma_core.metadata.facts.Facts`: what stands on disk, as it is now."""
+
+    def __init__(self, services: Services, directory: PodDirectory) -> None:
+        self._services = services
+        self._directory = directory
+        self.uuid = directory.uuid
+
+    def stamp(self) -> object:
+        try:
+            status = os.stat(self._directory.file("pod.json"))
+        except OSError as error:
+            raise PodNotFoundError(f"pod {self.uuid}: {error.strerror}", pod=self.uuid) from None
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def manifest(self) -> Mapping[str, Json]:
+        found: Mapping[str, Json] = self._directory.read_pod()["manifest"]
+        return found
+
+    def image(self, image_id: str) -> ImageFacts:
+        return image_facts(self._services.images, image_id)
+
+    def key(self, uuid: str) -> bytes | None:
+        try:
+            return secrets.read_key(self._services.store.directory(uuid).file(_PLACE))
+        except OSError as error:
+            raise _unusable(self._directory, error) from None
+
+
+def image_facts(images: ImageManager, image_id: str) -> ImageFacts:
+    """:raises KurmaError: the store has lost it."""
+    from kurma_core.metadata.facts import ImageFacts
+
+    store = images.store
+    manifest, originals = store.manifest_bytes(image_id), store.originals(image_id)
+    if not originals:
+        return ImageFacts(image_id, manifest, manifest)
+    return ImageFacts(image_id, manifest, originals.get("app", manifest), store.get(image_id).early_id)

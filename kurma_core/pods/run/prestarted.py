@@ -1,0 +1,316 @@
+"""Prestarted pods: what does not depend on the pod's request is made before a client asks for a pod.
+
+A prestarted pod has a UUID and what bears its name: a cgroup, a network namespace with its loopback interface up
+and the metadata service's socket, and in them a stager that waits. Its directory, which no listing shows, records
+them before they are made; a pod that is prepared of it goes on with that record. The process that made it holds
+its owner lock. If that process dies, the stager ends by itself, and :func:`sweep` removes the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid as uuids
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+from kurma_core.errors import HostError, KurmaError, PodNotFoundError, StagerError
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.models.isolator import USERNS_ANNOTATION
+from kurma_core.networking.network_records import pin_path
+from kurma_core.pods.prepare.isolators import NAMESPACES as NAMESPACES
+from kurma_core.pods.run import pod_metadata
+from kurma_core.staging.starting import WAITS
+from kurma_core.staging.waiting import WaitingPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kurma_core.api.pods import PodRequest
+    from kurma_core.config import Config
+    from kurma_core.metadata.listening import Listener
+    from kurma_core.models.image import RenderedImage
+    from kurma_core.pods.record.document import PodDocument
+    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.services import Services
+    from kurma_core.staging.waiting import WaitingStager
+
+#: The start steps of :mod:`.launch` that are done before the pod is known.
+PRESTARTED_STEPS = ("cgroup", "network-namespace")
+
+
+class PrestartedPod:
+    """A UUID with a cgroup, a network namespace and a waiting stager. One pod takes it over, or it is discarded.
+
+    :param stager: the stager's name.
+    :param directory: becomes the pod's directory; ``lock`` is its owner lock.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        uuid: str,
+        stager: str,
+        directory: PodDirectory,
+        lock: int,
+        waiting: WaitingStager,
+        listener: Listener,
+    ) -> None:
+        self.uuid = uuid
+        self.stager = stager
+        self.directory = directory
+        self.lock = lock
+        self.waiting = waiting
+        #: of the pod that was prepared of it; no other process has changed it since
+        self.document: PodDocument | None = None
+        #: Images found from the pod's preparation to its start are held (``ImageManager.keeping``).
+        self.holds_images = False
+        #: the apps' images; None: they are looked up anew
+        self.rendered: dict[str, RenderedImage] | None = None
+        self._untold: Callable[[], None] | None = None
+        self._listener: Listener | None = listener
+        self._services = services
+
+    def fileno(self) -> int:
+        """Polls readable once its stager has ended."""
+        return self.waiting.fileno()
+
+    def alive(self) -> bool:
+        return self.waiting.alive()
+
+    def take_listener(self) -> Listener | None:
+        """Hands the metadata service's socket over to the caller; None: it was taken before."""
+        listener, self._listener = self._listener, None
+        return listener
+
+    def close_listener(self) -> None:
+        """Closes the metadata service's socket if no pod has taken it. Repeatable."""
+        listener = self.take_listener()
+        if listener is not None:
+            listener.close()
+
+    def fits(self, document: PodDocument) -> bool:
+        """Whether the pod, which has its UUID, can use the stager and the namespaces."""
+        return (
+            document.stager == self.stager
+            and document.network_namespace is not None
+            and document.user_namespace is None
+            and document.interactive is None
+            and self.alive()
+        )
+
+    def become(self, name: str) -> PodDirectory:
+        """Makes the directory a pod's, which listings show, and returns it.
+
+        :raises PodExistsError: the UUID or the name is taken. It is discarded, as after any other failure.
+        """
+        try:
+            self.directory = self._services.store.publish(self.directory, self.uuid, name)
+        except BaseException:
+            self.discard()
+            raise
+        self.waiting.printed_to(self.directory.file("stager"))
+        return self.directory
+
+    def settle(self) -> None:
+        """Records the pod as prepared: its start does not follow at once.
+
+        :raises HostError: that cannot be recorded.
+        """
+        self.directory.change_state(state="prepared")
+        self.told()
+
+    def release(self) -> None:
+        """Ends the stager and leaves the pod prepared, without an owner. Does nothing once the pod was started.
+
+        :raises KurmaError: something is left; it is on record, and the next command that sees the pod removes it.
+        """
+        if self.lock < 0:
+            return
+        try:
+            self._end()
+            self.directory.change_state(state="prepared", steps=[])
+            self.told()
+        finally:
+            os.close(self.taken())
+
+    def tell_later(self, tell: Callable[[], None]) -> None:
+        """Postpones the event of the pod's preparation, so that the start does not wait for observers."""
+        self._untold = tell
+
+    def told(self) -> None:
+        """Sends the postponed event. Repeatable."""
+        tell, self._untold = self._untold, None
+        if tell is not None:
+            tell()
+
+    def withdraw(self) -> int:
+        """Ends the stager and undoes all but the directory. :returns: the owner lock, which the caller closes.
+
+        :raises HostError: something is left, and on record.
+        """
+        self._end()
+        return self.taken()
+
+    def _end(self) -> None:
+        self.waiting.discard()
+        self.close_listener()
+        self.directory.drop_spare()
+        undo(self._services, self.uuid)
+
+    def taken(self) -> int:
+        """Marks it as taken over by a pod. :returns: the owner lock, which the caller closes."""
+        lock, self.lock = self.lock, -1
+        return lock
+
+    def discard(self) -> None:
+        """Ends the stager and removes everything. Repeatable; does nothing once a pod has taken it over.
+
+        :raises HostError: something is left; it is on record, for :func:`sweep`.
+        """
+        if self.lock < 0:
+            return
+        try:
+            self._end()
+            self._services.store.discard(self.directory)
+        finally:
+            os.close(self.taken())
+
+
+def can_prestart(services: Services, stager: str) -> bool:
+    """Whether the stager can be started before its pod is known. Builds or fetches its image if needed.
+
+    :raises KurmaError: there is no such stager, or its image cannot be had.
+    """
+    if not hasattr(services.stagers.get(stager), "start_waiting"):
+        return False
+    return services.stagers.image(stager, files=False).manifest.annotation(WAITS) == "true"
+
+
+def fits_request(request: PodRequest, config: Config) -> bool:
+    """Whether the requested pod can use a prestarted pod of the configuration's stager, as far as is known before
+    its images are (see :meth:`PrestartedPod.fits`)."""
+    pod = request.template.pod
+    if request.networks is not None:
+        networks = {one.name for one in request.networks}
+    else:
+        networks = {text.partition(",")[0].partition(":")[0] for text in request.template.networks or ()}
+    given = [*request.isolators, *(pair for one in request.overrides.values() for pair in one.isolators)]
+    isolators = {isolator.name for isolator in pod.isolators} | {name for name, _ in given}
+    isolators |= {isolator.name for app in pod.apps if app.app for isolator in app.app.isolators}
+    return (
+        request.uuid is None
+        and request.interactive is None
+        and request.stager in (None, config.stager)
+        and (request.userns or pod.annotation(USERNS_ANNOTATION) or config.userns) == "none"
+        and "host" not in networks
+        and NAMESPACES not in isolators
+    )
+
+
+def prestart(services: Services, stager: str) -> PrestartedPod:
+    """Makes a prestarted pod. Its stager may not have reached the point yet where it waits.
+
+    :raises StagerError: the stager cannot be started before its pod is known.
+    :raises KurmaError: it could not be made; nothing of it is left.
+    """
+    driver: Any = services.stagers.get(stager)
+    if not hasattr(driver, "start_waiting"):
+        raise StagerError(f"stager {stager} does not wait for its pod: its plugin runs pods by itself")
+    uuid = str(uuids.uuid4())
+    listener: Listener | None = None
+    directory, lock = services.store.reserve(uuid, anew=False)
+    try:
+        directory.write_state({"state": "preparing", "steps": list(PRESTARTED_STEPS)})
+        directory.spare({"state": "preparing", "steps": list(PRESTARTED_STEPS)})
+        path, cgroup = pin_path("net", uuid), f"kurma/{uuid}"
+        services.joined.begin(uuid, "", (), ("net",))
+        try:
+            CgroupTree(cgroup).create()
+        except OSError as error:
+            raise _host_error("make the cgroup", uuid, error) from None
+        services.spawner.make_namespace(path)
+        services.joined.made(uuid, "net")
+        listener = pod_metadata.ahead(directory, path)
+        _raise_lo(path, uuid)
+        for name in ("pod", "stager"):
+            os.mkdir(directory.file(name), 0o700)
+        waiting = driver.start_waiting(WaitingPlace(directory.file("stager"), cgroup, path, own=directory.path))
+        # Keeps garbage collection from removing the stager's image (see used_images).
+        try:
+            directory.change_state(stagerImage=waiting.image)
+        except BaseException:
+            waiting.discard()
+            raise
+    except BaseException:
+        if listener is not None:
+            listener.close()
+        # The record keeps what cannot be undone.
+        with suppress(KurmaError):
+            undo(services, uuid)
+        services.store.discard(directory)
+        os.close(lock)
+        raise
+    return PrestartedPod(services, uuid, stager, directory, lock, cast("WaitingStager", waiting), listener)
+
+
+def _raise_lo(namespace: str, uuid: str) -> None:
+    """The network driver does this as well; here no client waits for the kernel's lock on all interfaces."""
+    from kurma_core.linux.links import raise_lo
+    from kurma_core.linux.namespaces import in_netns
+
+    try:
+        with in_netns(namespace):
+            raise_lo()
+    except OSError as error:
+        raise _host_error("set the loopback interface up", uuid, error) from None
+
+
+def undo(services: Services, uuid: str) -> None:
+    """Removes all but the directory; ends the stager's cgroup. Repeatable.
+
+    :raises HostError: something of it is left.
+    """
+    try:
+        tree = CgroupTree(f"kurma/{uuid}")
+        tree.kill()
+        services.joined.release(uuid, "net")
+        services.joined.forget(uuid)
+        tree.remove()
+    except OSError as error:
+        raise _host_error("undo what was made", uuid, error) from None
+
+
+def sweep(services: Services, grace: float) -> None:
+    """Removes the prestarted pods of dead processes. What cannot be removed stays for the next sweep.
+
+    :param grace: minimum age of a directory, in seconds.
+    """
+    for uuid, directory in services.store.reserved().items():
+        try:
+            if time.time() - os.stat(directory.path).st_ctime < grace:
+                continue
+            # Fails for one that was removed, and for a pod whose preparation has just begun.
+            directory.read_state()
+            lock = directory.try_own()
+        except (OSError, KurmaError):
+            continue
+        if lock is None:
+            continue
+        try:
+            with suppress(PodNotFoundError):
+                undo(services, uuid)
+                services.store.discard(directory)
+        except KurmaError as error:
+            services.note(error.message)
+        finally:
+            os.close(lock)
+
+
+def _host_error(what: str, uuid: str, error: OSError) -> HostError:
+    return HostError(
+        f"cannot {what} for pod {uuid}, which is to come: {error.filename or ''}: {error.strerror or error}",
+        errno=error.errno,
+        path=error.filename,
+        pod=uuid,
+    )

@@ -1,0 +1,225 @@
+"""Recovers pods whose owner process died: takes down what is dead, and leaves alone what runs.
+
+Frees as well what stagers of some designs leave of a pod until it is removed or started again.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.errors import HostError, KurmaError, PodNotFoundError
+from kurma_core.linux.clock import timestamp
+from kurma_core.linux.process import boot_id
+from kurma_core.pods.record.listing import LIVE, unsettled
+from kurma_core.pods.record.pod_record import conclusion, read_document
+from kurma_core.pods.record.pod_store import REMAINS, unwritable
+from kurma_core.pods.record.times import mark
+from kurma_core.pods.run import pod_restarts
+from kurma_core.pods.run.launch import Launch, ends_now, not_complete, tear_down
+from kurma_core.staging.aci import last_output
+from kurma_core.staging.records import read_status_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kurma_core.hookspecs.stager import CollectorOfRemains, RunningStager
+    from kurma_core.pods.record.document import PodDocument
+    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.services import Events, Services
+
+
+def find_stager(services: Services, directory: PodDirectory) -> RunningStager | None:
+    """The living stager of that pod; the caller closes it."""
+    state = directory.read_state()
+    identity = state.get("stager")
+    if not identity:
+        return None
+    driver = services.stagers.of_pod(read_document(directory).stager)
+    return driver.attach_to(directory.path, identity)
+
+
+def needs_recovery(directory: PodDirectory) -> bool:
+    """A quick look: is the pod in a state that somebody must own, or is its teardown not complete?"""
+    try:
+        state = directory.read_state()
+    except PodNotFoundError:
+        return not directory.owned()
+    except KurmaError:
+        return False  # damaged, or of a newer version: not for us to judge
+    return unsettled(state) and not directory.owned()
+
+
+def recover(services: Services, directory: PodDirectory, events: Events) -> bool:
+    """Finishes what a dead owner left: a half-made pod is undone, a dead one taken down and recorded.
+
+    :returns: whether something was done. A pod that runs, or has a living owner, is left as it is.
+    :raises KurmaError: the teardown failed; it stays on record.
+    """
+    lock = directory.try_own()
+    if lock is None:
+        return False
+    try:
+        return take_down(services, directory, events)
+    finally:
+        os.close(lock)
+
+
+def take_down(services: Services, directory: PodDirectory, events: Events) -> bool:
+    """As :func:`recover`, for who holds the owner lock.
+
+    :raises HostError: all is taken down, but that cannot be recorded (see :func:`unwritable`); or processes of it
+        hang in the kernel, as they did the last time.
+    """
+    if _half_made(directory):
+        if directory.read_steps():
+            # One that was begun before it was known what pod it would be (see prestarted).
+            from kurma_core.pods.run import prestarted
+
+            prestarted.undo(services, directory.uuid)
+        services.store.delete(directory, services.store.name_of(directory.uuid))
+        return True
+    document, state = read_document(directory), directory.read_state()
+    if state["state"] not in LIVE and not state.get("steps"):
+        return False
+    stager = find_stager(services, directory)
+    rebooted = state["state"] in LIVE and _of_another_boot(state)
+    launch = Launch(services, directory, document)
+    if stager is not None:
+        if state["state"] == "starting" and getattr(stager, "has_come_up", lambda: False)():
+            # Only its owner has not come to say so.
+            state = directory.change_state(only_in=("starting",), state="running")
+            events.tell("running", document)
+        if state["state"] != "starting":
+            stager.close()
+            return False
+        # Nobody will ever hear that it came up: a half-made pod is undone.
+        services.stagers.of_pod(document.stager).stop(directory.path, stager, force=True)
+        stager.wait(5)
+        stager.close()
+        end: dict[str, Any] = {"state": "errored", "reason": "its owner died while it started", "exitCode": 125}
+    elif state["state"] == "starting" and not _all_ended(directory, document):
+        reason = "the host was rebooted while it started" if rebooted else "its owner died while it started"
+        end = {"state": "errored", "reason": reason, "exitCode": 125}
+    elif state["state"] in LIVE:
+        driver = services.stagers.of_pod(document.stager)
+        end = conclusion(directory, document, driver, None, last_output(directory.path))
+        if rebooted and end["state"] == "errored":
+            end["reason"] = "the host was rebooted while it ran"
+    else:
+        ends_now(launch)
+        end = {"state": state["state"], "reason": state.get("reason"), "exitCode": state.get("exitCode")}
+    if rebooted and state.get("cause") != pod_restarts.STOPPED:
+        end["cause"] = pod_restarts.REBOOTED
+    failures = tear_down(launch)
+    if failures:
+        end = {**end, "state": "errored", "reason": not_complete(launch, failures)}
+    unrecorded: HostError | None = None
+    when: dict[str, Any] = {} if state.get("finishedAt") else {"finishedAt": timestamp(), "over": mark()}
+    try:
+        directory.change_state(**end, **when, owner=None)
+        directory.drop_spare()
+        events.ended(end, document)
+    except HostError as error:
+        if not unwritable(error):
+            raise
+        unrecorded = error
+    if failures:
+        raise KurmaError(f"pod {document.uuid}: {not_complete(launch, failures)}")
+    if document.ephemeral:
+        discard_remains(services, directory)
+        services.store.delete(directory, document.name)
+    elif unrecorded is not None:
+        raise unrecorded
+    return True
+
+
+def _of_another_boot(state: dict[str, Any]) -> bool:
+    """Whether the host was booted since the pod's stager, or its start, was recorded."""
+    boot = (state.get("stager") or {}).get("bootId") or state.get("boot")
+    return boot is not None and boot != boot_id()
+
+
+def _all_ended(directory: PodDirectory, document: PodDocument) -> bool:
+    """Whether all of its apps have run to their ends, by what its stager has left."""
+    try:
+        apps = (read_status_file(directory.path) or ({}, ()))[0]
+    except KurmaError:
+        return False
+    return bool(apps) and all(name in apps and apps[name].exited for name in document.app_names)
+
+
+def _half_made(directory: PodDirectory) -> bool:
+    """Whether it died before it was wholly prepared. A damaged record is none that was never made."""
+    try:
+        return bool(directory.read_state()["state"] == "preparing")
+    except PodNotFoundError:
+        return not os.path.exists(directory.file("pod.json"))
+
+
+def discard_remains(services: Services, directory: PodDirectory) -> None:
+    """Has it freed by the driver that has made it. For who holds the owner lock; the pod does not run. Repeatable.
+
+    :raises HostError: something could not be freed.
+    """
+    try:
+        with open(directory.file(REMAINS), encoding="utf-8") as stream:
+            name = stream.read().strip()
+    except FileNotFoundError:
+        return
+    driver = services.stagers.of_pod(name)
+    if not hasattr(driver, "discard"):
+        services.note(f"pod {directory.uuid}: what stager {name} has left is not freed: its plugin is not there")
+        return
+    try:
+        notes: tuple[str, ...] = driver.discard(directory.path)
+    except OSError as error:
+        raise HostError(
+            f"pod {directory.uuid}: cannot free what stager {name} has left: {error.filename or ''}: "
+            f"{error.strerror or error}",
+            hint="kurma gc tries again",
+            errno=error.errno,
+            path=error.filename,
+            pod=directory.uuid,
+        ) from None
+    from kurma_core.pods.network import port_claims
+
+    port_claims.let_go(directory)
+    for note in notes:
+        services.note(f"pod {directory.uuid}: {note}")
+
+
+def remains_of_gone_pods(services: Services, *, dry_run: bool) -> Iterator[tuple[str, bool]]:
+    """Frees what there is of pods that have no directory any more; a line of each, and whether that has failed."""
+    try:
+        for collector in services.stagers.collectors():
+            # Asked first: a pod has its directory from before there is anything else of it until after that.
+            for uuid in sorted(collector.remains()):
+                if not os.path.lexists(services.store.directory(uuid).path):
+                    yield from _free_gone(services, collector, uuid, dry_run)
+    except OSError as error:
+        yield f"what stagers have of pods that are gone cannot be listed: {error.filename}: {error.strerror}", True
+    except KurmaError as error:
+        yield f"what stagers have of pods that are gone is left: {error.message}", True
+
+
+def _free_gone(
+    services: Services, collector: CollectorOfRemains, uuid: str, dry_run: bool
+) -> Iterator[tuple[str, bool]]:
+    said = f"pod {uuid}: its directory is gone"
+    if dry_run:
+        yield f"{said}: what its stager has of it would be removed", False
+        return
+    try:
+        notes = collector.discard_gone(uuid)
+    except BlockingIOError as error:
+        yield f"{said}, and it runs: left: {error.strerror}", False
+    except OSError as error:
+        why = f"{error.filename or ''}: {error.strerror or error}"
+        yield f"{said}: what its stager has of it is left: {why}", True
+    else:
+        if notes is None:
+            return
+        for note in notes:
+            services.note(f"pod {uuid}: {note}")
+        yield f"{said}: what its stager had of it is removed", False
