@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 import zstandard
-from kurma_fetch_docker import convert, documents, reference
-from kurma_fetch_http import meta_tags, templates
+from kurma_fetch_docker import config_to_manifest, oci_documents, reference
+from kurma_fetch_http import discovery_templates, meta_tags
 
 from kurma_core.appc import early_image, early_pod
 from kurma_core.appc.image import ImageManifest
@@ -284,7 +284,7 @@ def discovery(data: bytes) -> None:
     """A web page of anybody's, and the templates in it."""
     values = {"version": "1.0", "os": "linux", "arch": "amd64"}
     for tag in meta_tags.tags_of(data):
-        for candidate in templates.candidates(tag, "example.com/app/more", values):
+        for candidate in discovery_templates.candidates(tag, "example.com/app/more", values):
             assert "{" not in candidate.image or "}" not in candidate.image, "a variable is left unfilled"
 
 
@@ -305,10 +305,12 @@ def registry(data: bytes) -> None:
 def _registry(first: bytes, second: bytes) -> None:
     request = FetchRequest("linux", "amd64")
     digest = "sha256:" + "ab" * 32
-    chosen = documents.choose(first, digest, "a manifest", request, lambda _: second)
-    config = documents.parse_json(second, "a config")
-    convert.diff_ids(config, "a config")
-    made = convert.image_manifest(config, chosen, convert.Origin("example.com", "thing", "1"), request).to_json()
+    chosen = oci_documents.choose(first, digest, "a manifest", request, lambda _: second)
+    config = oci_documents.parse_json(second, "a config")
+    config_to_manifest.diff_ids(config, "a config")
+    made = config_to_manifest.image_manifest(
+        config, chosen, config_to_manifest.Origin("example.com", "thing", "1"), request
+    ).to_json()
     assert json.loads(json.dumps(made)) == made
 
 

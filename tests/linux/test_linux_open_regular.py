@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kurma_fetch_http.local import local_archive
+from kurma_fetch_http.file_archive import local_archive
 from kurma_stager_rkt import pod_processes
 from kurma_stager_rkt.records import app_statuses
 

@@ -1,4 +1,4 @@
-"""Who we are to a registry: ``auth.d``, and the files in which podman and Docker keep credentials."""
+"""Finds a registry's credentials: in ``auth.d``, and in the files of podman and Docker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kurma_fetch_http.credentials import Credentials, canonical
 from kurma_core.errors import FetchUnauthorizedError
 from kurma_core.json_text import JsonError, loads
 from kurma_core.value import frozen
-from kurma_fetch_docker.helpers import HELPER_TIMEOUT, ask_helper
+from kurma_fetch_docker.credential_helpers import HELPER_TIMEOUT, ask_helper
 from kurma_fetch_docker.reference import HUB, HUB_NAMES
 
 _KEYS = ("identitytoken", "registrytoken", "username", "password", "auth")

@@ -1,4 +1,4 @@
-"""The entry points ``docker``, ``oci``, ``oci-archive`` and ``docker-archive``."""
+"""Entry points of the fetcher plugins ``docker``, ``oci``, ``oci-archive`` and ``docker-archive``."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class DockerFetcher:
         """
         scheme, _, rest = locator.partition(":")
         if scheme == "docker":
-            from kurma_fetch_docker.remote import resolve_remote
+            from kurma_fetch_docker.registries import resolve_remote
 
             return resolve_remote(locator, request, self._context)
         if scheme == "oci":
-            from kurma_fetch_docker.layout import resolve_layout
+            from kurma_fetch_docker.oci_layout import resolve_layout
 
             return resolve_layout(locator, rest, request)
         if scheme in ("oci-archive", "docker-archive"):
-            from kurma_fetch_docker.archive import resolve_archive
+            from kurma_fetch_docker.docker_archive import resolve_archive
 
             return resolve_archive(locator, rest, request, self._context.state_dir)
         raise UsageError(f"{locator}: not a docker, oci, oci-archive or docker-archive address")

@@ -1,4 +1,4 @@
-"""References: which registry, which repository, which tag or digest."""
+"""Parses references of images: registry, repository, tag or digest."""
 
 from __future__ import annotations
 

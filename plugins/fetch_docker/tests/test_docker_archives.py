@@ -11,11 +11,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import kurma_fetch_docker.members
+import kurma_fetch_docker.tar_members
 import pytest
 import zstandard
-from kurma_fetch_docker.archive import resolve_archive
-from kurma_fetch_docker.layout import resolve_layout, split_reference
+from kurma_fetch_docker.docker_archive import resolve_archive
+from kurma_fetch_docker.oci_layout import resolve_layout, split_reference
 
 from kurma_core.errors import FetchDigestError, FetchError, FetchNotFoundError
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
@@ -53,13 +53,13 @@ def layer_of(found: RemoteLayers) -> bytes:
 def unpackings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The archives that were unpacked."""
     done: list[str] = []
-    real: Callable[..., int] = kurma_fetch_docker.members.unpacked
+    real: Callable[..., int] = kurma_fetch_docker.tar_members.unpacked
 
     def spy(file: object, path: str, state_dir: str) -> int:
         done.append(path)
         return real(file, path, state_dir)
 
-    monkeypatch.setattr(kurma_fetch_docker.members, "unpacked", spy)
+    monkeypatch.setattr(kurma_fetch_docker.tar_members, "unpacked", spy)
     return done
 
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kurma_fetch_docker.helpers import ask_helper
+from kurma_fetch_docker.credential_helpers import ask_helper
 
 from kurma_core.cancellation import Cancellation, governing
 from kurma_core.errors import Cancelled

@@ -13,10 +13,11 @@ from pathlib import Path
 import kurma_fetch_docker.plugin
 import pytest
 import trustme
-from kurma_fetch_docker.client import Client, parse_challenge
 from kurma_fetch_docker.logins import Login, Logins
 from kurma_fetch_docker.plugin import DockerFetcher
-from kurma_fetch_docker.remote import Endpoints, is_loopback
+from kurma_fetch_docker.registries import Endpoints, is_loopback
+from kurma_fetch_docker.registry_client import Client
+from kurma_fetch_docker.registry_tokens import RegistryAuthorizer, parse_challenge
 from kurma_fetch_http.transport import Transport
 
 from kurma_core.errors import (
@@ -263,9 +264,9 @@ def test_not_found(tmp_path: Path, server: WebServer) -> None:
 
 def test_credentials_do_not_leave_tls() -> None:
     """A registry over TLS that sends us to a token server without it gets nothing."""
-    client = Client(None, "https://r.example", "r.example", "app", Logins("/nowhere", ""))  # type: ignore[arg-type]
+    client = RegistryAuthorizer(None, "https://r.example", "r.example", "app", Logins("/nowhere", ""))  # type: ignore[arg-type]
     with pytest.raises(FetchRefusedError, match="plain http"):
-        client._token({"realm": "http://r.example/token"}, None)
+        client.token({"realm": "http://r.example/token"}, None)
 
 
 def test_layers_that_registries_do_not_hand_out(tmp_path: Path, server: WebServer) -> None:
@@ -296,15 +297,17 @@ def test_credentials_of_a_plain_registry_stay_with_its_host() -> None:
     transport = Transport(insecure={"http"}, retries=0)
     with web_server() as server:
         login = Login("u", "p", "auth.json")
-        client = Client(transport, "http://r.example:5000", "r.example:5000", "app", Logins("/nowhere", ""))
+        client = RegistryAuthorizer(
+            transport, "http://r.example:5000", "r.example:5000", "app", Logins("/nowhere", "")
+        )
         for realm in (server.url("/token"), server.url("/token").replace("http", "HTTP", 1)):
             with pytest.raises(FetchRefusedError, match="sent over plain http to another host: "):
-                client._token({"realm": realm}, login)
+                client.token({"realm": realm}, login)
         assert server.seen == []
         server.pages["/token"] = Page(b'{"token": "t"}')
-        here = Client(transport, server.url(""), server.host, "app", Logins("/nowhere", ""))
-        assert here._token({"realm": server.url("/token")}, login) == "t"
-        assert client._token({"realm": server.url("/token")}, None) == "t", "nothing is given away"
+        here = RegistryAuthorizer(transport, server.url(""), server.host, "app", Logins("/nowhere", ""))
+        assert here.token({"realm": server.url("/token")}, login) == "t"
+        assert client.token({"realm": server.url("/token")}, None) == "t", "nothing is given away"
 
 
 def test_a_manifest_that_trickles(tmp_path: Path) -> None:

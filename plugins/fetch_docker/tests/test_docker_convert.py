@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from kurma_fetch_docker.convert import Origin, image_manifest
-from kurma_fetch_docker.documents import Descriptor, Manifest
+from kurma_fetch_docker.config_to_manifest import Origin, image_manifest
+from kurma_fetch_docker.oci_documents import Descriptor, Manifest
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import FetchError, FetchNotFoundError

@@ -11,10 +11,10 @@ import tarfile
 from typing import Any
 
 import pytest
-from kurma_fetch_docker import unpacked
-from kurma_fetch_docker.archive import resolve_archive
-from kurma_fetch_docker.documents import choose, digest_of
-from kurma_fetch_docker.layout import from_index
+from kurma_fetch_docker import decompressed
+from kurma_fetch_docker.docker_archive import resolve_archive
+from kurma_fetch_docker.oci_documents import choose, digest_of
+from kurma_fetch_docker.oci_layout import from_index
 
 from kurma_core.errors import FetchError
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
@@ -154,8 +154,8 @@ def test_broken_compression(content: bytes, tmp_path: object) -> None:
 
 
 def test_a_compressed_bomb_is_not_unpacked(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacked, "_HONEST_SIZE", 1 << 20)
-    monkeypatch.setattr(unpacked, "_MOST_RATIO", 100)
+    monkeypatch.setattr(decompressed, "_HONEST_SIZE", 1 << 20)
+    monkeypatch.setattr(decompressed, "_MOST_RATIO", 100)
     with pytest.raises(FetchError, match="more than 100 times"):
         resolved(str(tmp_path), gzip.compress(bytes(8 << 20)))
     resolved(str(tmp_path), gzip.compress(GOOD))

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from kurma_fetch_docker.documents import OCI_INDEX, OCI_MANIFEST, Descriptor, choose, digest_of, pick
+from kurma_fetch_docker.oci_documents import OCI_INDEX, OCI_MANIFEST, Descriptor, choose, digest_of, pick
 
 from kurma_core.errors import FetchError, FetchNotFoundError
 from kurma_core.hookspecs.fetcher import FetchRequest

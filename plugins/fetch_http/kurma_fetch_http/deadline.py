@@ -1,5 +1,4 @@
-"""Ends of waits that the socket's own time-out does not end: a peer that sends a byte now and then; an operation
-that is cancelled, from another thread."""
+"""Deadlines for sockets: ends reads from a peer that sends too slowly, and reads of a cancelled operation."""
 
 from __future__ import annotations
 

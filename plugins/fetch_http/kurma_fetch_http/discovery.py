@@ -1,4 +1,7 @@
-"""App Container Image Discovery: from a name to the archive that its owner publishes (D1–D4)."""
+"""Discovers images by name: reads ``ac-discovery`` meta tags of the name's host, and tries their addresses.
+
+App Container Image Discovery. Keys are found in the same pages: :mod:`.key_discovery`.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,16 @@ from kurma_core.errors import (
     FetchUnauthorizedError,
     UsageError,
 )
-from kurma_core.hookspecs.fetcher import PublicKey
-from kurma_fetch_http.archive import small_body, web_archive
-from kurma_fetch_http.meta_tags import IMAGES, KEYS, PAGE_LIMIT, Tag, tags_of
-from kurma_fetch_http.templates import Candidate, candidates, simple
+from kurma_fetch_http.discovery_templates import Candidate, candidates, simple
+from kurma_fetch_http.meta_tags import IMAGES, PAGE_LIMIT, Tag, tags_of
 from kurma_fetch_http.transport import content, shown
+from kurma_fetch_http.web_archive import web_archive
 
 if TYPE_CHECKING:
     from kurma_core.appc.image_name import ImageName
     from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
     from kurma_fetch_http.transport import Transport
 
-#: A file of keys is some kilobytes.
-_KEYS_LIMIT = 1 << 20
 _HOST = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
@@ -32,15 +32,16 @@ class Discovery:
 
     :param schemes: by which pages are asked for, in order: ``https``; plain ``http`` after it, if it is allowed.
     :param note: tells the user something in one line.
+    :ivar failures: what went wrong at addresses that were tried. :ivar tried: addresses that were asked.
     """
 
     def __init__(self, transport: Transport, schemes: Collection[str], note: Callable[[str], None]) -> None:
-        self._transport = transport
+        self.transport = transport
         self._schemes = tuple(schemes)
         self._note = note
         self._pages: dict[str, tuple[Tag, ...]] = {}
-        self._failures: list[FetchError] = []
-        self._tried: list[str] = []
+        self.failures: list[FetchError] = []
+        self.tried: list[str] = []
 
     def image(self, wanted: ImageName, text: str, request: FetchRequest) -> RemoteArchive:
         """The archive of an image.
@@ -48,60 +49,37 @@ class Discovery:
         :param text: the name as it was written.
         :raises FetchError: in one of its kinds. :raises UsageError: the name begins with no host.
         """
-        _check_host(wanted.name, text)
+        check_host(wanted.name, text)
         try:
             for candidate in self._candidates(wanted, request):
-                if candidate.image in self._tried:
+                if candidate.image in self.tried:
                     continue
-                self._tried.append(candidate.image)
+                self.tried.append(candidate.image)
                 found = self._at(candidate, text, request.known)
                 if found is not None:
                     return found
         except FetchError as error:
-            self._failures.append(error)  # the host cannot be asked any further
-        raise self._nothing(text)
-
-    def keys(self, name: str) -> tuple[PublicKey, ...]:
-        """The keys published for names that begin with ``name``; empty: none are.
-
-        :raises FetchError: :raises UsageError: as for :meth:`image`.
-        """
-        _check_host(name)
-        addresses = dict.fromkeys(tag.target for tag in self._walk(name, KEYS) if self._is_open(tag))
-        found = []
-        for address in addresses:
-            try:
-                data = small_body(self._transport, address, _KEYS_LIMIT, "keys")
-            except (FetchError, UsageError) as error:
-                self._failures.append(
-                    error if isinstance(error, FetchError) else FetchError(error.message, url=address)
-                )
-                continue
-            self._tried.append(address)
-            if data is not None:
-                found.append(PublicKey(data, shown(address)))
-        if not found and (self._failures or self._tried):
-            raise self._nothing(name)
-        return tuple(found)
+            self.failures.append(error)  # the host cannot be asked any further
+        raise self.nothing(text)
 
     def _at(self, candidate: Candidate, text: str, known: str | None) -> RemoteArchive | None:
         """:raises FetchError: the host of the name cannot be asked at all, so that its pages cannot either."""
         try:
             return web_archive(
                 text,
-                self._transport,
+                self.transport,
                 url=candidate.image,
                 signatures=candidate.signatures,
                 pages=not candidate.simple,
                 known=known,
             )
         except UsageError as error:  # what makes no address is the page's fault, not the user's
-            self._failures.append(FetchError(error.message, url=candidate.image))
+            self.failures.append(FetchError(error.message, url=candidate.image))
             return None
         except FetchError as error:
             if candidate.simple and not _status(error) and self._schemes == ("https",):
                 raise
-            self._failures.append(error)
+            self.failures.append(error)
             return None
 
     # --- where an image may stand --------------------------------------------------------------------------------
@@ -117,11 +95,11 @@ class Discovery:
         yield from self._by_pages(wanted.name, {**values, "version": wanted.version or "latest"})
 
     def _by_pages(self, name: str, values: dict[str, str]) -> Iterator[Candidate]:
-        for tag in self._walk(name, IMAGES):
-            if self._is_open(tag):
+        for tag in self.walk(name, IMAGES):
+            if self.is_open(tag):
                 yield from candidates(tag, name, values)
 
-    def _is_open(self, tag: Tag) -> bool:
+    def is_open(self, tag: Tag) -> bool:
         """Whether what the tag leads to can be asked at all; if not, it is skipped, and that is told."""
         scheme = tag.target.partition(":")[0].lower()
         torrent = tag.target.lower().endswith("?torrent")
@@ -133,7 +111,7 @@ class Discovery:
 
     # --- pages ---------------------------------------------------------------------------------------------------
 
-    def _walk(self, name: str, kinds: Collection[str]) -> tuple[Tag, ...]:
+    def walk(self, name: str, kinds: Collection[str]) -> tuple[Tag, ...]:
         """The fitting tags of the nearest page that has any: the name's own, or one above it (D2)."""
         path = name
         while path:
@@ -154,25 +132,25 @@ class Discovery:
         for scheme in self._schemes:
             address = f"{scheme}://{path}?ac-discovery=1"
             try:
-                answer, final = self._transport.request(address)
+                answer, final = self.transport.request(address)
                 kind = answer.headers.get("Content-Type", "")
-                return tags_of(content(answer, final, PAGE_LIMIT, self._transport.document_seconds), kind)
+                return tags_of(content(answer, final, PAGE_LIMIT, self.transport.document_seconds), kind)
             except FetchError as error:
                 errors.append(error)
         refused = [error for error in errors if _status(error) in range(400, 500) and _status(error) != 429]
         if not refused:
             raise errors[0]
         if not isinstance(refused[0], FetchNotFoundError):
-            self._failures.append(refused[0])
+            self.failures.append(refused[0])
         return ()
 
     # --- errors --------------------------------------------------------------------------------------------------
 
-    def _nothing(self, text: str) -> FetchError:
+    def nothing(self, text: str) -> FetchError:
         """What tells most: that credentials are wanted, then what went wrong, then that nothing is there."""
         host = text.partition("/")[0].partition(":")[0].partition(",")[0]
         registry = _as_registry(text, host)
-        other = [error for error in self._failures if not isinstance(error, FetchNotFoundError)]
+        other = [error for error in self.failures if not isinstance(error, FetchNotFoundError)]
         for error in sorted(other, key=lambda error: not isinstance(error, FetchUnauthorizedError)):
             data = {key: value for key, value in error.data.items() if key != "status"}
             hint = error.hint
@@ -185,8 +163,8 @@ class Discovery:
                 hint="; ".join(filter(None, (registry, "or name an address: https://HOST/FILE.aci"))),
                 url=f"https://{host}",
             )
-        tried = ", ".join(shown(address) for address in self._tried) or "no address that could be asked"
-        return FetchNotFoundError(f"{text}: not found: asked {tried}", tried=tuple(self._tried))
+        tried = ", ".join(shown(address) for address in self.tried) or "no address that could be asked"
+        return FetchNotFoundError(f"{text}: not found: asked {tried}", tried=tuple(self.tried))
 
 
 def _status(error: FetchError) -> int:
@@ -216,7 +194,7 @@ def _as_registry(text: str, host: str) -> str | None:
     return f"if {host} is a registry: docker://{text}"
 
 
-def _check_host(name: str, text: str = "") -> None:
+def check_host(name: str, text: str = "") -> None:
     """:param text: as it was written.
     :raises UsageError: the name does not begin with what could be a host.
     :raises FetchNotFoundError: it begins with a mere word, that no domain is."""

@@ -1,4 +1,4 @@
-"""The meta tags of a page by which discovery finds images and keys (D2). Pages are untrusted, and often odd."""
+"""Parses the ``ac-discovery`` meta tags of a web page. Pages are untrusted, and often odd."""
 
 from __future__ import annotations
 

@@ -33,9 +33,10 @@ class NameFetcher:
         """See :meth:`kurma_core.hookspecs.fetcher.KeyFinder.public_keys`. With the relaxation ``pubkey`` they may
         come over plain HTTP, as with ``http``."""
         from kurma_core.appc.image_name import parse_image_name
+        from kurma_fetch_http.key_discovery import discover_keys
 
         plain = {"http"} if "pubkey" in request.insecure else set()
-        return self._discovery(request.insecure | plain).keys(parse_image_name(name).name)
+        return discover_keys(self._discovery(request.insecure | plain), parse_image_name(name).name)
 
     def _discovery(self, insecure: Collection[str]) -> Discovery:
         from kurma_fetch_http.discovery import Discovery

@@ -35,15 +35,15 @@ class HttpFetcher:
 
     def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive:
         """See :meth:`kurma_core.hookspecs.fetcher.Fetcher.resolve`. Its signature is looked for beside the
-        archive, under the names of :func:`.local.beside`."""
+        archive, under the names of :func:`.file_archive.beside`."""
         if locator.startswith("file:"):
-            from kurma_fetch_http.local import local_archive
+            from kurma_fetch_http.file_archive import local_archive
 
             return local_archive(locator)
         if not locator.startswith(("http://", "https://")):
             raise UsageError(f"{locator}: not a file, http or https address")
-        from kurma_fetch_http.archive import web_archive
         from kurma_fetch_http.transport import Transport
+        from kurma_fetch_http.web_archive import web_archive
 
         transport = Transport.from_config(self._context, request.insecure)
         transport.check(locator)

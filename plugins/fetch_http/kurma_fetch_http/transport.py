@@ -24,7 +24,7 @@ from kurma_core.errors import (
     FetchUnauthorizedError,
     UsageError,
 )
-from kurma_fetch_http import faults
+from kurma_fetch_http import http_errors
 from kurma_fetch_http.credentials import Credentials
 from kurma_fetch_http.deadline import POOLS, LowSpeed, deadline
 
@@ -169,7 +169,7 @@ class Transport:
             try:
                 answer = self._once(method, url, headers, body)
             except FetchError as error:
-                if last or not faults.is_passing(error):
+                if last or not http_errors.is_passing(error):
                     raise
                 wait = backoff(attempt)
             else:
@@ -205,7 +205,7 @@ class Transport:
                 timeout=self._timeout,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise faults.translated(error, shown(url)) from error
+            raise http_errors.translated(error, shown(url)) from error
 
     def _pool(self, url: str) -> urllib3.PoolManager:
         """The pool for this address: direct, or through the proxy that the environment names for it."""
@@ -259,7 +259,7 @@ def content(answer: BaseHTTPResponse, url: str, limit: int, seconds: float) -> b
             f"{shown(url)}: comes too slowly: it is not whole after {seconds:g} seconds", url=shown(url)
         ) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise faults.translated(error, shown(url)) from error
+        raise http_errors.translated(error, shown(url)) from error
     finally:
         if not left:
             answer.close()  # the rest is not wanted

@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 import trustme
-from kurma_fetch_http.archive import web_archive
-from kurma_fetch_http.reader import ResumingReader
+from kurma_fetch_http.resuming_reader import ResumingReader
 from kurma_fetch_http.transport import Transport
+from kurma_fetch_http.web_archive import web_archive
 
 from kurma_core.cancellation import Cancellation, current, governing
 from kurma_core.errors import Cancelled

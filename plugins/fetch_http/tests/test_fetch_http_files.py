@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from kurma_fetch_http.local import FileBlob, local_archive
+from kurma_fetch_http.file_archive import FileBlob, local_archive
 
 from kurma_core.errors import FetchError, FetchNotFoundError
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import kurma_fetch_http.plugin
 import pytest
 from kurma_fetch_http import transport
-from kurma_fetch_http.archive import web_archive
 from kurma_fetch_http.deadline import LowSpeed
 from kurma_fetch_http.transport import Transport
+from kurma_fetch_http.web_archive import web_archive
 
 from kurma_core.errors import FetchError, FetchTimeoutError
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive

@@ -7,8 +7,8 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kurma_fetch_http.discovery_templates import candidates
 from kurma_fetch_http.meta_tags import PAGE_LIMIT, Tag, tags_of
-from kurma_fetch_http.templates import candidates
 
 ONE = Tag("ac-discovery", "example.com", "https://example.com/{name}.{ext}")
 META = '<meta name="ac-discovery" content="example.com https://example.com/{name}.{ext}">'

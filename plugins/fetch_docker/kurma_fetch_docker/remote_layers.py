@@ -1,4 +1,4 @@
-"""From a manifest and a configuration to what the core reads, wherever the two came from."""
+"""Makes a registry image's manifest, configuration and blobs into the layers that the core fetches."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import FetchError
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayer, RemoteLayers
-from kurma_fetch_docker.convert import Origin, diff_ids, image_manifest
-from kurma_fetch_docker.documents import Manifest, parse_json
+from kurma_fetch_docker.config_to_manifest import Origin, diff_ids, image_manifest
+from kurma_fetch_docker.oci_documents import Manifest, parse_json
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import RemoteBlob

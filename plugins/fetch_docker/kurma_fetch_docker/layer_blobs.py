@@ -1,11 +1,11 @@
-"""Where a blob may be had: at a registry or its mirror, or at an address that the manifest gives."""
+"""Opens a layer's blob: at a registry or its mirror, or at an address that the manifest gives."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO
 
-from kurma_fetch_http.reader import ResumingReader, buffered, get_from
+from kurma_fetch_http.resuming_reader import ResumingReader, buffered, get_from
 
 from kurma_core.value import frozen
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from kurma_fetch_http.transport import Transport
     from urllib3.response import BaseHTTPResponse
 
-    from kurma_fetch_docker.client import Client
-    from kurma_fetch_docker.documents import Descriptor
+    from kurma_fetch_docker.oci_documents import Descriptor
+    from kurma_fetch_docker.registry_client import Client
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""A body that goes on where a broken connection left it."""
+"""Reads an HTTP body, and resumes it where the connection broke."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import urllib3
 
 from kurma_core.cancellation import current
 from kurma_core.errors import FetchError, FetchTimeoutError, FetchTruncatedError
-from kurma_fetch_http import faults
+from kurma_fetch_http import http_errors
 from kurma_fetch_http.deadline import LowSpeed, Pace
 from kurma_fetch_http.transport import Transport, backoff, shown
 
@@ -107,7 +107,7 @@ class ResumingReader(io.RawIOBase):
             self._slow += 1
             raise FetchTimeoutError(f"{self._url}: comes too slowly: {error}", url=self._url) from None
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise faults.translated(error, self._url) from error
+            raise http_errors.translated(error, self._url) from error
         if not data and size and self._size is not None:
             raise FetchTruncatedError(
                 f"{self._url}: ended after {self._offset} of {self._size} bytes", url=self._url
@@ -195,7 +195,7 @@ def _skip(answer: BaseHTTPResponse, url: str, left: int, pace: Pace) -> None:
         except TimeoutError as error:
             raise FetchTimeoutError(f"{shown(url)}: comes too slowly: {error}", url=shown(url)) from None
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise faults.translated(error, shown(url)) from error
+            raise http_errors.translated(error, shown(url)) from error
         if not data:
             raise FetchTruncatedError(f"{shown(url)}: is shorter than it was", url=shown(url), changed=True)
         left -= len(data)

@@ -1,4 +1,4 @@
-"""``docker://``: the registry or its mirrors, and how each may be spoken to."""
+"""Resolves ``docker://`` locators: asks the registry or its mirrors, over TLS or, where allowed, plain HTTP."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from kurma_fetch_http.transport import Transport
 from kurma_core.errors import FetchError, FetchTLSError, FetchTruncatedError
 from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
-from kurma_fetch_docker.client import Client
-from kurma_fetch_docker.convert import Origin
-from kurma_fetch_docker.documents import choose
-from kurma_fetch_docker.image import remote_layers
+from kurma_fetch_docker.config_to_manifest import Origin
+from kurma_fetch_docker.layer_blobs import RegistryBlob, UrlBlob
 from kurma_fetch_docker.logins import Logins
-from kurma_fetch_docker.places import RegistryBlob, UrlBlob
+from kurma_fetch_docker.oci_documents import choose
 from kurma_fetch_docker.reference import HUB, HUB_NAMES, Reference, is_host, parse_locator
+from kurma_fetch_docker.registry_client import Client
+from kurma_fetch_docker.remote_layers import remote_layers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kurma_core.hookspecs.fetcher import RemoteBlob
-    from kurma_fetch_docker.documents import Descriptor
+    from kurma_fetch_docker.oci_documents import Descriptor
 
 
 def resolve_remote(locator: str, request: FetchRequest, context: DriverContext) -> RemoteLayers:

@@ -1,5 +1,6 @@
-"""A Docker or OCI configuration as an App Container image manifest (R3). Pure, and deterministic: the same
-configuration under the same name gives the same manifest.
+"""Converts a Docker or OCI image configuration to an App Container image manifest.
+
+The conversion is deterministic: the same configuration under the same name gives the same manifest.
 
 ``app.group`` is empty where the configuration names a user and no group: then the user's own groups are meant,
 which only the image's ``/etc/passwd`` and ``/etc/group`` tell. Whoever stores the image fills it in.
@@ -15,7 +16,7 @@ from kurma_core.appc.image import App, ImageManifest, MountPoint, NameValue, Por
 from kurma_core.errors import FetchError, FetchNotFoundError, ManifestError
 from kurma_core.hookspecs.fetcher import FetchRequest
 from kurma_core.value import frozen
-from kurma_fetch_docker.documents import Manifest, appc_arch, platform_text, told
+from kurma_fetch_docker.oci_documents import Manifest, appc_arch, platform_text, told
 
 Json = Any
 

@@ -1,5 +1,7 @@
-"""What compressed archives hold, kept from one time to the next; told by the file's identity, so that a file that
-was changed in any way is looked into anew."""
+"""Caches the index of a compressed archive: which files it holds, and where.
+
+The cache is keyed by the archive file's inode, size and times, so that a file that changed is read anew.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What urllib3 and the socket layer raise, as fetch errors by kind."""
+"""Turns errors of urllib3 and of sockets into fetch errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``oci:DIR[:TAG][@DIGEST]``: an OCI image layout in a directory."""
+"""Resolves ``oci:DIR[:TAG][@DIGEST]``: an OCI image layout in a directory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kurma_fetch_http.local import FileBlob, open_regular
+from kurma_fetch_http.file_archive import FileBlob, open_regular
 
 from kurma_core.appc.types import sanitize_identifier
 from kurma_core.errors import FetchError, FetchNotFoundError, ManifestError, UsageError
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
-from kurma_fetch_docker.convert import Origin
-from kurma_fetch_docker.documents import (
+from kurma_fetch_docker.config_to_manifest import Origin
+from kurma_fetch_docker.oci_documents import (
     CONFIG_LIMIT,
     MANIFEST_LIMIT,
     Descriptor,
@@ -23,8 +23,8 @@ from kurma_fetch_docker.documents import (
     parse_json,
     pick,
 )
-from kurma_fetch_docker.image import remote_layers
 from kurma_fetch_docker.reference import check_digest, parse_reference
+from kurma_fetch_docker.remote_layers import remote_layers
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import RemoteBlob

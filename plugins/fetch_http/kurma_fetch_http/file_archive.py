@@ -1,4 +1,4 @@
-"""Archives in files of this machine."""
+"""Opens archives, and the signatures beside them, in files of this machine."""
 
 from __future__ import annotations
 

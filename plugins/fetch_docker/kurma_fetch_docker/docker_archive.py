@@ -1,5 +1,7 @@
-"""``oci-archive:FILE[:TAG]`` and ``docker-archive:FILE[:NAME:TAG]``: images in one tar file, as ``docker save``,
-``podman save`` and ``skopeo copy`` write them."""
+"""Resolves ``oci-archive:FILE[:TAG]`` and ``docker-archive:FILE[:NAME:TAG]``: images in one tar file.
+
+``docker save``, ``podman save`` and ``skopeo copy`` write such files.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,25 @@ from typing import Any
 
 from kurma_core.errors import FetchError, FetchNotFoundError
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
-from kurma_fetch_docker.convert import Origin
-from kurma_fetch_docker.documents import CONFIG_LIMIT, MANIFEST_LIMIT, Descriptor, Manifest, digest_of, read_json
-from kurma_fetch_docker.image import remote_layers
-from kurma_fetch_docker.layout import from_index, split_path, split_reference
-from kurma_fetch_docker.members import Members
+from kurma_fetch_docker.config_to_manifest import Origin
+from kurma_fetch_docker.oci_documents import (
+    CONFIG_LIMIT,
+    MANIFEST_LIMIT,
+    Descriptor,
+    Manifest,
+    digest_of,
+    read_json,
+)
+from kurma_fetch_docker.oci_layout import from_index, split_path, split_reference
 from kurma_fetch_docker.reference import Reference, parse_reference
+from kurma_fetch_docker.remote_layers import remote_layers
+from kurma_fetch_docker.tar_members import Members
 
 Json = Any
 
 
 def resolve_archive(locator: str, rest: str, request: FetchRequest, state_dir: str) -> RemoteLayers:
-    """:param state_dir: see :meth:`.members.Members.read`.
+    """:param state_dir: see :meth:`.tar_members.Members.read`.
     :raises FetchError: in one of its kinds. :raises UsageError: the locator is malformed.
     """
     if locator.startswith("docker-archive:"):

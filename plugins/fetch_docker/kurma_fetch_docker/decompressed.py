@@ -1,4 +1,4 @@
-"""Compressed archives: a copy without compression, in a file without a name."""
+"""Decompresses an image archive to a file without a name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives on web servers."""
+"""Fetches archives and their signatures from web servers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from kurma_core.errors import FetchError, FetchNotFoundError
 from kurma_core.hookspecs.fetcher import DetachedSignature, RemoteArchive
-from kurma_fetch_http.local import SIGNATURE_LIMIT, beside
-from kurma_fetch_http.reader import ResumingReader, buffered, get_from, validators
+from kurma_fetch_http.file_archive import SIGNATURE_LIMIT, beside
+from kurma_fetch_http.resuming_reader import ResumingReader, buffered, get_from, validators
 from kurma_fetch_http.transport import Transport, content, shown
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def web_archive(
 
     :param url: its address; None: the locator.
     :param signatures: addresses where its signature may stand, and over what it is then, in order; None: those
-        of :func:`.local.beside`.
+        of :func:`.file_archive.beside`.
     :param pages: False: an HTML page counts as nothing found, for many servers have one for every address.
     :param known: the blob's key of last time; where that still stands there, the body is not asked for.
     :raises FetchError: in one of its kinds.

@@ -1,4 +1,4 @@
-"""Docker's credential helpers: ``docker-credential-NAME get``."""
+"""Asks Docker's credential helpers for logins: ``docker-credential-NAME get``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files in a tar, by name; also of a compressed one, which is unpacked only when its layers are wanted."""
+"""Reads the files in an image's tar by name; a compressed tar is decompressed only when its layers are wanted."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from kurma_fetch_http.local import open_regular
+from kurma_fetch_http.file_archive import open_regular
 
 from kurma_core.cancellation import check
 from kurma_core.errors import FetchError, FetchNotFoundError, FetchTruncatedError
 from kurma_core.value import frozen
-from kurma_fetch_docker.remembered import Remembered, Table, identity
-from kurma_fetch_docker.unpacked import is_compressed, unpacked
+from kurma_fetch_docker.archive_index_cache import Remembered, Table, identity
+from kurma_fetch_docker.decompressed import is_compressed, unpacked
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -1,4 +1,4 @@
-"""From a discovery tag to the addresses where an image may stand (D3).
+"""Expands the URL templates of discovery tags to the addresses where an image may be.
 
 A template has two readings. The late one puts in every ``{variable}`` as it is; ``{name}`` is the whole name. The
 early one is RFC 6570, and ``{name}`` is what follows the matched prefix (``specs`` 0.1.0, Meta Discovery).
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from kurma_core.value import frozen
-from kurma_fetch_http.archive import signature_places
+from kurma_fetch_http.web_archive import signature_places
 
 if TYPE_CHECKING:
     from kurma_fetch_http.meta_tags import Tag

@@ -1,4 +1,4 @@
-"""Manifests, indexes and configurations: read, checked, and one platform chosen among several.
+"""Reads and checks manifests, indexes and configurations of images; chooses the platform.
 
 OCI Image Format Specification; Docker Image Manifest V2, Schema 2.
 """

@@ -1,0 +1,125 @@
+"""Speaks the distribution API, version 2, with one registry (or mirror): manifests, configurations, blobs.
+
+OCI Distribution Specification.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import urlsplit
+
+from kurma_fetch_http.resuming_reader import ResumingReader, buffered, positioned
+from kurma_fetch_http.transport import discard
+
+from kurma_core.errors import FetchUnauthorizedError
+from kurma_fetch_docker.oci_documents import (
+    CONFIG_LIMIT,
+    MANIFEST_LIMIT,
+    MEDIA_TYPES,
+    Descriptor,
+    check,
+    digest_of,
+)
+from kurma_fetch_docker.registry_tokens import RegistryAuthorizer, read_all
+
+if TYPE_CHECKING:
+    from kurma_fetch_http.transport import Transport
+    from urllib3.response import BaseHTTPResponse
+
+    from kurma_fetch_docker.logins import Logins
+
+#: How often one request says anew who we are.
+_INTRODUCTIONS = 5
+
+
+class Client:
+    """One repository at one endpoint. Safe to use from several threads.
+
+    :param base: ``https://host[:port]`` or ``http://…``.
+    :param registry: the name that credentials are looked up by.
+    """
+
+    def __init__(self, transport: Transport, base: str, registry: str, repository: str, logins: Logins) -> None:
+        self.base = base
+        self.registry = registry
+        self.repository = repository
+        self._transport = transport
+        self._authorizer = RegistryAuthorizer(transport, base, registry, repository, logins)
+        self._lock = threading.Lock()
+        self._authorization: str | None = None
+
+    # --- documents and blobs -------------------------------------------------------------------------------------
+
+    def manifest(self, wanted: str, digest: str | None = None) -> tuple[bytes, str]:
+        """A manifest or index by tag or digest, and its digest, computed over what came.
+
+        :raises FetchError: :raises FetchDigestError: it is not what ``digest`` says.
+        """
+        url = f"{self.base}/v2/{self.repository}/manifests/{wanted}"
+        content = self._document(url, {"Accept": ", ".join(MEDIA_TYPES)}, MANIFEST_LIMIT)
+        if digest is not None:
+            check(content, digest, url)
+        return content, digest or digest_of(content)
+
+    def load(self, descriptor: Descriptor) -> bytes:
+        """A manifest that an index names."""
+        return self.manifest(descriptor.digest, descriptor.digest)[0]
+
+    def config(self, descriptor: Descriptor) -> bytes:
+        """The configuration that a manifest names."""
+        url = self.blob_url(descriptor)
+        return check(self._document(url, {}, CONFIG_LIMIT), descriptor.digest, url)
+
+    def blob_url(self, descriptor: Descriptor) -> str:
+        return f"{self.base}/v2/{self.repository}/blobs/{descriptor.digest}"
+
+    def open_blob(self, descriptor: Descriptor, offset: int) -> BinaryIO:
+        """A reader from ``offset`` on that goes on by itself where the connection breaks."""
+        url = self.blob_url(descriptor)
+
+        def open_at(position: int) -> BaseHTTPResponse:
+            headers = {"Range": f"bytes={position}-"} if position else {}
+            # No validator: a blob's name is its digest.
+            return positioned(self._get(url, headers), url, position, None, self._transport.low_speed)
+
+        return buffered(
+            ResumingReader(
+                open_at,
+                url=url,
+                size=descriptor.size,
+                retries=self._transport.retries,
+                sleep=self._transport.sleep,
+                offset=offset,
+                low_speed=self._transport.low_speed,
+            )
+        )
+
+    def _document(self, url: str, headers: Mapping[str, str], limit: int) -> bytes:
+        answer = self._get(url, headers)
+        return read_all(answer, url, limit, self._transport)
+
+    def _get(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
+        """Asks; when the registry wants to know who we are, says so and asks again. A token may run out at any
+        time, also one that another thread has just got."""
+        shown = self._authorization
+        for _ in range(_INTRODUCTIONS):
+            sent = {**headers, "Authorization": shown} if shown is not None else headers
+            answer, final = self._transport.request(url, sent, accept=(401,))
+            if answer.status != 401:
+                return answer
+            challenge = answer.headers.get("WWW-Authenticate", "")
+            discard(answer)
+            if urlsplit(final).netloc != urlsplit(url).netloc:
+                raise FetchUnauthorizedError(f"{final}: the redirect asks for credentials of its own", url=final)
+            refused = shown
+            with self._lock:
+                # Another thread may have got a new token meanwhile.
+                if self._authorization is None or self._authorization == refused:
+                    self._authorization = self._authorizer.authorize(challenge)
+                shown = self._authorization
+            if shown == refused:
+                break
+        origin = self._authorizer.origin or "its token server"
+        raise self._authorizer.unauthorized(f"does not accept the credentials from {origin}")
