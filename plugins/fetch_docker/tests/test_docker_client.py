@@ -297,7 +297,8 @@ def test_credentials_of_a_plain_registry_stay_with_its_host() -> None:
     transport = Transport(insecure={"http"}, retries=0)
     with web_server() as server:
         login = Login("u", "p", "auth.json")
-        client = RegistryAuthorizer(
+        logins = Logins("/nowhere", "")
+        client = RegistryAuthorizer(transport, "http://r.example:5000", "r.example:5000", "app", logins)
             transport, "http://r.example:5000", "r.example:5000", "app", Logins("/nowhere", "")
         )
         for realm in (server.url("/token"), server.url("/token").replace("http", "HTTP", 1)):
@@ -305,7 +306,7 @@ def test_credentials_of_a_plain_registry_stay_with_its_host() -> None:
                 client.token({"realm": realm}, login)
         assert server.seen == []
         server.pages["/token"] = Page(b'{"token": "t"}')
-        here = RegistryAuthorizer(transport, server.url(""), server.host, "app", Logins("/nowhere", ""))
+        here = RegistryAuthorizer(transport, server.url(""), server.host, "app", logins)
         assert here.token({"realm": server.url("/token")}, login) == "t"
         assert client.token({"realm": server.url("/token")}, None) == "t", "nothing is given away"
 
