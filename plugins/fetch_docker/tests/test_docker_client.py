@@ -299,8 +299,6 @@ def test_credentials_of_a_plain_registry_stay_with_its_host() -> None:
         login = Login("u", "p", "auth.json")
         logins = Logins("/nowhere", "")
         client = RegistryAuthorizer(transport, "http://r.example:5000", "r.example:5000", "app", logins)
-            transport, "http://r.example:5000", "r.example:5000", "app", Logins("/nowhere", "")
-        )
         for realm in (server.url("/token"), server.url("/token").replace("http", "HTTP", 1)):
             with pytest.raises(FetchRefusedError, match="sent over plain http to another host: "):
                 client.token({"realm": realm}, login)
