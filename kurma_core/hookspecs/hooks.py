@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from _collections_abc import Mapping  # without collections
 
-import pluggy
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
     from kurma_core.hookspecs.driver import Driver
     from kurma_core.hookspecs.fetcher import Fetcher
     from kurma_core.hookspecs.isolator import Isolator
@@ -16,8 +17,26 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import Stager, StagerImageSource, StagerOfImages
     from kurma_core.models.pod import PodEvent
 
+    Hook = TypeVar("Hook", bound=Callable[..., Any])
+
 PROJECT = "kurma"
-hookimpl = pluggy.HookimplMarker(PROJECT)
+_MARK = "kurma_hook"
+
+
+def hookimpl(function: Hook) -> Hook:
+    """Marks a function of a plugin as its hook.
+
+    It is pluggy's ``HookimplMarker`` without options. It does not import pluggy, nor does a start whose plugins
+    have not changed.
+    """
+    setattr(function, _MARK, True)
+    return function
+
+
+def is_hook(function: object) -> bool:
+    """Whether :func:`hookimpl` marked it."""
+    return getattr(function, _MARK, None) is True
+
 
 #: The hook of each entry-point group.
 GROUPS: Mapping[str, str] = {

@@ -1,7 +1,8 @@
-"""Holds a plugin against the contract of its kind: its hook, its declaration, its options, its driver.
+"""Checks a plugin against the contract of its kind: its hook, its declaration, its options, its driver.
 
 The registry does so for every plugin that it loads; the testing kit does the same for a module that is not
-installed.
+installed. pluggy checks the hook; that is left out for a plugin that has not changed since
+(:mod:`kurma_core.plugins.index`), and pluggy is not imported then.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 
-import pluggy
-
 from kurma_core.config.schema import Where, read, unknown
 from kurma_core.hookspecs.driver import Driver, Option
-from kurma_core.hookspecs.hooks import GROUPS, PROJECT, Hooks
+from kurma_core.hookspecs.hooks import GROUPS, PROJECT, Hooks, is_hook
 from kurma_core.schema import Made, Number, Shape, Whole, describe, shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    import pluggy
 
     from kurma_core.hookspecs.driver import DriverContext
 
@@ -33,9 +34,6 @@ _PROTOCOLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "kurma.isolators": ("isolator", ("Isolator",)),
 }
 
-for _name in GROUPS.values():
-    pluggy.HookspecMarker(PROJECT)(getattr(Hooks, _name))
-
 
 def hook(group: str, name: str, module: object) -> Callable[..., Any]:
     """The plugin's hook of that group, checked by pluggy.
@@ -43,10 +41,9 @@ def hook(group: str, name: str, module: object) -> Callable[..., Any]:
     :raises pluggy.PluginValidationError: a hook of an unknown name, or arguments that the hook does not have.
     :raises TypeError: the hook of the group is missing.
     """
-    # A manager for each: hooks return factories to be called one by one, so nothing is broadcast, and what is
-    # wrong with one plugin does not show when another is checked.
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(Hooks)
+    # A manager for each plugin: hooks return factories to be called one by one, so nothing is broadcast, and an
+    # error in one plugin does not show when another is checked.
+    manager = _manager()
     manager.register(module, name=f"{group}/{name}")
     manager.check_pending()
     caller: pluggy.HookCaller = getattr(manager.hook, GROUPS[group])
@@ -56,13 +53,45 @@ def hook(group: str, name: str, module: object) -> Callable[..., Any]:
     return caller
 
 
-def declared(group: str, name: str, module: object) -> Driver[Any]:
+def _manager() -> pluggy.PluginManager:
+    import inspect
+
+    import pluggy
+
+    class Manager(pluggy.PluginManager):
+        """Knows our own mark of hooks (:func:`kurma_core.hookspecs.hooks.hookimpl`)."""
+
+        def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+            function = getattr(plugin, name, None)
+            if not inspect.isroutine(function) or not is_hook(function):
+                return None
+            return {
+                "wrapper": False,
+                "hookwrapper": False,
+                "optionalhook": False,
+                "tryfirst": False,
+                "trylast": False,
+                "specname": None,
+            }
+
+    for hook_name in GROUPS.values():
+        pluggy.HookspecMarker(PROJECT)(getattr(Hooks, hook_name))
+    manager = Manager(PROJECT)
+    manager.add_hookspecs(Hooks)
+    return manager
+
+
+def declared(group: str, name: str, module: object, *, checked: bool = False) -> Driver[Any]:
     """What the plugin's hook returns.
 
+    :param checked: the hook has been checked, and has not changed since.
     :raises TypeError: that is no :class:`Driver`, or one of wrong values; and as :func:`hook`.
     """
-    answers = hook(group, name, module)()
-    answer = answers[0] if answers else None
+    if checked:
+        answer = getattr(module, GROUPS[group])()
+    else:
+        answers = hook(group, name, module)()
+        answer = answers[0] if answers else None
     if not isinstance(answer, Driver):
         raise TypeError(f"its {GROUPS[group]} hook returned {answer!r} instead of a Driver")
     if not callable(answer.create):

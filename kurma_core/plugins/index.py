@@ -1,70 +1,329 @@
-"""Finds and loads the entry points of plugins; knows nothing of what they are for.
+"""The plugin index: finds and loads installed plugins, and remembers them in ``plugins.json`` (state directory).
 
-stevedore does the loading. It is fed from :mod:`importlib.metadata` instead of its own look-up, which keeps a
-cache under the user's cache directory (nothing that a root process should trust), can miss a reinstallation within
-one second, and loses the distribution. Both are imported when the first plugin is looked for, not before.
+What is installed is looked up in each directory of ``sys.path`` with :mod:`importlib.metadata`. A plugin is loaded
+for the first time with stevedore, and pluggy checks its hook. Importing these three takes longer than the rest of
+a start, so the index remembers their results:
+
+- for each directory of ``sys.path`` the plugins that are installed in it. This holds until the directory changes,
+  as it does when a distribution is installed, upgraded or removed, or until the ``entry_points.txt`` of one of
+  these plugins changes.
+- for each plugin that was loaded what it declared. This holds until one of the modules changes that the plugin's
+  package had loaded by then, or until Kurma's own hooks change.
+
+The index only saves work. If it is damaged or of another version, or if others than root and the caller may change
+it, it is ignored and made anew. A process that may not write it works without it. stevedore is fed from
+:mod:`importlib.metadata`: its own lookup keeps a cache below the user's home directory, which root must not trust.
 """
 
 from __future__ import annotations
 
+import os
+import stat
+import sys
+import time
+from importlib import import_module
+
+from kurma_core.hookspecs import hooks
+from kurma_core.json_text import dumps, loads
+from kurma_core.linux.files import others_may_write, replace_file
+from kurma_core.schema import fit
+from kurma_core.value import frozen
+from kurma_core.version import VERSION
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from importlib.metadata import Distribution, EntryPoint
+    from typing import Any
 
+    from kurma_core.hookspecs.driver import Driver
+
+    Json = Any
+    #: Inode number, and times of the last change of the content and of the inode, in nanoseconds.
+    Stamp = list[int]
+
+NAME = "plugins.json"
+#: Of the format.
+_VERSION = 1
 _PREFIX = "kurma."
+#: Nanoseconds. Two changes within one tick of the kernel's clock leave the same stamp, so what has changed within
+#: this time is not remembered yet.
+_SETTLED = 100_000_000
+
+_STAMP = [int, int, int]
+_PLUGIN = [str, str, str, str, str]
+_DECLARATION = {
+    "plugin": _PLUGIN,
+    "kurma": str,
+    "files": {str: _STAMP},
+    "module": str,
+    "attribute": str,
+    "aliases": [str],
+    "runsImages": bool,
+    "options": [dict],
+    "isolators": [str],
+}
+_INDEX = {
+    "version": range(_VERSION, _VERSION + 1),
+    "directories": {str: {"stamp": _STAMP, "entryPoints": {str: _STAMP}, "plugins": [_PLUGIN]}},
+    "declarations": {str: _DECLARATION},
+}
 
 
-def find() -> Mapping[str, tuple[EntryPoint, ...]]:
-    """Every entry point of a ``kurma.…`` group on ``sys.path``, by group; nothing is imported.
+@frozen
+class Plugin:
+    """An installed plugin: one entry point of one distribution.
 
-    A distribution that stands on the path twice counts once, where it comes first: that is the one that Python
-    imports.
+    :param group: ``kurma.networks``. :param value: of the entry point: ``MODULE`` or ``MODULE:ATTRIBUTE``.
     """
-    groups: dict[str, list[EntryPoint]] = {}
-    for distribution in _distributions():
-        for entry in distribution.entry_points:
-            if entry.group.startswith(_PREFIX):
-                groups.setdefault(entry.group, []).append(entry)
-    return {group: tuple(sorted(entries, key=lambda entry: entry.name)) for group, entries in groups.items()}
+
+    group: str
+    name: str
+    value: str
+    distribution: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}".rstrip()
+
+    def to_json(self) -> Json:
+        return [self.group, self.name, self.value, self.distribution, self.version]
 
 
-def _distributions() -> Iterator[Distribution]:
+@frozen
+class Declaration:
+    """What a plugin declared when it was loaded.
+
+    :param options: keys of its section in ``kurma.yml``, as JSON: name, type, default, help, least, most, choices.
+    :param isolators: names that its driver compiles; empty before a driver was made.
+    """
+
+    aliases: tuple[str, ...]
+    runs_images: bool
+    options: tuple[Json, ...]
+    isolators: tuple[str, ...]
+
+
+class PluginIndex:
+    """:param state_dir: where the index is kept. If it is not there, nothing is remembered."""
+
+    def __init__(self, state_dir: str) -> None:
+        self._path = f"{os.path.realpath(state_dir)}/{NAME}"
+        #: As in the file: by directory, and by ``GROUP/NAME``.
+        self._directories: dict[str, Json] = {}
+        self._declarations: dict[str, Json] = {}
+
+    def find(self, *, anew: bool = False) -> Mapping[str, tuple[Plugin, ...]]:
+        """Finds the plugins on ``sys.path`` by group; imports none of them.
+
+        A distribution that is on the path twice counts once, where it comes first: Python imports that one.
+
+        :param anew: look into every distribution, whatever the index says.
+        """
+        self._read()
+        found, changed = [], False
+        for directory in _path():
+            begun, stamp = time.time_ns(), _stamp(directory)
+            if stamp is None:
+                continue
+            entry = self._directories.get(directory)
+            if anew or entry is None or entry["stamp"] != stamp or not _unchanged(entry["entryPoints"]):
+                scanned = {"stamp": stamp, **_scan(directory)}
+                if scanned != entry and _settled((stamp, *scanned["entryPoints"].values()), begun):
+                    self._directories[directory] = scanned
+                    changed = True
+                entry = scanned
+            found.append(entry["plugins"])
+        if changed:
+            self._write()
+        return _grouped(found)
+
+    def load(self, plugin: Plugin) -> tuple[object, bool]:
+        """Imports what the plugin's entry point names.
+
+        :returns: also whether it is as it was when its contract was last checked.
+        :raises Exception: whatever the import raised, unchanged.
+        """
+        entry = self._entry(plugin)
+        if entry is None:
+            return _by_stevedore(plugin), False
+        found: object = import_module(entry["module"])
+        for attribute in filter(None, entry["attribute"].split(".")):
+            found = getattr(found, attribute)
+        return found, True
+
+    def declaration(self, plugin: Plugin) -> Declaration | None:
+        """What the plugin declared; None: it was not loaded since it changed."""
+        entry = self._entry(plugin)
+        if entry is None:
+            return None
+        names = (tuple(entry[key]) for key in ("options", "isolators"))
+        return Declaration(tuple(entry["aliases"]), entry["runsImages"], *names)
+
+    def remember(self, plugin: Plugin, declared: Driver[Any] | None, isolators: Iterable[str] = ()) -> None:
+        """Keeps what a loaded plugin declared, once its contract has been checked.
+
+        :param declared: None: it is an observer, which declares nothing.
+        :param isolators: names that its driver compiles, if the driver was made.
+        """
+        known, names = self._entry(plugin), list(isolators)
+        if known is not None and known["isolators"] == names:
+            return
+        begun, point = time.time_ns(), _entry_point(plugin)
+        entry = {
+            "plugin": plugin.to_json(),
+            "kurma": VERSION,
+            "files": _module_files(point.module),
+            "module": point.module,
+            "attribute": point.attr or "",
+            "aliases": [] if declared is None else list(declared.aliases),
+            "runsImages": declared is not None and declared.runs_images,
+            "options": [
+                {
+                    "name": option.name,
+                    "type": option.type.__name__,
+                    "default": option.default,
+                    "help": option.help,
+                    "least": option.least,
+                    "most": option.most,
+                    "choices": list(option.choices),
+                }
+                for option in (() if declared is None else declared.options)
+            ],
+            "isolators": names,
+        }
+        try:
+            fit(entry, _DECLARATION, "the declaration")
+            dumps(entry)
+        except (TypeError, ValueError):
+            return  # its module is not a file, or it declares what JSON cannot hold
+        if _settled(entry["files"].values(), begun):
+            self._declarations[f"{plugin.group}/{plugin.name}"] = entry
+            self._write()
+
+    def _entry(self, plugin: Plugin) -> Json | None:
+        """What the index has of a plugin that was loaded and has not changed since."""
+        entry = self._declarations.get(f"{plugin.group}/{plugin.name}")
+        if entry is None or entry["plugin"] != plugin.to_json() or entry["kurma"] != VERSION:
+            return None
+        return entry if _unchanged(entry["files"]) else None
+
+    def _read(self) -> None:
+        try:
+            with open(self._path, "rb", opener=_without_link) as file:
+                if others_may_write(os.fstat(file.fileno())) or not _is_guarded(self._path):
+                    return
+                value = loads(file.read(), own=True)
+            fit(value, _INDEX, "the index")
+        except (OSError, ValueError):
+            return  # not there, not ours, damaged, or of another version
+        self._directories, self._declarations = value["directories"], value["declarations"]
+
+    def _write(self) -> None:
+        """Replaces the file. What another process wrote meanwhile is lost, and is remembered at its next use."""
+        directories = {
+            directory: entry
+            for directory, entry in self._directories.items()
+            if _stamp(directory) == entry["stamp"]  # without those that were removed
+        }
+        value = {"version": _VERSION, "directories": directories, "declarations": self._declarations}
+        try:
+            if _is_guarded(self._path):
+                replace_file(self._path, dumps(value).encode())
+        except (OSError, ValueError):
+            return  # no state directory, or one that we may not write; a path that is not UTF-8
+
+
+def _without_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _is_guarded(path: str) -> bool:
+    """Whether only root and the caller can put a file there: its directory is theirs, and so is each one above.
+
+    Others may write in a directory further above if it is sticky, as ``/tmp`` is: they cannot move ours there.
+
+    :param path: without symbolic links.
+    :raises OSError: its directory is not there.
+    """
+    directory, sticky = os.path.dirname(path), False
+    while True:
+        status = os.stat(directory)
+        owner_is_trusted = status.st_uid in (0, os.geteuid())
+        if others_may_write(status) and not (sticky and owner_is_trusted and status.st_mode & stat.S_ISVTX):
+            return False
+        if directory == "/":
+            return True
+        directory, sticky = os.path.dirname(directory), True
+
+
+# --- what is installed -----------------------------------------------------------------------------------------
+
+
+def _path() -> Iterator[str]:
+    """The directories and archives of ``sys.path``, absolute."""
+    for entry in dict.fromkeys(sys.path):
+        try:
+            yield os.path.abspath(entry)
+        except FileNotFoundError:  # relative, and the working directory was removed
+            continue
+
+
+def _scan(directory: str) -> dict[str, Json]:
+    """Looks for plugins in all distributions of a directory."""
     from importlib.metadata import distributions
 
-    having = [d for d in distributions() if _PREFIX in (d.read_text("entry_points.txt") or "")]
-    if len({str(d.locate_file("")) for d in having}) < 2:
-        yield from having  # one directory holds each once; no need to parse their metadata for their names
-        return
+    plugins, files = [], {}
+    for distribution in distributions(path=[directory]):
+        if _PREFIX not in (distribution.read_text("entry_points.txt") or ""):
+            continue
+        found = [entry for entry in distribution.entry_points if entry.group.startswith(_PREFIX)]
+        # importlib.metadata has no public name for the directory that a distribution's metadata is in.
+        file = f"{getattr(distribution, '_path', directory)}/entry_points.txt"
+        stamp = _stamp(file)
+        if found and stamp is not None:
+            files[file] = stamp
+        name, version = _name(distribution), distribution.version or ""
+        plugins += [Plugin(entry.group, entry.name, entry.value, name, version).to_json() for entry in found]
+    return {"entryPoints": files, "plugins": plugins}
+
+
+def _name(distribution: Distribution) -> str:
+    """The distribution's name as its author writes it; something to show if it has none."""
+    return str(distribution.metadata["Name"] or "an unnamed distribution")
+
+
+def _grouped(directories: Iterable[Iterable[Json]]) -> Mapping[str, tuple[Plugin, ...]]:
+    groups: dict[str, list[Plugin]] = {}
     seen: set[str] = set()
-    for distribution in having:
-        name = distribution_name(distribution).lower().replace("_", "-").replace(".", "-")
-        if name not in seen:
-            seen.add(name)
-            yield distribution
+    for plugins in directories:
+        here = set()
+        for item in plugins:
+            plugin = Plugin(*item)
+            name = plugin.distribution.lower().replace("_", "-").replace(".", "-")
+            here.add(name)
+            if name not in seen:
+                groups.setdefault(plugin.group, []).append(plugin)
+        seen |= here
+    return {group: tuple(sorted(found, key=lambda plugin: plugin.name)) for group, found in groups.items()}
 
 
-def distribution_name(distribution: Distribution | None) -> str:
-    """Its name as its author writes it; something to show where it has none."""
-    name = distribution.metadata["Name"] if distribution is not None else None
-    return str(name) if name else "an unnamed distribution"
+# --- loading ---------------------------------------------------------------------------------------------------
 
 
-def described(entry: EntryPoint) -> str:
-    """``NAME VERSION`` of the distribution that brings the entry point."""
-    dist = entry.dist
-    return f"{distribution_name(dist)} {dist.version}" if dist is not None else distribution_name(None)
+def _entry_point(plugin: Plugin) -> EntryPoint:
+    from importlib.metadata import EntryPoint
+
+    return EntryPoint(plugin.name, plugin.value, plugin.group)
 
 
-def load(entry: EntryPoint) -> object:
-    """Imports what the entry point names.
-
-    :raises Exception: whatever the import raised, unchanged.
-    """
+def _by_stevedore(plugin: Plugin) -> object:
     from stevedore.driver import DriverManager
 
-    class Fed(DriverManager[object]):
-        """Sees this one entry point, so that nothing else is even considered."""
+    entry = _entry_point(plugin)
+
+    class OneEntryPoint(DriverManager[object]):
+        """Sees this one entry point, and no others."""
 
         def list_entry_points(self) -> list[EntryPoint]:
             return [entry]
@@ -72,5 +331,41 @@ def load(entry: EntryPoint) -> object:
     def fail(manager: object, entry_point: EntryPoint, error: BaseException) -> None:
         raise error
 
-    manager = Fed(entry.group, entry.name, on_load_failure_callback=fail, on_missing_entrypoints_callback=None)
+    manager = OneEntryPoint(
+        entry.group, entry.name, on_load_failure_callback=fail, on_missing_entrypoints_callback=None
+    )
     return manager.driver
+
+
+# --- stamps ----------------------------------------------------------------------------------------------------
+
+
+def _stamp(path: str) -> Stamp | None:
+    """Changes whenever the file or directory does; None: it is not there.
+
+    The time of the inode's change is in it because tools that install reproducibly set the other time.
+    """
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return [status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def _unchanged(files: Mapping[str, Stamp]) -> bool:
+    return all(_stamp(file) == stamp for file, stamp in files.items())
+
+
+def _settled(stamps: Iterable[Stamp], when: int) -> bool:
+    """Whether these files last changed long enough before a moment (nanoseconds)."""
+    return all(max(stamp[1:]) < when - _SETTLED for stamp in stamps)
+
+
+def _module_files(module: str) -> dict[str, Stamp | None]:
+    """Stamps of the files on which a loaded plugin's declaration depends: the modules of its package that are
+    loaded, and Kurma's own hooks."""
+    package = module.partition(".")[0]
+    names = [name for name in sys.modules if name.startswith(f"{package}.")]
+    loaded = (sys.modules.get(name) for name in {module, hooks.__name__, *names})
+    files = (str(getattr(one, "__file__", None)) for one in loaded)
+    return {file: _stamp(file) for file in files}

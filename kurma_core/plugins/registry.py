@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from kurma_core.api.host import PluginInfo
 from kurma_core.config import Config, origin
@@ -20,11 +19,11 @@ from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, Plu
 from kurma_core.errors import PluginSkipped as Skipped
 from kurma_core.hookspecs.driver import Driver, DriverContext, HostProgram, HostTree, Option, Started
 from kurma_core.hookspecs.hooks import GROUPS
-from kurma_core.plugins import contract, index
+from kurma_core.plugins import contract
+from kurma_core.plugins.index import Declaration, Plugin, PluginIndex
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
     from typing import Any, NoReturn
 
     from kurma_core.models.pod import PodEvent
@@ -36,16 +35,17 @@ _OBSERVERS = "kurma.observers"
 _LONGEST = 500
 
 
-@dataclass(slots=True)
-class _Plugin:
-    """A plugin that was asked for: the one entry point, and what became of it."""
+class _Loaded:
+    """A plugin that this process has loaded, or tried to load."""
 
-    entry: EntryPoint
-    declared: Driver[Any] | None = None
-    hook: Callable[..., Any] | None = None
-    driver: object | None = None
-    error: KurmaError | None = None
-    skipped: bool = False
+    def __init__(self, plugin: Plugin) -> None:
+        self.plugin = plugin
+        self.declared: Driver[Any] | None = None
+        #: Of an observer.
+        self.hook: Callable[..., Any] | None = None
+        self.driver: object | None = None
+        self.error: KurmaError | None = None
+        self.skipped = False
 
 
 class PluginRegistry:
@@ -69,8 +69,9 @@ class PluginRegistry:
         self._note = note
         self._host_image = host_image
         self._daemon = daemon
-        self._entries: Mapping[str, tuple[EntryPoint, ...]] | None = None
-        self._plugins: dict[tuple[str, str], _Plugin] = {}
+        self._index = PluginIndex(config.state_dir)
+        self._installed: Mapping[str, tuple[Plugin, ...]] | None = None
+        self._loaded: dict[tuple[str, str], _Loaded] = {}
         self._told: set[tuple[str, str]] = set()
         self._lock = threading.RLock()  # a driver is made once, also where several threads ask for it
 
@@ -86,10 +87,10 @@ class PluginRegistry:
         :raises ConfigError: its section has a key that it does not know, or a value of a wrong type.
         """
         with self._lock:
-            plugin = self._declared(group, name)
-            if plugin.driver is None:
-                self._attempt(group, name, plugin, lambda: self._create(group, name, plugin))
-            return plugin.driver
+            loaded = self._load(group, name)
+            if loaded.driver is None:
+                self._attempt(group, name, loaded, lambda: self._create(group, name, loaded))
+            return loaded.driver
 
     def drivers(self, group: str, *, tell: bool = True) -> Mapping[str, object]:
         """Every enabled driver of the group that works, in the configuration's order, then by name.
@@ -106,10 +107,10 @@ class PluginRegistry:
 
         :raises PluginCollisionError: two distributions claim one name.
         """
-        entries = self._group(group)
-        if not entries:
+        installed = self._group(group)
+        if not installed:
             return (f"no {_kind(group).removesuffix('s')} plugin is installed",)
-        names = (*self._config.plugins.get(_kind(group), {}), *(entry.name for entry in entries))
+        names = (*self._config.plugins.get(_kind(group), {}), *(plugin.name for plugin in installed))
         found = []
         for name in dict.fromkeys(names):
             try:
@@ -133,9 +134,7 @@ class PluginRegistry:
 
     def isolator_collision(self, isolator: str, plugins: tuple[str, ...]) -> PluginCollisionError:
         """What is told of an isolator that several plugins claim."""
-        both = " and ".join(
-            f"{name!r} of {index.described(self._entry('kurma.isolators', name))}" for name in plugins
-        )
+        both = " and ".join(f"{name!r} of {self._plugin('kurma.isolators', name)}" for name in plugins)
         return PluginCollisionError(
             f"isolator {isolator} is claimed by the plugins {both}",
             hint=f"name one in kurma.yml: `isolator_plugins: {{{isolator}: {plugins[0]}}}`; or disable one: "
@@ -148,12 +147,12 @@ class PluginRegistry:
 
         :raises PluginCollisionError: two distributions claim one name.
         """
-        found = dict.fromkeys(entry.name for entry in self._group(group))
+        found = dict.fromkeys(plugin.name for plugin in self._group(group))
         configured = self._config.plugins.get(_kind(group), {})
         order = [name for name in configured if name in found] + [name for name in found if name not in configured]
         enabled = tuple(name for name in order if self._config.plugin(group, name).enabled)
         for name in enabled:
-            self._entry(group, name)
+            self._plugin(group, name)
         return enabled
 
     def options(self, group: str, name: str) -> tuple[Option, ...]:
@@ -162,36 +161,40 @@ class PluginRegistry:
         :raises KurmaError: as :meth:`driver`.
         """
         with self._lock:
-            declaration = self._declared(group, name).declared
-        return declaration.options if declaration is not None else ()
+            declared = self._load(group, name).declared
+        return declared.options if declared is not None else ()
 
     def resolve_alias(self, group: str, alias: str) -> str | None:
-        """The plugin that declares that alias; None: no plugin does. May load the whole group.
+        """The plugin that declares that alias; None: no plugin does. Loads the plugins that are not in the index.
 
         :raises PluginCollisionError: two plugins declare it, or claim one name.
         """
         return self._only(group, lambda declared: alias in declared.aliases, f"answer to {alias!r}")
 
     def image_runner(self, group: str) -> str | None:
-        """The plugin that runs images (:attr:`Driver.runs_images`); None: none does. May load the whole group.
+        """The plugin that runs images (:attr:`Driver.runs_images`); None: none does. Loads as
+        :meth:`resolve_alias`.
 
         :raises PluginCollisionError: two plugins do, or claim one name.
         """
         return self._only(group, lambda declared: declared.runs_images, "run images")
 
-    def _only(self, group: str, fits: Callable[[Driver[Any]], bool], what: str) -> str | None:
+    def _only(self, group: str, fits: Callable[[Driver[Any] | Declaration], bool], what: str) -> str | None:
         claims = []
         for name in self.names(group):
-            try:
-                with self._lock:
-                    plugin = self._declared(group, name)
-            except KurmaError as error:
-                self._tell(group, name, error)
-                continue
-            if plugin.declared is not None and fits(plugin.declared):
-                claims.append((name, plugin.entry))
+            plugin = self._plugin(group, name)
+            declared: Driver[Any] | Declaration | None = self._index.declaration(plugin)
+            if declared is None:
+                try:
+                    with self._lock:
+                        declared = self._load(group, name).declared
+                except KurmaError as error:
+                    self._tell(group, name, error)
+                    continue
+            if declared is not None and fits(declared):
+                claims.append((name, plugin))
         if len(claims) > 1:
-            both = " and ".join(f"{name!r} of {index.described(entry)}" for name, entry in claims)
+            both = " and ".join(f"{name!r} of {plugin}" for name, plugin in claims)
             raise PluginCollisionError(
                 f"two plugins of {group} {what}: {both}",
                 hint=f"disable one: {_disabling(group, claims[0][0])}",
@@ -233,19 +236,25 @@ class PluginRegistry:
                     raise kind(message, hint=error.hint, plugin=f"{group}/{name}") from error
 
     def listing(self, load: bool = True) -> tuple[PluginInfo, ...]:
-        """One row per entry point, by kind and name, and one per required plugin that is not there. Raises nothing
-        for what is wrong with a plugin: the rows tell.
+        """One row per entry point, by kind and name, and one per required plugin that is not installed. Raises
+        nothing for what is wrong with a plugin: the rows tell.
+
+        Looks into every distribution, unless this process knows what is installed: if the index were wrong, this
+        would mend it.
 
         :param load: import and make each, to know whether it works.
         """
+        with self._lock:
+            if self._installed is None:
+                self._installed = self._index.find(anew=True)
         rows = []
         for group in GROUPS:
-            for entry in self._group(group):
-                status, reason = self._status(group, entry.name, load)
-                distribution = index.distribution_name(entry.dist)
-                version = entry.dist.version if entry.dist is not None else None
-                rows.append(PluginInfo(_kind(group), entry.name, distribution, version, status, reason))
-            present = {entry.name for entry in self._group(group)}
+            installed = self._group(group)
+            for plugin in installed:
+                status, reason = self._status(group, plugin.name, load)
+                name, version = plugin.distribution, plugin.version or None
+                rows.append(PluginInfo(_kind(group), plugin.name, name, version, status, reason))
+            present = {plugin.name for plugin in installed}
             for name in self._required(group):
                 if name not in present:
                     reason = f"not installed, and {self._origin(group, name, 'required')} requires it"
@@ -261,7 +270,7 @@ class PluginRegistry:
         used += [("kurma.stagers", stager.driver) for stager in config.stagers.values() if stager.driver]
         used += [("kurma.networks", entry.plugin) for entry in config.container_networks if entry.plugin]
         sections = [(f"kurma.{kind}", name) for kind, sections in config.plugins.items() for name in sections]
-        installed = [(group, entry.name) for group in GROUPS for entry in self._group(group)]
+        installed = [(group, plugin.name) for group in GROUPS for plugin in self._group(group)]
         twice = [key for key in dict.fromkeys(installed) if installed.count(key) > 1]
         found: list[KurmaError] = []
         for group, name in dict.fromkeys((*used, *sections, *twice)):
@@ -325,14 +334,15 @@ class PluginRegistry:
 
     # --- one plugin --------------------------------------------------------------------------------------------
 
-    def _group(self, group: str) -> tuple[EntryPoint, ...]:
-        if self._entries is None:
-            self._entries = index.find()
-        return self._entries.get(group, ())
+    def _group(self, group: str) -> tuple[Plugin, ...]:
+        with self._lock:
+            if self._installed is None:
+                self._installed = self._index.find()
+        return self._installed.get(group, ())
 
-    def _entry(self, group: str, name: str) -> EntryPoint:
+    def _plugin(self, group: str, name: str) -> Plugin:
         """:raises PluginNotFoundError, PluginCollisionError:"""
-        claims = [entry for entry in self._group(group) if entry.name == name]
+        claims = [plugin for plugin in self._group(group) if plugin.name == name]
         if not claims:
             _not_found(group, name, self._group(group))
         if not self._config.plugin(group, name).enabled:
@@ -341,7 +351,7 @@ class PluginRegistry:
                 plugin=f"{group}/{name}",
             )
         if len(claims) > 1:
-            who = " and ".join(index.described(entry) for entry in claims)
+            who = " and ".join(map(str, claims))
             raise PluginCollisionError(
                 f"{_called(group, name)} is claimed by {who}",
                 hint=f"uninstall one, or disable both: {_disabling(group, name)}",
@@ -349,30 +359,32 @@ class PluginRegistry:
             )
         return claims[0]
 
-    def _declared(self, group: str, name: str) -> _Plugin:
-        """The plugin, imported, its hook asked."""
-        plugin = self._plugins.get((group, name))
-        if plugin is None:
-            plugin = self._plugins[group, name] = _Plugin(self._entry(group, name))
-            self._attempt(group, name, plugin, lambda: self._declare(group, name, plugin))
-        if plugin.error is not None:
-            raise plugin.error
-        return plugin
+    def _load(self, group: str, name: str) -> _Loaded:
+        """Imports the plugin and calls its hook, if this process has not done so yet."""
+        loaded = self._loaded.get((group, name))
+        if loaded is None:
+            loaded = self._loaded[group, name] = _Loaded(self._plugin(group, name))
+            self._attempt(group, name, loaded, lambda: self._declare(group, name, loaded))
+        if loaded.error is not None:
+            raise loaded.error
+        return loaded
 
-    def _declare(self, group: str, name: str, plugin: _Plugin) -> None:
-        module = index.load(plugin.entry)
+    def _declare(self, group: str, name: str, loaded: _Loaded) -> None:
+        module, checked = self._index.load(loaded.plugin)
         if group == _OBSERVERS:
-            plugin.hook = contract.hook(group, name, module)
+            loaded.hook = contract.hook(group, name, module)
         else:
-            plugin.declared = contract.declared(group, name, module)
+            loaded.declared = contract.declared(group, name, module, checked=checked)
+        if not checked:
+            self._index.remember(loaded.plugin, loaded.declared)
 
-    def _create(self, group: str, name: str, plugin: _Plugin) -> None:
+    def _create(self, group: str, name: str, loaded: _Loaded) -> None:
         section = self._config.plugin(group, name).config
         place = f"plugins.{_kind(group)}.{name}.config"
-        options = plugin.declared.options if plugin.declared is not None else ()
+        options = loaded.declared.options if loaded.declared is not None else ()
         values = contract.options(section, options, place, self._config.origins)
-        if plugin.declared is None:
-            plugin.driver = plugin.hook
+        if loaded.declared is None:
+            loaded.driver = loaded.hook
             return
         given: dict[str, Any] = {"host_image": self._host_image, "start_program": self._start_program}
         context = DriverContext(
@@ -384,30 +396,33 @@ class PluginRegistry:
             daemon=self._daemon,
             **{key: value for key, value in given.items() if value is not None},
         )
-        plugin.driver = contract.made(group, plugin.declared, context)
+        loaded.driver = contract.made(group, loaded.declared, context)
+        isolators = getattr(loaded.driver, "names", None)
+        if group == "kurma.isolators" and isinstance(isolators, tuple | list):
+            self._index.remember(loaded.plugin, loaded.declared, isolators)
 
-    def _attempt(self, group: str, name: str, plugin: _Plugin, step: Callable[[], None]) -> None:
+    def _attempt(self, group: str, name: str, loaded: _Loaded, step: Callable[[], None]) -> None:
         """Runs code of the plugin; whatever it raises becomes the plugin's error, kept and raised."""
         try:
             step()
             return
         except KurmaError as error:
-            plugin.error = error
+            loaded.error = error
             if not isinstance(error, ConfigError) and "plugin" not in error.data:
-                plugin.error = self._wrapped(group, name, plugin, f"is broken: {_line(error)}", error)
+                loaded.error = self._wrapped(group, name, loaded, f"is broken: {_line(error)}", error)
         except Skipped as error:
-            plugin.skipped = True
+            loaded.skipped = True
             what = f"cannot work on this host: {_line(error)}"
-            plugin.error = self._wrapped(group, name, plugin, what, error)
+            loaded.error = self._wrapped(group, name, loaded, what, error)
         except BaseException as error:  # a stranger's code may raise anything
             if _interrupts(error):
-                del self._plugins[group, name]  # neither loaded nor broken: it is asked anew
+                del self._loaded[group, name]  # neither loaded nor broken: it is asked anew
                 raise
-            plugin.error = self._wrapped(group, name, plugin, f"is broken: {_said(error)}", error)
-        raise plugin.error
+            loaded.error = self._wrapped(group, name, loaded, f"is broken: {_said(error)}", error)
+        raise loaded.error
 
-    def _wrapped(self, group: str, name: str, plugin: _Plugin, what: str, cause: BaseException) -> PluginError:
-        text = f"{_called(group, name)} of {index.described(plugin.entry)} {what}"
+    def _wrapped(self, group: str, name: str, loaded: _Loaded, what: str, cause: BaseException) -> PluginError:
+        text = f"{_called(group, name)} of {loaded.plugin} {what}"
         error = PluginError(text, plugin=f"{group}/{name}")
         error.__cause__ = cause
         return error
@@ -419,10 +434,10 @@ class PluginRegistry:
             if load:
                 self.driver(group, name)
             else:
-                self._entry(group, name)
+                self._plugin(group, name)
         except KurmaError as error:
-            plugin = self._plugins.get((group, name))
-            return "skipped" if plugin is not None and plugin.skipped else "failed", error.message
+            loaded = self._loaded.get((group, name))
+            return "skipped" if loaded is not None and loaded.skipped else "failed", error.message
         return ("ok" if load else "found"), ""
 
     def _or_note(self, group: str, name: str, *, tell: bool = True) -> object | None:
@@ -436,8 +451,8 @@ class PluginRegistry:
             return None
 
     def _tell(self, group: str, name: str, error: KurmaError) -> None:
-        plugin = self._plugins.get((group, name))
-        if (group, name) not in self._told and not (plugin is not None and plugin.skipped):
+        loaded = self._loaded.get((group, name))
+        if (group, name) not in self._told and not (loaded is not None and loaded.skipped):
             self._told.add((group, name))
             self._note(error.message)
 
@@ -486,8 +501,8 @@ def _interrupts(error: BaseException) -> bool:
     return ours or isinstance(error, KeyboardInterrupt)
 
 
-def _not_found(group: str, name: str, entries: tuple[EntryPoint, ...]) -> NoReturn:
-    installed = sorted({entry.name for entry in entries})
+def _not_found(group: str, name: str, plugins: tuple[Plugin, ...]) -> NoReturn:
+    installed = sorted({plugin.name for plugin in plugins})
     raise PluginNotFoundError(
         f"no {_called(group, name)} is installed",
         hint=f"installed: {', '.join(installed)}" if installed else f"no distribution brings any {group} plugin",

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from kurma_core.hookspecs.driver import DriverContext
-from kurma_core.hookspecs.hooks import GROUPS
+from kurma_core.hookspecs.hooks import GROUPS, is_hook
 
 # Before the suites are imported, so that their assertions say what they compared.
 pytest.register_assert_rewrite(
@@ -55,7 +55,7 @@ def group_of(module: object) -> str:
 
     :raises TypeError: it implements none, or more than one.
     """
-    groups = [group for group, hook in GROUPS.items() if hasattr(getattr(module, hook, None), "kurma_impl")]
+    groups = [group for group, hook in GROUPS.items() if is_hook(getattr(module, hook, None))]
     if len(groups) != 1:
         raise TypeError(f"{module!r} implements {len(groups)} hooks; a plugin implements one")
     return groups[0]

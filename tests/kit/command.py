@@ -19,6 +19,7 @@ KURMA = (PROGRAM,)
 _QUIET = re.compile(
     r"(^|/)(lock|[^/]*\.lock)$"
     r"|^networks(/default\.json|/names\.json|/pods)?$"
+    r"|^plugins\.json$"
     r"|^plugins(/kurma\.networks(/bridge(/networks(/default(/network\.json|/addresses(/last\.[46])?|/ports)?)?)?)?)?$"
 )
 

@@ -1,0 +1,335 @@
+"""The plugin index: what it saves a start, when it is made anew, and when it is not believed."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from kurma_core.config import load
+from kurma_core.plugins.index import NAME
+from kurma_core.plugins.registry import PluginRegistry
+from tests.kit.waiting import until
+
+NETWORKS = "kurma.networks"
+#: Modules that find plugins and check them: most of the time that this takes is their import.
+FINDING = {"importlib.metadata", "stevedore", "pluggy"}
+PROGRAM = """
+import json, sys
+from kurma_core.config import load
+from kurma_core.plugins.registry import PluginRegistry
+plugins = PluginRegistry(load(*sys.argv[1:3]))
+for name in sys.argv[3:]:
+    plugins.driver("kurma.networks", name)
+print(json.dumps([plugins.names("kurma.networks"), list(sys.modules)]))
+"""
+
+
+class Site:
+    """A directory of distributions as on ``sys.path``, and processes that have it there."""
+
+    def __init__(self, directory, network):
+        self.directory = directory / "site"
+        self.state = directory / "state"
+        self.network = network
+        for made in (self.directory, self.state):
+            made.mkdir()
+
+    @property
+    def index(self):
+        return self.state / NAME
+
+    def install(self, name, source=None, version="1.0"):
+        """A distribution ``kurma-NAME`` with one network plugin ``NAME``."""
+        module = f"kurma_test_{name}"
+        (self.directory / f"{module}.py").write_text(textwrap.dedent(source or self.network))
+        info = self.directory / f"kurma_{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kurma-{name}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[{NETWORKS}]\n{name} = {module}\n")
+        return info
+
+    def unrelated(self, count):
+        for number in range(count):
+            info = self.directory / f"other_{number}-1.0.dist-info"
+            info.mkdir()
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: other-{number}\nVersion: 1.0\n")
+            (info / "entry_points.txt").write_text(f"[console_scripts]\nother{number} = other:main\n")
+
+    def start(self, *drivers):
+        """The names of network plugins as a new process finds them, and the modules that it imported; it makes
+        these drivers."""
+        command = [sys.executable, "-P", "-c", PROGRAM, self.directory.parent, self.state, *drivers]
+        environment = {**os.environ, "PYTHONPATH": str(self.directory), "PYTHONDONTWRITEBYTECODE": "1"}
+        names, modules = json.loads(subprocess.check_output(command, env=environment))
+        return names, set(modules)
+
+    def warm(self, *drivers):
+        """Starts processes until one finds everything in the index: what has just changed is not remembered."""
+        until(lambda: not FINDING & self.start(*drivers)[1], "a start from the index")
+
+    def declared(self, name):
+        return json.loads(self.index.read_text())["declarations"][f"{NETWORKS}/{name}"]
+
+
+@pytest.fixture
+def site(tmp_path, network):
+    (tmp_path / "kurma.json").write_text("{}")
+    found = Site(tmp_path, network)
+    found.install("one")
+    return found
+
+
+def test_a_start_that_finds_all_in_the_index_looks_for_nothing(site):
+    names, modules = site.start("one")
+    assert "one" in names
+    assert {"importlib.metadata", "stevedore", "pluggy"} <= modules
+    site.warm("one")
+    assert "kurma_test_one" in site.start("one")[1]
+
+
+def test_it_keeps_what_a_driver_declares(site):
+    site.warm("one")
+    declared = site.declared("one")
+    assert declared["aliases"] == ["example.com/one"]
+    assert [option["name"] for option in declared["options"]] == ["size", "rate", "names"]
+    size = {"type": "int", "default": 3, "help": "how big", "least": 1, "most": 9, "choices": []}
+    assert declared["options"][0] == {"name": "size", **size}
+    assert site.index.stat().st_mode & 0o777 == 0o600
+
+
+def test_names_of_isolators_are_kept(tmp_path):
+    (tmp_path / "state").mkdir()
+
+    def kept():
+        PluginRegistry(load(str(tmp_path), str(tmp_path / "state"))).drivers("kurma.isolators")
+        index = tmp_path / "state" / NAME
+        declarations = json.loads(index.read_text())["declarations"] if index.exists() else {}
+        return declarations.get("kurma.isolators/linux", {}).get("isolators")
+
+    assert "resource/memory" in until(kept)
+
+
+@pytest.mark.parametrize("change", ["install", "remove", "upgrade", "entry points"])
+def test_what_is_installed_changes(site, change):
+    info = site.install("two")
+    site.warm("one", "two")
+    if change == "install":
+        site.install("three")
+        expected = {"one", "two", "three"}
+    elif change == "remove":
+        (info / "METADATA").unlink()
+        (info / "entry_points.txt").unlink()
+        info.rmdir()
+        expected = {"one"}
+    elif change == "upgrade":
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kurma-two\nVersion: 2.0\n")
+        (info / "entry_points.txt").write_text(f"[{NETWORKS}]\nagain = kurma_test_two\n")
+        info.rename(info.with_name("kurma_two-2.0.dist-info"))
+        expected = {"one", "again"}
+    else:
+        (info / "entry_points.txt").write_text(f"[{NETWORKS}]\nother = kurma_test_two\n")
+        expected = {"one", "other"}
+    assert {"one", "two", "three", "again", "other"} & set(site.start()[0]) == expected
+    site.warm("one")
+    assert {"one", "two", "three", "again", "other"} & set(site.start()[0]) == expected
+
+
+def test_a_changed_module_is_checked_again(site):
+    """As of an editable install: no distribution changes."""
+    site.warm("one")
+    module = site.directory / "kurma_test_one.py"
+    module.write_text(module.read_text().replace("example.com/one", "example.com/other"))
+    assert {"stevedore", "pluggy"} <= site.start("one")[1]
+    site.warm("one")
+    assert site.declared("one")["aliases"] == ["example.com/other"]
+    module.write_text(module.read_text().replace("def kurma_network()", "def kurma_network(unknown)"))
+    with pytest.raises(subprocess.CalledProcessError):
+        site.start("one")
+
+
+def test_processes_with_another_path_keep_the_index(site, tmp_path):
+    """kurmad and the command have different directories first on ``sys.path``."""
+    site.warm("one")
+    (tmp_path / "other").mkdir()
+    other = Site(tmp_path / "other", site.network)
+    other.install("two")
+    (tmp_path / "other/kurma.json").write_text("{}")
+    other.state = site.state
+    other.warm("two")
+    assert not FINDING & site.start("one")[1]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"version": 1}', b"\xff", b"[" * 100_000])
+def test_a_bad_one_is_made_anew(site, content):
+    site.warm("one")
+    site.index.write_bytes(content)
+    assert "one" in site.start("one")[0]
+    site.warm("one")
+
+
+@pytest.mark.parametrize("key", ["version", "directories", "declarations"])
+def test_one_of_another_form_is_made_anew(site, key):
+    site.warm("one")
+    value = json.loads(site.index.read_text())
+    value[key] = 2 if key == "version" else {name: {} for name in value[key]}
+    site.index.write_text(json.dumps(value))
+    assert "one" in site.start("one")[0]
+    site.warm("one")
+
+
+def _lie(index):
+    """A plugin that is not installed."""
+    value = json.loads(index.read_text())
+    for entry in value["directories"].values():
+        entry["plugins"] = [[NETWORKS, "lie", "os", "kurma-lie", "1"]]
+    index.write_text(json.dumps(value))
+
+
+def test_what_it_says_is_used(site):
+    """The lie that the tests below must not find."""
+    site.warm("one")
+    _lie(site.index)
+    assert "lie" in site.start()[0]
+
+
+@pytest.mark.parametrize("which", ["file", "directory", "above", "link"])
+def test_it_is_not_believed_if_others_may_write_it(site, tmp_path, which):
+    site.warm("one")
+    _lie(site.index)
+    if which == "link":
+        site.index.rename(tmp_path / "elsewhere")
+        site.index.symlink_to(tmp_path / "elsewhere")
+    else:
+        place = {"file": site.index, "directory": site.state, "above": tmp_path}[which]
+        place.chmod(place.stat().st_mode | 0o002)
+    names, modules = site.start()
+    assert "one" in names
+    assert "lie" not in names
+    assert "importlib.metadata" in modules
+    if which in ("file", "link"):  # its place is root's alone: another is made there
+        site.warm("one")
+        assert not site.index.is_symlink()
+        assert site.index.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.root
+def test_it_is_not_believed_if_it_belongs_to_another_user(site):
+    site.warm("one")
+    _lie(site.index)
+    os.chown(site.index, 12345, 12345)
+    assert "lie" not in site.start()[0]
+    os.chown(site.state, 12345, 12345)
+    assert "lie" not in site.start()[0]
+
+
+def test_a_sticky_directory_above_may_be_everybodys(site, tmp_path):
+    tmp_path.chmod(0o1777)
+    site.warm("one")
+
+
+@pytest.mark.parametrize("why", ["no directory", "not writable"])
+def test_a_process_that_cannot_write_it_works_without(site, why):
+    if why == "no directory":
+        site.state.rmdir()
+    else:
+        site.index.mkdir()
+    for _ in range(2):
+        names, modules = site.start("one")
+        assert "one" in names
+        assert "stevedore" in modules
+    assert site.state.exists() == (why == "not writable")
+
+
+def test_many_processes_at_once(site):
+    site.install("two")
+    command = [sys.executable, "-P", "-c", PROGRAM, site.state.parent, site.state, "one", "two"]
+    environment = {**os.environ, "PYTHONPATH": str(site.directory)}
+    running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(8)]
+    found = [process.communicate()[0] for process in running]
+    assert all({"one", "two"} <= set(json.loads(output)[0]) for output in found)
+    site.warm("one", "two")
+    assert os.listdir(site.state) == [NAME]
+
+
+def test_an_alias_is_resolved_without_loading_plugins(site, tmp_path):
+    site.install("two", site.network.replace("example.com/one", "example.com/two"))
+    site.warm("one", "two")
+    program = (
+        "import sys; from kurma_core.config import load; from kurma_core.plugins.registry import PluginRegistry\n"
+        "plugins = PluginRegistry(load(*sys.argv[1:3]))\n"
+        "print(plugins.resolve_alias('kurma.networks', 'example.com/two'))\n"
+        "print(*(name for name in sys.modules if name.startswith('kurma_test')))"
+    )
+    off = {name: {"enabled": False} for name in ("aci", "bridge", "cni", "lo")}
+    (tmp_path / "kurma.json").write_text(json.dumps({"plugins": {"networks": off}}))
+    command = [sys.executable, "-P", "-c", program, tmp_path / "kurma.json", site.state]
+    environment = {**os.environ, "PYTHONPATH": str(site.directory)}
+    output = subprocess.check_output(command, env=environment, text=True)
+    assert output == "two\n\n"
+
+
+def test_the_list_of_plugins_looks_at_every_distribution(site, tmp_path):
+    """So that it shows what is installed whatever the index says, and mends the index."""
+    site.warm("one")
+    _lie(site.index)
+    program = (
+        "import sys; from kurma_core.config import load; from kurma_core.plugins.registry import PluginRegistry\n"
+        "print(*(info.name for info in PluginRegistry(load(*sys.argv[1:3])).listing(load=False)))"
+    )
+    command = [sys.executable, "-P", "-c", program, tmp_path, site.state]
+    environment = {**os.environ, "PYTHONPATH": str(site.directory)}
+    names = subprocess.check_output(command, env=environment, text=True).split()
+    assert "one" in names
+    assert "lie" not in names
+    assert "lie" not in site.start()[0]
+
+
+# --- the command -----------------------------------------------------------------------------------------------
+
+COMMAND = """
+import sys
+from kurma_core.cli.main import main
+code = main(sys.argv[1:])
+print("MODULES", *sorted(sys.modules), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("command", ["list", "run"])
+def test_a_warm_command_loads_nothing_that_finds_plugins(kurma, tmp_path, command):
+    words = ["list"] if command == "list" else ["run", "--rm", "--net", "none", kurma.image, "--exec", "/bin/true"]
+
+    def modules():
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", COMMAND, *words],
+            capture_output=True,
+            text=True,
+            env=kurma.environment,
+            check=True,
+            timeout=60,
+        )
+        return set(done.stderr.rpartition("MODULES ")[2].split())
+
+    until(lambda: not FINDING & modules(), f"kurma {command} without {FINDING}", patience=60)
+
+
+@pytest.mark.root
+def test_a_warm_command_opens_nothing_of_other_distributions(kurma, site, tmp_path):
+    """However many there are."""
+    site.unrelated(300)
+    environment = {**kurma.environment, "PYTHONPATH": str(site.directory)}
+    words = ["run", "--rm", "--net", "none", kurma.image, "--exec", "/bin/true"]
+    trace = tmp_path / "trace"
+
+    def touched():
+        traced = ["strace", "-e", "trace=%file", "-o", trace, sys.executable, "-P", "-c", COMMAND]
+        subprocess.run([*traced, *words], capture_output=True, env=environment, check=True, timeout=60)
+        return [line for line in Path(trace).read_text().splitlines() if "/other_" in line]
+
+    assert len(touched()) >= 300  # the first one looks at each
+    until(lambda: not touched(), "a start that touches no other distribution", patience=60)
