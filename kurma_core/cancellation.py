@@ -1,9 +1,9 @@
-"""Operations that can be given up: by Ctrl-C, or, in a process that does many things at once, one of them alone.
+"""Cancellation of operations: by Ctrl-C, or, in a process with many operations, of one of them.
 
-An operation is a :class:`Cancellation`. A thread works for it inside of :func:`governing`; what waits there asks
-:func:`current` for it, so that nobody hands it on from call to call. To threads that it starts an operation gives
-itself by hand. ``cancel``, from any thread, ends what waits, wherever that is; what was begun is undone on the way
-out, as after any other exception.
+An operation is a :class:`Cancellation`. A thread works for it inside of :func:`governing`; code that waits gets it
+from :func:`current`, so that it is not passed from call to call. An operation that starts threads passes itself to
+them explicitly. ``cancel``, from any thread, ends all waits of the operation; begun work is undone as the
+exception propagates, as after any other exception.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-#: Seconds for which a call that knows nothing of this is waited for, once its operation is cancelled.
+#: Seconds to wait for a call without support for cancellation, once its operation is cancelled.
 GRACE = 0.3
-#: Seconds between two tries to lock a file: nothing wakes flock(2).
+#: Seconds between two tries to lock a file: another thread cannot interrupt flock(2).
 _LOCK_POLL = 0.05
 
 
@@ -34,34 +34,34 @@ class Cancellation:
 
     def __init__(self) -> None:
         self.cancelled = False
-        # Changed and copied in single steps, without a lock: a signal may come in between, and cancel.
+        # Changed and copied by atomic operations, without a lock: a signal handler may run in between, and cancel.
         self._wakers: dict[object, Callable[[], object]] = {}
 
     def cancel(self) -> None:
-        """Ends it, now and for good: what waits in it wakes, and raises :class:`Cancelled`."""
+        """Cancels it for good: its waits end, and raise :class:`Cancelled`."""
         self.cancelled = True
         for wake in self._wakers.copy().values():
             try:  # noqa: SIM105 - contextlib is heavy
                 wake()
-            except Exception:  # noqa: BLE001, S110 - it has just ended, or is a plugin's, which may raise anything
+            except Exception:  # noqa: BLE001, S110 - the wait has just ended, or a plugin's function raised
                 pass
 
     def check(self) -> None:
-        """For loops: it costs next to nothing. :raises Cancelled: it was cancelled."""
+        """Checks for cancellation; cheap enough for loops. :raises Cancelled: it was cancelled."""
         if self.cancelled:
             raise Cancelled
 
     def waking(self, wake: Callable[[], object]) -> _Waking:
-        """For a ``with`` statement around what waits.
+        """Makes a wait cancellable, by a ``with`` statement around it.
 
-        :param wake: ends the wait; called from another thread, it must not wait itself, and may come late. However
-            the wait has ended then, :class:`Cancelled` is raised at the end of the block.
+        :param wake: ends the wait. ``cancel`` calls it from another thread; it must not wait itself, and may be
+            called after the wait has ended. :class:`Cancelled` is raised at the end of the block in any case.
         """
         return _Waking(self, wake)
 
     def part(self) -> _Part:
-        """A part of it, for a ``with`` statement: cancelled with the whole, or alone, and at the latest at the end
-        of the block, so that nothing that works for it is left behind."""
+        """A part of the operation, for a ``with`` statement: it is cancelled with the whole, or alone, and at the
+        latest at the end of the block, so that no thread continues to work for it."""
         return _Part(self)
 
     def pause(self, seconds: float) -> None:
@@ -80,7 +80,7 @@ class _Waking:
         self._wake = wake
 
     def __enter__(self) -> None:
-        # In this order: who cancels in between is either seen here, or sees us.
+        # In this order: a concurrent ``cancel`` either finds the waker, or has set ``cancelled`` before the check.
         self._operation._wakers[self] = self._wake
         if self._operation.cancelled:
             self._forget()
@@ -112,7 +112,7 @@ class _Part:
 
 
 class governing:
-    """For a ``with`` statement: what this thread does inside is done for the operation. The innermost counts."""
+    """Makes this thread work for the operation inside a ``with`` statement. The innermost statement counts."""
 
     __slots__ = ("_operation", "_token")
 
@@ -127,36 +127,36 @@ class governing:
         _CURRENT.reset(self._token)
 
 
-#: Outside of all :func:`governing`: one that nobody cancels.
+#: The operation outside of all :func:`governing`; it is never cancelled.
 _NOBODYS = Cancellation()
 _CURRENT: ContextVar[Cancellation] = ContextVar("kurma_operation", default=_NOBODYS)
 
 
 def shielded() -> governing:
-    """For a ``with`` statement around what undoes: it is done whether the operation was cancelled or not."""
+    """Protects undo steps from cancellation, by a ``with`` statement around them."""
     return governing(_NOBODYS)
 
 
 def current() -> Cancellation:
-    """The operation that this thread works for."""
+    """Returns the operation that this thread works for."""
     return _CURRENT.get()
 
 
 def check() -> None:
-    """:raises Cancelled: the operation that this thread works for was cancelled."""
+    """Checks for cancellation. :raises Cancelled: the operation that this thread works for was cancelled."""
     _CURRENT.get().check()
 
 
 def pause(seconds: float) -> None:
-    """Waits that long. :raises Cancelled: as :func:`check`."""
+    """Sleeps. :raises Cancelled: as :func:`check`."""
     _CURRENT.get().pause(seconds)
 
 
 def lock(fd: int, how: int) -> None:
-    """``flock(2)``, which waits for other processes and threads.
+    """Locks a file by ``flock(2)``; waits for other processes and threads.
 
     :param how: ``LOCK_EX`` or ``LOCK_SH``.
-    :raises Cancelled: as :func:`check`. :raises OSError: as the kernel says.
+    :raises Cancelled: as :func:`check`. :raises OSError: the kernel refused.
     """
     from fcntl import LOCK_NB, flock
 
@@ -168,11 +168,11 @@ def lock(fd: int, how: int) -> None:
 
 
 def abandoning(call: Callable[[], T], dispose: Callable[[T], object] | None = None, grace: float = GRACE) -> T:
-    """What ``call`` returns or raises. It runs in a thread of its own, for it may wait long and know nothing of
-    operations: a plugin's part, or the C library's.
+    """Runs ``call`` in a thread of its own and returns or raises its outcome. Used for code that may wait long and
+    does not support cancellation: a plugin's, or the C library's.
 
-    :param dispose: gets what it returns when nobody wants that any more.
-    :param grace: seconds that it has when the operation is cancelled; after that it is left to itself.
+    :param dispose: gets the result if the call returns after it was abandoned.
+    :param grace: seconds that the call has to end when the operation is cancelled; after that it is abandoned.
     :raises Cancelled: as :func:`check`.
     """
     operation = current()
@@ -205,21 +205,21 @@ class _Running:
         self._error: BaseException | None = None
         context = copy_context()
         context.run(_CURRENT.set, part)
-        # A daemon: a process that ends does not wait for it.
+        # A daemon thread: the interpreter does not wait for it at exit.
         Thread(target=context.run, args=(self._work,), name="kurma-call", daemon=True).start()
 
     def wait(self) -> None:
-        """Until it has ended, or somebody stirs."""
+        """Waits until the call has ended, or :meth:`stir` is called."""
         self._stirred.acquire()
 
     def stir(self) -> None:
         try:  # noqa: SIM105 - contextlib is heavy
             self._stirred.release()
         except RuntimeError:
-            pass  # somebody did already
+            pass  # the lock is released already
 
     def leave(self, grace: float) -> None:
-        """Nobody wants its result any more. It has ``grace`` seconds to end."""
+        """Abandons the call, which has ``grace`` seconds to end."""
         self._over.acquire(timeout=grace)
         with self._deciding:
             self._left = True
@@ -249,5 +249,5 @@ class _Running:
         if self._error is None and self._dispose is not None:
             try:  # noqa: SIM105 - contextlib is heavy
                 self._dispose(self._value)  # type: ignore[arg-type]
-            except Exception:  # noqa: BLE001, S110 - there is nobody left to be told
+            except Exception:  # noqa: BLE001, S110 - the caller has gone on
                 pass

@@ -19,7 +19,7 @@ class KurmaError(Exception):
     exit_code = 125
 
     def __init__(self, message: str, *, hint: str | None = None, **data: object) -> None:
-        # ENOSPC and EAGAIN stand for several limits: see there.
+        # The kernel returns ENOSPC and EAGAIN for several limits: the module finds out which.
         if data.get("errno") in (28, 11):
             from kurma_core import shortage
 
@@ -34,17 +34,17 @@ class KurmaError(Exception):
 
 
 class Cancelled(BaseException):
-    """The operation was given up (:mod:`kurma_core.cancellation`); what was being made is undone on the way out.
-    No failure, so no :class:`KurmaError`: nobody tries elsewhere, or passes over it."""
+    """The operation was cancelled (:mod:`kurma_core.cancellation`); its unfinished work is undone as the exception
+    propagates. It is not a :class:`KurmaError`, so that no handler of failures retries or ignores it."""
 
     def __init__(self, message: str = "given up") -> None:
         super().__init__(message)
 
 
 class Interrupted(Cancelled):
-    """A signal asked us to end.
+    """A signal asked this process to end.
 
-    :param number: the signal's.
+    :param number: the signal number.
     """
 
     def __init__(self, number: int) -> None:
@@ -55,7 +55,7 @@ class Interrupted(Cancelled):
 
 
 class UsageError(KurmaError):
-    """The caller's words are off: a bad option, a locator that is none. Exit code 2."""
+    """The caller's input is wrong: a bad option, a malformed locator. Exit code 2."""
 
     exit_code = 2
 
@@ -65,7 +65,7 @@ class PrivilegeError(KurmaError):
 
 
 class BusyError(KurmaError):
-    """The daemon has as much to do as it takes; try again in a moment."""
+    """The daemon is at its limit of requests; try again in a moment."""
 
 
 class HostError(KurmaError):
@@ -73,7 +73,7 @@ class HostError(KurmaError):
 
     @staticmethod
     def of_shortage(error: BaseException) -> HostError | None:
-        """The error as Kurma's own, if a limit of the host is reached (see :mod:`.shortage`); else None."""
+        """Converts an error that a limit of the host caused (see :mod:`.shortage`); None for other errors."""
         from kurma_core import shortage
 
         found = shortage.described(error)
@@ -81,8 +81,8 @@ class HostError(KurmaError):
 
 
 class DaemonGoneError(HostError):
-    """The daemon that was asked does not answer: it is not there, or died on the way. What was asked may have been
-    done all the same: whoever asks again looks first (docs/api.md)."""
+    """The daemon did not answer: it does not run, or it died during the request. The request may still have been
+    carried out: check before you repeat it (docs/api.md)."""
 
 
 class FormatVersionError(KurmaError):
@@ -97,8 +97,8 @@ class ManifestError(KurmaError):
     """A manifest breaks the specification.
 
     :param path: JSON path of the offending value, e.g. ``$.app.ports[0].port``.
-    :param expected: what the specification asks for.
-    :param found: what stands there.
+    :param expected: the form that the specification requires.
+    :param found: the value found.
     """
 
     def __init__(self, path: str, expected: str, found: str, *, hint: str | None = None, **data: object) -> None:
@@ -128,14 +128,14 @@ class PluginCollisionError(PluginError):
 
 
 class PluginSkipped(Exception):
-    """Raised by a plugin while it is loaded: this host lacks something it needs. The text says what."""
+    """Raised by a plugin while it is loaded: this host lacks something it needs. The text names it."""
 
 
 # --- images ----------------------------------------------------------------------------------------------------
 
 
 class ImageError(KurmaError):
-    """Base of what can be wrong with an image."""
+    """Base of errors about an image."""
 
 
 class ImageNotFoundError(ImageError):
@@ -156,7 +156,7 @@ class DecryptionError(ArchiveError):
 
 
 class HostileArchiveError(ArchiveError):
-    """An archive holds something that no honest one does, or exceeds a limit. ``data``: ``entry``."""
+    """An archive holds an entry that no honest builder writes, or exceeds a limit. ``data``: ``entry``."""
 
 
 class RenderError(ImageError):
@@ -168,11 +168,11 @@ class StoreError(ImageError):
 
 
 class TrustError(ImageError):
-    """A signature is missing, wrong, expired, revoked or of a key that nothing trusts."""
+    """A signature is missing, wrong, expired, revoked or by an untrusted key."""
 
 
 class FetchError(ImageError):
-    """Base of what goes wrong while an image is fetched. ``data``: ``url``."""
+    """Base of errors while an image is fetched. ``data``: ``url``."""
 
 
 class FetchNotFoundError(FetchError):
@@ -184,7 +184,7 @@ class FetchRefusedError(FetchError):
 
 
 class FetchUnauthorizedError(FetchError):
-    """The source asks for credentials, or does not accept those it got."""
+    """The source asks for credentials, or refuses the given ones."""
 
 
 class FetchTLSError(FetchError):
@@ -200,14 +200,14 @@ class FetchTruncatedError(FetchError):
 
 
 class FetchDigestError(FetchError):
-    """What came is not what was asked for: a digest or a size differs."""
+    """The content has another digest or size than expected."""
 
 
 # --- pods ------------------------------------------------------------------------------------------------------
 
 
 class PodError(KurmaError):
-    """Base of what can be wrong with a pod. ``data``: ``pod`` (its UUID) where there is one."""
+    """Base of errors about a pod. ``data``: ``pod`` (its UUID) where there is one."""
 
 
 class PodNotFoundError(PodError):
@@ -223,11 +223,11 @@ class PodExistsError(PodError):
 
 
 class PodStateError(PodError):
-    """The pod is not in a state in which that can be done."""
+    """The pod's state does not allow the operation."""
 
 
 class PodEndedError(PodError):
-    """The pod has ended, and what was done inside was killed with it. Exit code 137, as of SIGKILL."""
+    """The pod has ended, and the kernel killed the command inside with it. Exit code 137, as after SIGKILL."""
 
     exit_code = 137
 
@@ -237,19 +237,19 @@ class AppNotFoundError(PodError):
 
 
 class VolumeError(PodError):
-    """A volume cannot be given: no source, a link on the way, overlapping targets."""
+    """A volume cannot be mounted: no source, a link in its path, overlapping targets."""
 
 
 class IdRangeError(PodError):
-    """There is no range of ids for the pod's user namespace, or another pod has it."""
+    """No range of ids is free for the pod's user namespace, or another pod has the range."""
 
 
 class IsolatorError(PodError):
-    """An isolator's value is wrong, or it cannot be enforced and strictness was asked for."""
+    """An isolator's value is wrong, or the isolator cannot be enforced although it must be."""
 
 
 class PowerError(IsolatorError):
-    """An image asks for power over the host that no grant gives it (X6)."""
+    """An image asks for power over the host that no grant gives it."""
 
 
 class NetworkError(PodError):
@@ -261,12 +261,13 @@ class NetworkNotFoundError(NetworkError):
 
 
 class StagerError(PodError):
-    """A stager failed to start, broke its protocol, or answered nonsense."""
+    """A stager failed to start, broke its protocol, or sent a malformed answer."""
 
     def with_limit(self, directory: str) -> StagerError:
-        """The same error; if its words end with a limit of the host, with that limit's data and hint.
+        """Returns the error with data and hint of the limit of the host that its message ends with; without such a
+        limit, the error itself.
 
-        :param directory: the pod's, which the stager writes to.
+        :param directory: the pod's directory, which the stager writes to.
         """
         from kurma_core import shortage
 

@@ -1,7 +1,7 @@
-"""Files that people name: what may be read and written, and what is said where it may not, alike everywhere.
+"""Reads and writes files that the user names, with the same checks and errors everywhere.
 
-What is read may be given by anybody: it is a regular file, or at least has an end. What is written is a regular
-file that appears whole or not at all, and takes the place of nothing else: root may replace any device.
+An input may come from any user: it must be a regular file, or have a limited size. An output is a regular file
+that appears complete or not at all, and replaces only a regular file: as root, a rename could replace a device.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import BinaryIO
 
-#: Bytes of a document that somebody wrote: manifests, pods, lists of variables.
+#: Most bytes of a document that people write: manifests, pods, lists of variables.
 LARGEST = 16 << 20
-#: Bytes of a detached signature.
+#: Most bytes of a detached signature.
 LARGEST_SIGNATURE = 8192
 
 
 def called(path: str) -> str:
-    """What to call a file before people: standard input, and not the device that stands for it."""
+    """The name of a file in messages: ``standard input`` instead of its device."""
     return "standard input" if path == "/dev/stdin" else path
 
 
 def opened(path: str, *, endless: bool = False) -> BinaryIO:
-    """The file, open for reading.
+    """Opens the file for reading.
 
-    :param endless: it may be a pipe or a device as well; whoever reads has a limit (:func:`content`).
+    :param endless: a pipe or a device is allowed, too; the caller must limit how much it reads (:func:`content`).
     :raises HostError: it cannot be opened, or is not a regular file.
     """
     try:
@@ -61,10 +61,11 @@ def _regular(path: str) -> int:
 
 
 def content(path: str, *, option: str = "", endless: bool = False, largest: int = LARGEST) -> bytes:
-    """All bytes of a file.
+    """Reads all bytes of a file.
 
-    :param option: of the command line, which names it. :param endless: as for :func:`opened`.
-    :raises HostError: it cannot be read, or is larger. :raises UsageError: likewise, where an option names it.
+    :param option: the option of the command line that names the file. :param endless: as for :func:`opened`.
+    :raises HostError: it cannot be read, or is larger than ``largest``.
+    :raises UsageError: the same, if an option names the file.
     """
     try:
         with opened(path, endless=endless) as stream:
@@ -76,9 +77,9 @@ def content(path: str, *, option: str = "", endless: bool = False, largest: int 
 
 
 def rest(stream: BinaryIO, path: str, largest: int = LARGEST) -> bytes:
-    """What is left of an open file.
+    """Reads an open file to its end.
 
-    :raises HostError: it cannot be read, or is larger.
+    :raises HostError: it cannot be read, or is larger than ``largest``.
     """
     try:
         data = stream.read(largest + 1)
@@ -92,11 +93,11 @@ def rest(stream: BinaryIO, path: str, largest: int = LARGEST) -> bytes:
 
 
 def writable(path: str, *, made_of: Iterable[str | None] = ()) -> None:
-    """Refuses what :func:`written` would, before work is spent on what is to be written.
+    """Refuses a path that :func:`written` would refuse, before the caller spends work on the content.
 
-    :param made_of: the files that it is made of, which it must not replace, by whatever name.
-    :raises UsageError: it is one of those, or ``-``, or there is something else than a regular file: a directory,
-        a device, a pipe, a link. :raises HostError: its directory is not there.
+    :param made_of: the input files, which the output must not replace, under any name.
+    :raises UsageError: the path is one of those, or ``-``, or holds a directory, a device, a pipe or a link.
+    :raises HostError: its directory does not exist.
     """
     if path in ("", "-"):
         what = "the path is empty" if not path else "standard output is not written to"
@@ -126,7 +127,7 @@ def writable(path: str, *, made_of: Iterable[str | None] = ()) -> None:
 
 
 class written:
-    """A file that appears under its name once it is complete, and in place of a regular file only.
+    """Writes a file that appears under its name once it is complete, and replaces only a regular file.
 
     :raises UsageError: as :func:`writable`. :raises HostError: it cannot be written.
     """
@@ -145,8 +146,8 @@ class written:
         return self._out
 
     def _unnamed(self) -> BinaryIO:
-        """A file that has no name yet: whatever happens to us, nothing is left of it. Where the file system has no
-        such files, one with a name of its own."""
+        """Opens a file without a name (O_TMPFILE), so that nothing is left of it if this process dies. On file
+        systems without such files, it opens a file with a temporary name."""
         try:
             directory = os.path.dirname(self._path) or "."
             return open(os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666), "wb")
@@ -160,7 +161,7 @@ class written:
         self._out.flush()
         if not self._named:
             fd = self._out.fileno()
-            # With a directory, though the path needs none: else Python does not follow the link.
+            # Without a directory argument Python calls link(2), which does not follow the link.
             os.link(f"/proc/self/fd/{fd}", self._temporary, src_dir_fd=fd)
             self._named = True
         os.rename(self._temporary, self._path)
@@ -170,7 +171,7 @@ class written:
     ) -> None:
         try:
             if error is None:
-                writable(self._path)  # something may have come meanwhile
+                writable(self._path)  # another program may have made a file there meanwhile
                 self._place()
                 self._out.close()
                 return
@@ -188,7 +189,7 @@ class written:
             raise self._refused(full) from None
 
     def _remove(self) -> None:
-        # There is something worse to tell.
+        # The first error is more important than errors of this clean-up.
         try:  # noqa: SIM105 - contextlib is not light
             self._out.close()
         except OSError:
@@ -200,20 +201,21 @@ class written:
                 pass
 
     def _failed(self, error: OSError) -> HostError:
-        """:param error: with another file's name, that is what is wrong: something is read meanwhile."""
+        """Wraps an error. :param error: if it names another file, that file is the cause: it was being read."""
         other = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else None
         if other is not None and other != self._temporary:
             return HostError(f"{other}: {_reason(error)}", path=other, errno=error.errno)
         return self._refused(error)
 
     def _refused(self, error: OSError) -> HostError:
-        """Whatever name the kernel was given: the file has none, or another, until it is complete."""
+        """Wraps an error with the file's final name; until it is complete the file has none, or a temporary
+        one."""
         return HostError(f"{self._path}: cannot be written: {_reason(error)}", path=self._path, errno=error.errno)
 
 
 def no_room_left(error: BaseException | None) -> OSError | None:
-    """The kernel's refusal, if what was read from the store could not be written elsewhere: reading it never fills
-    a disk."""
+    """The kernel's error, if a StoreError says that a disk is full. Reading the store never fills a disk, so the
+    output's disk is full."""
     number = error.data.get("errno") if isinstance(error, StoreError) else None
     if number not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return None
@@ -221,10 +223,9 @@ def no_room_left(error: BaseException | None) -> OSError | None:
 
 
 class naming:
-    """What is wrong with an archive or a document is said with its name before it: what reads it does not know
-    that.
+    """Puts the file's name before errors about an archive or a document, since their readers do not know the name.
 
-    :param path: None: it is no file.
+    :param path: None: the input is not a file.
     """
 
     def __init__(self, path: str | None) -> None:

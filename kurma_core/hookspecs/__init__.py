@@ -1,9 +1,11 @@
-"""Every contract between the core and its plugins, one module for each kind.
+"""The contracts between the core and its plugins, one module for each kind.
 
 A plugin is a module named by an entry point of one of six groups. It implements the one hook of its kind with
-:data:`.hooks.hookimpl`; the hook takes nothing and returns a :class:`.driver.Driver`: a factory, and the options
-that its section of ``kurma.yml`` may hold. The core makes each driver at most once per process, when it is first
-needed, and calls drivers one at a time, in configured order, undoing in reverse. Observers are the one broadcast.
+:data:`.hooks.hookimpl`; the hook takes no arguments and returns a :class:`.driver.Driver`: a factory, and the
+    options
+that the plugin's section of ``kurma.yml`` may hold. The core makes each driver at most once per process, when it
+is first needed, and calls drivers one at a time, in configured order, undoing in reverse. Only observers are
+called all at once.
 
 Import from the modules: this package itself imports nothing, so that a command loads only the kinds that it needs.
 

@@ -1,4 +1,4 @@
-"""Drivers of every kind: what a hook returns, what a driver is made with, and its options."""
+"""Drivers of every kind: the value that a hook returns, the arguments of its factory, and its options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Option:
 
     :param type: ``str``, ``int``, ``float``, ``bool``, ``list`` or ``dict``; a value of another type is an error.
     :param default: what the driver sees when the key is absent.
-    :param least: of a number, as ``most``; None: any. A ``float`` is never infinite, nor what is no number.
+    :param least: the smallest number allowed; ``most`` the largest; None: no bound. A ``float`` must be finite.
     :param choices: the values that are allowed; empty: all of that type.
     """
 
@@ -38,7 +38,7 @@ class Option:
 class HostTree:
     """An image that was verified to run with host privilege.
 
-    :param id: ``sha512-…``. :param path: its root filesystem, extracted: to be read, and never written.
+    :param id: ``sha512-…``. :param path: its extracted root filesystem, which must never be written to.
     """
 
     id: str
@@ -48,16 +48,16 @@ class HostTree:
 
 @frozen
 class HostProgram:
-    """A program to be run on the host's own root, with all of its power.
+    """A program to run in the host's own root, as root.
 
-    :param argv: the program's path, absolute, and its arguments.
-    :param environment: all of it; nothing is inherited.
-    :param cgroup: in which it is born, relative to each hierarchy's root; made already. Empty: the caller's.
+    :param argv: the program's absolute path, and its arguments.
+    :param environment: the whole environment; the program inherits no variable.
+    :param cgroup: an existing cgroup for the program, relative to each hierarchy's root. Empty: the caller's.
     :param fds: number in the program → descriptor of the caller. 0, 1 and 2 are ``/dev/null`` unless given; every
-        other one is closed.
-    :param parent_death_signal: sent to it when this process ends, however it does; None: it goes on.
-    :param new_session: it leads a session of its own, so that the caller's terminal is not its own.
-    :param controlling_tty: descriptor 0 is the terminal of that session.
+        other descriptor is closed.
+    :param parent_death_signal: the kernel sends it to the program when this process ends; None: no signal.
+    :param new_session: the program leads a session of its own, so it does not share the caller's terminal.
+    :param controlling_tty: descriptor 0 becomes the controlling terminal of that session.
     """
 
     argv: tuple[str, ...]
@@ -95,20 +95,21 @@ def _no_images(locator: str) -> HostTree:
 
 @frozen
 class DriverContext:
-    """What a driver is made with.
+    """Arguments of a driver's factory (:attr:`Driver.create`).
 
-    :param config: the admin's section for it, checked against its options, defaults filled in.
-    :param state_dir: a directory of its own under the state directory, for what must outlive the process; not
-        yet made (the driver makes it, mode 0700, when it writes).
+    :param config: the driver's section of the configuration, checked against its options, with defaults filled in.
+    :param state_dir: the driver's own directory under the state directory, for data that must outlive the process.
+        It may not exist yet: the driver makes it, mode 0700, when it first writes.
     :param registries: the ``registries`` section of ``kurma.yml``: ``insecure`` (list of host[:port]),
         ``mirrors`` (registry name → list of host[:port]).
     :param auth_dir: directory of credentials (``auth.d``), which may not exist.
-    :param note: tell the user something in one line, on standard error.
-    :param host_image: finds an image by its locator, fetches it if need be, and verifies it as one that runs with
+    :param note: prints a note for the user, one line on standard error.
+    :param host_image: finds an image by its locator, fetches it if need be, and verifies that it may run with
         host privilege; raises TrustError, FetchError, StoreError. Not for fetchers and renderers.
-    :param start_program: starts a program on the host, with threads about or without; returns once it has been
-        executed; raises CommandNotFoundError, CommandNotExecutableError, HostError.
-    :param daemon: this process serves many commands: what is done once per start of the daemon is done anew.
+    :param start_program: starts a program on the host, also if this process has threads; returns once the program
+        has been executed; raises CommandNotFoundError, CommandNotExecutableError, HostError.
+    :param daemon: this process is kurmad and serves many commands; work that belongs to each start of the daemon
+        is to be done again.
     """
 
     config: Mapping[str, Json]
@@ -123,13 +124,14 @@ class DriverContext:
 
 @frozen
 class Driver(Generic[D]):
-    """What a hook returns: how to make the driver, and what it may be configured with.
+    """Returned by a hook: the driver's factory and its options.
 
-    :param create: called at most once per process, when the driver is first needed.
-    :param options: the keys of its section; unknown keys are refused, naming the nearest known one.
-    :param aliases: further names that configuration may use for it (a network's ``aci`` names).
-    :param runs_images: it serves every network whose ``aci`` no plugin answers to: the locator of an image, which
-        stands as ``aci`` in the configuration that the driver gets. One plugin of a host does.
+    :param create: the factory; called at most once per process, when the driver is first needed.
+    :param options: the keys of the driver's section; the core refuses unknown keys, and names the nearest known
+        one.
+    :param aliases: further names that the configuration may use for the driver (a network's ``aci`` names).
+    :param runs_images: the driver serves every network whose ``aci`` no plugin declares as an alias: there ``aci``
+        is the locator of an image. At most one plugin of a host does this.
     """
 
     create: Callable[[DriverContext], D]

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 
 class RemoteBlob(Protocol):
-    """Bytes somewhere else that can be read from any offset on.
+    """Remote bytes that can be read from any offset on.
 
-    ``key`` names the content well enough to resume by (a digest, or the URL with its validator); None: not
-    resumable. ``size`` in bytes, None when unknown. ``digest`` (``sha256:…``), when set, is checked by the core.
+    ``key`` identifies the content, so that a download can be resumed (a digest, or the URL with its validator);
+    None: it cannot be resumed. ``size`` is in bytes, None when unknown. The core checks ``digest`` (``sha256:…``)
+    when it is set.
     """
 
     @property
@@ -26,11 +27,11 @@ class RemoteBlob(Protocol):
     def digest(self) -> str | None: ...
 
     def open(self, offset: int = 0) -> BinaryIO:
-        """A reader from ``offset`` on. It retries broken connections itself, as far as that is sensible. Its
-        ``close`` may be called while another thread waits in its ``read``, to end that: so an operation that is
-        cancelled ends (:mod:`kurma_core.cancellation`).
+        """Returns a reader from ``offset`` on. The reader retries broken connections itself, as far as that is
+        sensible. The core may call its ``close`` while another thread waits in ``read``: this must end the wait,
+        so that a cancelled operation ends (:mod:`kurma_core.cancellation`).
 
-        :raises FetchError: in one of its kinds, from here and from ``read``.
+        :raises FetchError: one of its subclasses, from here and from ``read``.
         """
         ...
 
@@ -42,7 +43,7 @@ class DetachedSignature:
     :param data: armored or binary.
     :param over: ``archive``: the bytes as shipped (``.aci.asc``); ``tar``: the uncompressed tar (the early
         ``.sig``).
-    :param url: where it was found, for people.
+    :param url: where it was found, for messages.
     """
 
     data: bytes
@@ -54,7 +55,7 @@ class DetachedSignature:
 class PublicKey:
     """A public key (or several in one file) that a name's owner publishes.
 
-    :param data: armored or binary, as it came; unverified. :param url: where it was found.
+    :param data: armored or binary, as published; unverified. :param url: where it was found.
     """
 
     data: bytes
@@ -66,9 +67,9 @@ class RemoteArchive:
     """An App Container image archive, as shipped.
 
     :param transport: ``file``, ``http`` or ``https``: decides the trust policy, unless the locator is a name.
-    :param signature: the detached signature's reader, called only when one is wanted; returns None when the
+    :param signature: reads the detached signature; the core calls it only when it needs one. Returns None when the
         source has none.
-    :param max_age: seconds for which the source calls its answer fresh; 0: it must be asked each time.
+    :param max_age: seconds for which the source calls its answer fresh; 0: the core must ask each time.
     """
 
     locator: str
@@ -83,10 +84,10 @@ class RemoteArchive:
 class RemoteLayer:
     """One layer of a Docker or OCI image.
 
-    :param diff_id: ``sha256:…`` over the uncompressed tar: what it is stored under, and checked against.
-    :param compression: ``""``, ``gzip`` or ``zstd`` as announced; what counts is what the bytes say.
-    :param others: the same bytes at other places (mirrors), asked in order where the one before fails or gives
-        something else.
+    :param diff_id: ``sha256:…`` over the uncompressed tar: the layer's key in the store; the core checks it.
+    :param compression: ``""``, ``gzip`` or ``zstd`` as announced; the core goes by the bytes themselves.
+    :param others: the same bytes at other places (mirrors); the core tries them in order when ``blob`` fails or
+        does not match its digest.
     """
 
     diff_id: str
@@ -99,11 +100,11 @@ class RemoteLayer:
 class RemoteLayers:
     """A Docker or OCI image, resolved for one platform.
 
-    :param manifest: the App Container image manifest that it becomes.
+    :param manifest: the image's configuration, converted to an App Container image manifest.
     :param layers: lowest first.
-    :param digest: ``sha256:…`` of the registry's manifest: the content digest that vouches for it.
+    :param digest: ``sha256:…`` of the registry's manifest: the content digest that the trust policy goes by.
     :param transport: ``https`` (a registry over TLS), ``http`` (an insecure one) or ``file``.
-    :param pinned: the digest was given by the user.
+    :param pinned: the user gave the digest.
     """
 
     locator: str
@@ -117,10 +118,13 @@ class RemoteLayers:
 
 @frozen
 class FetchRequest:
-    """:param os: and ``arch``: the platform wanted, in App Container terms.
-    :param insecure: relaxations in force for this run: ``image``, ``tls``, ``http``, ``pubkey``.
-    :param known: the blob's ``key`` when the locator was last resolved, if what it gave is there still: a fetcher
-        may ask its source just whether that has changed. A blob with that key again is not read.
+    """Arguments of :meth:`Fetcher.resolve`.
+
+    :param os: and ``arch``: the platform wanted, in App Container terms.
+    :param insecure: checks that are relaxed for this run: ``image``, ``tls``, ``http``, ``pubkey``.
+    :param known: the blob's ``key`` of the last time that the locator was resolved, if the store still has that
+        image: a fetcher may ask its source only whether the content has changed. If the new blob has the same key,
+        the core does not read it.
     """
 
     os: str
@@ -130,30 +134,33 @@ class FetchRequest:
 
 
 class Fetcher(Protocol):
-    """Turns a locator of its scheme into something that the core can read. It stores and verifies nothing.
+    """Resolves a locator of its scheme to an archive or layers that the core can read. It stores and verifies
+    nothing.
 
-    ``resolve``, ``RemoteArchive.signature`` and ``RemoteBlob.open`` are called in threads of their own, in the
-    operation of who asks. When that is cancelled, what waits inside of ``cancellation.current().waking(…)`` is
-    woken; a call that knows nothing of it is left to itself after :data:`kurma_core.cancellation.GRACE` seconds.
+    The core calls ``resolve``, ``RemoteArchive.signature`` and ``RemoteBlob.open`` in threads of their own, as
+    part of the caller's operation. When the operation is cancelled, waits inside of
+    ``cancellation.current().waking(…)`` end; the core abandons other calls after
+    :data:`kurma_core.cancellation.GRACE` seconds.
     """
 
     def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive | RemoteLayers:
         """Finds the image. May talk to the network; reads no image bytes.
 
         :param locator: whole, scheme included (``docker://…``); a bare path comes as ``file:///…``.
-        :raises FetchError: in one of its kinds.
+        :raises FetchError: one of its subclasses.
         :raises UsageError: the locator is malformed.
         """
         ...
 
 
 class KeyFinder(Protocol):
-    """What the fetcher of names (scheme ``appc``) can do besides: find the keys that a name's owner publishes."""
+    """Optional interface of the fetcher of names (scheme ``appc``): finds the keys that a name's owner
+    publishes."""
 
     def public_keys(self, name: str, request: FetchRequest) -> tuple[PublicKey, ...]:
-        """The keys published for images whose names begin with ``name`` (``ac-discovery-pubkeys``).
+        """Fetches the keys published for images whose names begin with ``name`` (``ac-discovery-pubkeys``).
 
-        :returns: nothing is verified or stored; empty: none are published.
-        :raises FetchError: in one of its kinds.
+        :returns: the keys, neither verified nor stored; empty: none are published.
+        :raises FetchError: one of its subclasses.
         """
         ...

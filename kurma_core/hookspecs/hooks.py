@@ -68,5 +68,5 @@ class Hooks:
         """A compiler of isolators."""
 
     def kurma_pod_event(self, event: PodEvent) -> None:
-        """Told of every change of a pod's state, after it is on disk. An exception is noted and goes no further;
-        it should return quickly, for the pod waits for it."""
+        """Called after every change of a pod's state, once it is on disk. An exception is noted and does not
+        affect the pod. The hook should return quickly, for the pod waits for it."""

@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 @frozen
 class IsolatorHost:
-    """What a compiler of isolators must know of the host, and of the pod.
+    """Facts about the host and the pod that compilers of isolators use.
 
-    :param cgroups: version (1 or 2) by controller that is there.
+    :param cgroups: cgroup version (1 or 2) by available controller.
     :param cpus: number of processors online.
     :param userns: the pod has a user namespace.
     :param host_network: the pod is in the host's network.
-    :param root: where ``/proc`` and ``/sys`` are, for what else a compiler has to know; it only reads.
-    :param pod: name → value of the pod's own isolators, which bound the app's that is compiled.
-    :param siblings: name → value of all isolators of the scope that is compiled, defaults among them.
+    :param root: the directory that holds ``/proc`` and ``/sys``, from which a compiler may read further facts.
+    :param pod: name → value of the pod's own isolators, which bound those of its apps.
+    :param siblings: name → value of all isolators of the scope that is compiled, including defaults.
     :param shared: namespaces that the pod shares with the host: of ``ipc``, ``net``, ``pid``, ``user``, ``uts``.
     :param pods: the directory of all pods.
-    :param api: a daemon serves the state directory at the moment, whose API apps may be given.
-    :param registry_image: the image of the app that is compiled came from a registry (Docker, OCI), and is no App
-        Container image: its default capabilities are fewer.
+    :param api: a daemon serves the state directory at the moment, so apps can be given its API.
+    :param registry_image: the app's image came from a registry (Docker, OCI): such an image has fewer default
+        capabilities than an App Container image.
     """
 
     cgroups: Mapping[str, int]
@@ -45,12 +45,12 @@ class IsolatorHost:
 
 @frozen
 class Compiled:
-    """What an isolator becomes.
+    """A compiled isolator.
 
-    :param plan: only the fields that it sets; the core merges the plans of all isolators.
+    :param plan: a plan with only the fields that the isolator sets; the core merges the plans of all isolators.
     :param outcome: ``enforced``, ``modified`` or ``ignored``; ``note`` says how or why.
     :param amounts: its quantities in base units, for people: ``limit 1610612736 bytes`` of ``{"limit": "1.5Gi"}``.
-    :param apps: of a pod's isolator: what it means for each of its apps.
+    :param apps: for a pod's isolator: the plan that it adds to each of the pod's apps.
     """
 
     plan: IsolatorPlan
@@ -62,11 +62,11 @@ class Compiled:
 
 @frozen
 class IsolatorAbout:
-    """What an isolator is, for people, and for who must know whose it is.
+    """Description of an isolator, for people, and for the check of its scope.
 
     :param scopes: ``app``, ``pod`` or both: where it has a meaning.
     :param value: the form of its value, in a few words.
-    :param example: a value; what a host makes of it is compiled to be shown.
+    :param example: an example value; listings compile it to show its effect on this host.
     """
 
     scopes: tuple[str, ...]
@@ -75,55 +75,58 @@ class IsolatorAbout:
 
 
 class Isolator(Protocol):
-    """Compiles isolators to a plan that any stager can apply; it changes nothing itself.
+    """Compiles isolators to a plan that any stager can apply; it changes nothing on the host.
 
-    It may have besides:
+    Optional attributes and methods:
 
-    - ``exclusive``, a tuple of frozensets of names: of each set, one scope may have one isolator;
+    - ``exclusive``, a tuple of frozensets of names: a scope may have only one isolator of each set;
     - ``defaults``, see :class:`IsolatorWithDefaults`;
     - ``about``, see :class:`IsolatorsTold`;
     - ``powers``, see :class:`GatedIsolator`;
     - ``namespaces``, see :class:`NamespaceIsolator`.
     """
 
-    #: The isolator names that it looks after (``os/linux/oom-score-adj``).
+    #: The names of the isolators that it compiles (``os/linux/oom-score-adj``).
     names: tuple[str, ...]
 
     def compile(self, name: str, value: Json, scope: str, host: IsolatorHost) -> Compiled:
-        """:param scope: ``app`` or ``pod``.
+        """Compiles one isolator to a plan.
+
+        :param scope: ``app`` or ``pod``.
         :raises IsolatorError: the value is wrong, or the isolator has no meaning in that scope.
         """
         ...
 
 
 class IsolatorWithDefaults(Protocol):
-    """What an :class:`Isolator` may have besides: isolators that hold where the manifest has none."""
+    """Optional interface of an :class:`Isolator`: default isolators for scopes whose manifest has none."""
 
     def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Json], ...]:
-        """Name and value of each. They are compiled and reported as all others; strict mode leaves them alone.
+        """Returns name and value of each default. The core compiles and reports them like all others; strict mode
+        does not apply to them.
 
         :param scope: ``app`` or ``pod``.
-        :param names: of the isolators that it has.
+        :param names: names of the isolators that the scope has.
         """
         ...
 
 
 class IsolatorsTold(Protocol):
-    """What an :class:`Isolator` may have besides: what its isolators are."""
+    """Optional interface of an :class:`Isolator`: describes its isolators."""
 
     def about(self, name: str) -> IsolatorAbout:
-        """:param name: one of ``names``."""
+        """Describes one isolator. :param name: one of ``names``."""
         ...
 
 
 @frozen
 class Power:
-    """Power over the host that an isolator's value asks for; it goes through the gate.
+    """Power over the host that an isolator's value asks for, and that a grant must allow.
 
-    :param name: what a grant of ``kurma.yml`` calls it: the isolator's name, or ``ISOLATOR=PART`` for one of
-        several powers that it can give. A grant of the isolator gives all of them.
-    :param namespace: the namespace of the host's that is meant (``pid``), which all apps of the pod come by.
-    :param least: a part of it that does, too, where no grant gives the whole.
+    :param name: its name in grants of ``kurma.yml``: the isolator's name, or ``ISOLATOR=PART`` for one of
+        several powers that the isolator can give. A grant of the isolator gives all of them.
+    :param namespace: the namespace of the host (``pid``) that all apps of the pod would share.
+    :param least: a smaller power that suffices if no grant gives the whole.
     """
 
     name: str
@@ -132,31 +135,32 @@ class Power:
 
 
 class GatedIsolator(Protocol):
-    """What an :class:`Isolator` may have besides: values that no image gets unless a grant says so.
+    """Optional interface of an :class:`Isolator`: values that an image gets only by a grant.
 
-    Every value that gives an app more than it has by default is such a value.
+    This concerns every value that gives an app more than it has by default.
     """
 
-    #: Isolators that ask for powers, each with the parts that it knows; None: its parts are open (paths).
+    #: Isolators that ask for powers, each with the parts that it knows; None: any part is valid (paths).
     gated: Mapping[str, Collection[str] | None]
 
     def powers(self, name: str, value: Json, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-        """Returns what the value asks for beyond the default of the image's kind; empty: nothing.
+        """Returns the powers that the value needs beyond the default of the image's kind; empty: none.
 
         :param scope: ``app`` or ``pod``.
-        :param host: with the isolators that were asked for as ``siblings``, without defaults. What the pod shares
-            with the host is not decided yet.
+        :param host: its ``siblings`` are the isolators of the manifest, without defaults. ``shared`` is not
+            decided yet.
         :raises IsolatorError: the value is wrong.
         """
         ...
 
 
 class NamespaceIsolator(Protocol):
-    """What an :class:`Isolator` may have besides: values that say which namespaces a pod has. The core asks before
-    it compiles anything, and tells by :attr:`IsolatorHost.shared` what came of it."""
+    """Optional interface of an :class:`Isolator`: values that choose the pod's namespaces. The core asks before it
+    compiles isolators, and passes the result to the compilers as :attr:`IsolatorHost.shared`."""
 
     def namespaces(self, name: str, value: Json) -> Mapping[str, str]:
-        """``host`` or ``private`` by ``ipc``, ``net``, ``pid``, ``user``, ``uts``; of those alone that it names.
+        """Returns ``host`` or ``private`` for those of ``ipc``, ``net``, ``pid``, ``user``, ``uts`` that the value
+        names.
 
         :raises IsolatorError: the value is wrong.
         """

@@ -1,4 +1,4 @@
-"""The contract of networks: pods join and leave, and what is left on the host is found."""
+"""The contract of networks: pods join and leave; plugins find and remove leftovers on the host."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @frozen
 class AttachmentContext:
-    """Arguments of ``add``, ``delete`` and ``check``; always the same three times.
+    """Arguments of ``add``, ``delete`` and ``check``, the same for all three.
 
     :param namespace: path of the pod's network namespace; in ``delete`` it may be gone.
-    :param interface: name of the interface inside the pod; "" where the network is an image's and is configured
-        without one.
+    :param interface: name of the interface inside the pod; "" if an image serves the network and the configuration
+        names no interface.
     """
 
     pod: str
@@ -32,32 +32,33 @@ class Network(Protocol):
     """Joins pods to networks of its kind. One driver serves every configured network that names it."""
 
     def setup(self, config: Mapping[str, Json]) -> None:
-        """Before the first ``add`` of a network in a process; checks its configuration. May be called again.
+        """Checks the configuration and prepares the network. The core calls it before the first ``add`` of a
+        network in a process, and may call it again.
 
         :raises NetworkError: the network cannot work, and why.
         """
         ...
 
     def add(self, context: AttachmentContext) -> NetworkResult | None:
-        """Joins the pod. None: nothing to tell (loopback). May run at once for different pods.
+        """Joins the pod. May run at once for different pods. Returns None if there is no result (loopback).
 
         :raises NetworkError:
         """
         ...
 
     def delete(self, context: AttachmentContext) -> None:
-        """Undoes ``add``: repeatable, and right after a failed or half-done ``add`` too.
+        """Undoes ``add``. Repeatable, also after a failed or interrupted ``add``.
 
         :raises NetworkError: something is left; it may be called again.
         """
         ...
 
     def check(self, context: AttachmentContext) -> None:
-        """:raises NetworkError: what ``add`` made is not as it was."""
+        """Checks that the results of ``add`` are unchanged. :raises NetworkError: they are not."""
         ...
 
     def remove(self, config: Mapping[str, Json]) -> None:
-        """Takes away what the network shares among pods (a bridge, base chains). Repeatable.
+        """Removes what the network shares among pods (a bridge, base chains). Repeatable.
 
         :raises NetworkError: in use, or it could not be removed.
         """
@@ -65,10 +66,10 @@ class Network(Protocol):
 
 
 class NetworkConfigChecker(Protocol):
-    """What a :class:`Network` may have besides: a look at a configuration, for ``config check`` and listings."""
+    """Optional interface of a :class:`Network`: checks a configuration, for ``config check`` and listings."""
 
     def check_config(self, config: Mapping[str, Json]) -> None:
-        """Looks at the configuration alone: nothing is changed, no program is run, and the host is not asked.
+        """Checks the configuration alone: changes nothing, runs no program, and does not look at the host.
 
         :raises NetworkError: it is wrong, and why.
         """
@@ -76,24 +77,24 @@ class NetworkConfigChecker(Protocol):
 
 
 class NetworkDiscovery(Protocol):
-    """What a :class:`Network` may have besides: networks of its own, outside Kurma's configuration."""
+    """Optional interface of a :class:`Network`: networks of its own, outside Kurma's configuration."""
 
     def discover(self) -> Mapping[str, Mapping[str, Json]]:
-        """Configurations by network's name. Asked when a name is in no configuration, and for listings.
+        """Returns configurations by network name. The core asks when ``kurma.yml`` lacks a name, and for listings.
 
-        What is broken is noted, and hides nothing else.
+        A broken configuration is noted and left out; the others are returned.
         """
         ...
 
 
 @frozen
 class Leak:
-    """Something on the host that a network plugin has made, and that is not as it should be.
+    """A resource on the host, made by a network plugin, that is left over, missing or damaged.
 
     :param kind: ``address``, ``interface``, ``chain``, ``rule``, ``namespace``, ``record`` …
     :param what: for people: `interface kv1a2b3c4d on bridge kurma0`.
     :param why: what is wrong with it: `its pod 146d7cef-… is gone`.
-    :param network: whose; "" where that cannot be told. :param pod: UUID; "" where it is no pod's.
+    :param network: its network; "": unknown. :param pod: its pod's UUID; "": it belongs to no pod.
     """
 
     kind: str
@@ -104,52 +105,53 @@ class Leak:
 
 
 class NetworkCare(Protocol):
-    """What a :class:`Network` may have besides: looking after what it has on the host."""
+    """Optional interface of a :class:`Network`: finds and repairs faults of its resources on the host."""
 
     def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
-        """What it has made and belongs to no pod, or is missing or damaged. Nothing is changed, and nothing of
-        anybody else's is told.
+        """Finds resources of this driver that belong to no pod, are missing, or are damaged. It changes nothing,
+        and does not report resources of other programs.
 
-        :param configs: of every network that names this driver now; there may be traces of others.
-        :param pods: UUIDs of this state directory's pods that are joined, half so, or about to be: all of them
-            were on record before the first ``add``. Ask the kernel and the disk first, and compare then: each
-            ``in`` looks at the pods' records anew, as they are at that moment.
-        :raises NetworkError: it cannot look.
+        :param configs: configurations of every network that names this driver now; the host may have traces of
+            earlier networks.
+        :param pods: UUIDs of this state directory's pods that are joined, partly joined, or about to join: all of
+            them were on record before the first ``add``. Ask the kernel and the disk first, and compare then: each
+            ``in`` reads the pods' records as they are at that moment.
+        :raises NetworkError: the check itself failed.
         """
         ...
 
     def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
-        """Frees or puts right what :meth:`leaks` tells. Repeatable; may run beside ``add`` and ``delete`` of other
-        processes: what a pod may have come back for meanwhile is compared and freed under the lock that ``add``
-        takes.
+        """Frees or repairs what :meth:`leaks` reports. Repeatable; may run beside ``add`` and ``delete`` of other
+        processes: a pod may join again meanwhile, so compare and free under the lock that ``add`` takes.
 
-        :returns: what is left.
+        :returns: the faults that remain.
         """
         ...
 
 
 class NetworkStatus(Protocol):
-    """What a :class:`Network` may have besides: a word on whether pods could join now."""
+    """Optional interface of a :class:`Network`: tells whether pods could join now."""
 
     def status(self, config: Mapping[str, Json]) -> None:
-        """:raises NetworkError: they could not, and why."""
+        """Checks that a pod could join the network now. :raises NetworkError: it could not, and why."""
         ...
 
 
 class TrafficHolder(Protocol):
-    """What a :class:`Network` may have besides: a word on limits of traffic. Without it the core holds pods."""
+    """Optional interface of a :class:`Network`: applies limits of traffic itself. Otherwise the core applies
+    them."""
 
     def limits(self, config: Mapping[str, Json]) -> bool:
-        """Whether that network holds a pod to rates itself. Then ``add`` finds the pod's own limits, if there are
-        any, among the attachment's capabilities, as CNI's ``bandwidth``, and the core leaves them to it.
+        """Whether the network limits a pod's traffic itself. If so, ``add`` finds the pod's own limits, if any,
+        among the attachment's capabilities, as CNI's ``bandwidth``, and the core does not apply them.
         """
         ...
 
 
 class PortPublisher(Protocol):
-    """What a :class:`Network` may have besides: a word on ports. Without it, a network is given a pod's ports."""
+    """Optional interface of a :class:`Network`: tells whether it publishes ports. Without it the core assumes
+    so."""
 
     def publishes(self, config: Mapping[str, Json]) -> bool:
-        """Whether that network can lead ports of the host into a pod. Of a pod's networks the first that can gets
-        the ports."""
+        """Whether the network can publish ports of the host. The pod's first network that can gets the ports."""
         ...

@@ -1,4 +1,4 @@
-"""What a stager gets of a pod: its apps, mounts, volumes and namespaces."""
+"""The description of a pod for its stager: apps, mounts, volumes and namespaces."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ class AppSetup:
     """One app of a pod, as a stager gets it.
 
     :param layers: its rootfs, top first.
-    :param mounts: its volumes, in the order in which they are to be mounted.
-    :param environment: added by Kurma for this run (metadata URL, ``-e``), in order, over the manifest's.
-    :param interactive: the stager's own standard input belongs to this app.
-    :param stdin_open: its standard input stays open for whoever attaches.
-    :param terminal: it gets a terminal, which is its standard input, output and error.
-    :param make_working_directory: a working directory that the image lacks is made, as for Docker's images.
+    :param mounts: its volumes, in the order in which the stager must mount them.
+    :param environment: variables that Kurma adds for this run (metadata URL, ``-e``), in order; they override the
+        manifest's.
+    :param interactive: the stager passes its own standard input to this app.
+    :param stdin_open: its standard input stays open for ``kurma attach``.
+    :param terminal: it gets a terminal as its standard input, output and error.
+    :param make_working_directory: the stager makes a working directory that the image lacks, as for Docker's
+        images.
     :param stop_signal: number of the signal that asks the app to end.
-    :param replace_files: of ``hosts``, ``hostname`` and ``resolv.conf`` below ``/etc`` those in which Kurma's
-        content takes the place of the image's. Any other that the image has stays, and its ``hosts`` gets the
-        pod's own name.
+    :param replace_files: those of ``hosts``, ``hostname`` and ``resolv.conf`` below ``/etc`` whose content in the
+        image the stager replaces by Kurma's. It keeps the image's other files, and adds the pod's own name to the
+        image's ``hosts``.
     """
 
     name: str
@@ -49,10 +51,9 @@ class AppSetup:
 class VolumeSetup:
     """One volume of a pod: ``source`` is a path of the host (for an empty volume: in the pod's directory).
 
-    :param tmpfs: it is kept in memory: a new tmpfs with these options, which has no source. None: it is not.
-
-    :param idmap: with a user namespace, its owners are inside as they are outside. An empty volume needs no map:
-        what it holds belongs to ids of the namespace.
+    :param tmpfs: options of a new tmpfs, which takes the place of ``source``; None: the volume is not in memory.
+    :param idmap: the mount is idmapped: files have the same owners inside the user namespace as outside. An empty
+        volume needs no map: its files belong to ids of the namespace.
     """
 
     name: str
@@ -65,8 +66,8 @@ class VolumeSetup:
 
 @frozen
 class UserNamespace:
-    """A pod's user namespace: where it is pinned on the host, and which of the host's ids it has. Of a driver
-    with ``joins_networks``, its stager makes it, and there is no ``path``."""
+    """A pod's user namespace: the path on the host where it is pinned, and its ids on the host. If the driver has
+    ``joins_networks``, its stager makes the namespace, and ``path`` is empty."""
 
     path: str
     ids: IdRange
@@ -74,29 +75,29 @@ class UserNamespace:
 
 @frozen
 class PodSetup:
-    """Everything that a stager driver needs to know of a pod, whatever its design.
+    """The complete description of a pod for a stager driver.
 
-    :param directory: the pod's directory on the host. The driver may keep files under ``directory/stager``;
-        ``directory/pod`` is what the stager itself writes.
+    :param directory: the pod's directory on the host. The driver may keep files under ``directory/stager``; the
+        stager itself writes to ``directory/pod``.
     :param manifest: reified: every app has an image ID, every mount point a volume.
     :param images: image manifests as JSON values, by layer ID.
     :param network_namespace: path of the pod's; None: the host's.
-    :param cgroup: the pod's cgroup, relative to each hierarchy's root, made and empty.
+    :param cgroup: the pod's cgroup, relative to each hierarchy's root; the core has made it, and it is empty.
     :param plans: the isolator plan per app; ``pod_plan`` the pod's.
-    :param config: the admin's section for this stager.
+    :param config: the stager's section of the configuration.
     :param dns: ``nameservers``, ``search``, ``options``: lists of strings; None: the app keeps its own file.
-    :param hosts: all lines of ``/etc/hosts`` that are the pod's own, localhost among them: (address, names).
-    :param names: lines of other pods belong there, too, and change: the core keeps every hosts file in
-        ``directory/pod/hosts`` up to date with those of ``.names`` there (docs/stager_protocol.md).
-    :param volume_links: volume sources may be, or lead over, symbolic links.
-    :param userns: the pod's, which its network namespace belongs to, as all other namespaces of its apps must;
-        only for a driver with ``user_namespaces``. None: the host's.
-    :param keep: it ends only when it is stopped, whatever apps come and go.
-    :param metadata_url: of its metadata service, with the token; in every app's environment as well. None: it has
-        none.
-    :param attachments: the networks that it is to be joined to, loopback first, for a driver with
-        ``joins_networks``, which joins them itself. Empty: the host's.
-    :param asked: of ``dns`` and ``hosts`` those that somebody has said something of.
+    :param hosts: the pod's own lines of ``/etc/hosts``, localhost among them: (address, names).
+    :param names: hosts files also have lines of other pods, which change: the core keeps every hosts file in
+        ``directory/pod/hosts`` up to date with the lines of ``.names`` there (docs/stager_protocol.md).
+    :param volume_links: volume sources may be symbolic links, or lie behind one.
+    :param userns: the pod's user namespace, which owns its network namespace and must own all other namespaces of
+        its apps; only for a driver with ``user_namespaces``. None: the host's.
+    :param keep: the pod ends only when it is stopped, also if all its apps have ended.
+    :param metadata_url: URL of its metadata service, with the token; also in every app's environment. None: it has
+        no metadata service.
+    :param attachments: the networks that the stager joins, loopback first, for a driver with ``joins_networks``.
+        Empty: the host's.
+    :param asked: those of ``dns`` and ``hosts`` that the user has set.
     """
 
     uuid: str

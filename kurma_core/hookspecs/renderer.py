@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @frozen
 class ImageLayer:
-    """One extracted layer in the store: a directory, and what it takes away from the layers below it.
+    """One extracted layer in the store: a directory, and the paths that it removes from the layers below it.
 
-    :param path: of the directory; read-only by agreement: never written, hard-linked freely.
+    :param path: the directory. Its files are hard-linked, so they must never be written to.
     :param removed: paths (relative, no leading slash) that it whites out.
-    :param opaque: directories whose lower content it hides.
-    :param implied: directories ("" is its root) that its archive did not name, only what lies in them: where a
-        layer below has such a directory, that one's owner, mode, times and attributes stay.
+    :param opaque: directories whose content in lower layers it hides.
+    :param implied: directories ("" is its root) without an entry of their own in the layer's archive. If a lower
+        layer has such a directory, its owner, mode, times and attributes count.
     """
 
     key: str
@@ -32,11 +32,12 @@ class ImageLayer:
 
 @frozen
 class ImageNode:
-    """One image of a dependency graph (a tree: a shared dependency stands at each place where it occurs).
+    """One image of a dependency graph (a tree: a shared dependency is repeated at each place where it occurs).
 
-    :param layers: its own, lowest first.
+    :param layers: its own layers, lowest first.
     :param dependencies: in listed order; each is applied before this image.
-    :param root: where in the image above it its tree is placed (early documents); "/" otherwise.
+    :param root: the directory of the dependent image into which its tree is placed (early documents); "/"
+        otherwise.
     """
 
     id: str
@@ -50,9 +51,10 @@ class RenderCache(Protocol):
     """The store's cache of rendered trees."""
 
     def tree(self, key: str, build: Callable[[str], None]) -> RenderedLayer:
-        """The tree cached under ``key``; made, once and atomically, by ``build(empty_directory)``.
+        """Returns the tree cached under ``key``. If it is not cached, ``build(empty_directory)`` makes it, once
+        and atomically.
 
-        :param key: any text that says wholly what makes the tree; its ID is a digest over it.
+        :param key: any text that determines the tree completely; the tree's ID is a digest of it.
         """
         ...
 
@@ -61,7 +63,7 @@ class Renderer(Protocol):
     """Turns an image graph into ordered, read-only, cached directories."""
 
     def render(self, image: ImageNode, cache: RenderCache) -> tuple[RenderedLayer, ...]:
-        """Top first. A plain image's layer keeps the image's own ID.
+        """Returns the rendered layers, top first. The layer of an image without dependencies keeps the image's ID.
 
         :raises RenderError: the graph cannot be rendered.
         """

@@ -1,4 +1,4 @@
-"""The contract of stagers: a way of running the inside of a pod."""
+"""The contract of stagers: drivers that run the inside of a pod."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class RunningStager(Protocol):
-    """A started stager. ``identity`` is enough, as JSON on disk, to find the process again from elsewhere."""
+    """A started stager. ``identity`` is written to disk as JSON; with it another process finds the stager
+    again."""
 
     @property
     def pid(self) -> int: ...
@@ -22,17 +23,18 @@ class RunningStager(Protocol):
     def identity(self) -> Mapping[str, Json]: ...
 
     def wait_running(self, timeout: float) -> bool:
-        """Waits until the pod runs. True: it runs. False: the stager has ended with status 0: the pod ran and is
-        over.
+        """Waits until the pod runs. True: it runs. False: the stager has exited with status 0: the pod ran and has
+        ended.
 
         :param timeout: seconds.
-        :raises StagerError: it failed to start, with the last lines of its output, or the time is over.
+        :raises StagerError: the stager failed to start (with the last lines of its output), or the timeout
+            expired.
         """
         ...
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Waits for the stager's end: its exit status (128+N for signal N), None where it cannot be known or
-        the time is over (then it is still alive)."""
+        """Waits for the stager's end and returns its exit status (128+N for signal N). None: the status is
+        unknown, or the timeout expired (then the stager is still alive)."""
         ...
 
     def alive(self) -> bool: ...
@@ -41,67 +43,62 @@ class RunningStager(Protocol):
         ...
 
     def signal(self, number: int) -> None:
-        """Sends it a signal; nothing happens if it has ended."""
+        """Sends the stager a signal; does nothing if it has ended."""
         ...
 
     def close(self) -> None: ...
 
 
 class Stager(Protocol):
-    """A way of running the inside of a pod. Two very different designs fit: a program that lives in a root made
-    of an image and is called into (the Kurma Stager Specification; the core's own engine), and one that is run
-    on the host beside prepared directories (rkt's stage1).
+    """Runs the inside of a pod. The interface fits two very different designs: a program in a root made of an
+    image, whose call-ins the core runs (the Kurma Stager Specification; the core's own engine), and a program that
+    runs on the host beside prepared directories (rkt's stage1).
 
     Life: ``prepare`` once → ``start`` → ``attach_to`` from any process → ``call`` any number of times →
     ``cleanup``, which is repeatable, from any process, also when ``start`` never happened. A stopped pod may be
     started again, from ``prepare`` on.
 
-    A driver that keeps to what plans say of the host's devices and namespaces, and of privileged apps (version 3),
-    says so by an attribute ``host_powers`` that is true; with any other, pods that need it are refused.
+    Optional attributes of the driver:
 
-    A driver that applies :attr:`PodSetup.plans`, and so isolators, says so by an attribute ``applies_isolators``
-    that is true, as does a :class:`StagerImageSource`; with any other, they are reported as ignored. Such a
-    one may have an attribute ``isolators_in_part``: by name, those that it keeps to in part, and what that is;
-    they are reported as modified. Both are attributes of what the hook gives, of a :class:`StagerOfImages` say.
-
-    A driver whose ``status`` tells nothing but what stands in ``pod/status.json`` below the pod's directory,
-    whenever that is there, says so by an attribute ``status_file`` that is true: a daemon does not ask it again as
-    long as the file is as it was.
-
-    A driver that keeps to :attr:`PodSetup.userns` says so by an attribute ``user_namespaces`` that is true; with
-    any other, pods with a user namespace are refused.
-
-    A driver whose stagers join their pods to networks themselves says so by an attribute ``joins_networks`` that
-    is true: the core makes no network and no user namespace then, and hands :attr:`PodSetup.attachments` on.
-
-    A driver whose stagers end with the exit code of their pods, whatever it is, says so by an attribute
-    ``ends_with_exit_code`` that is true. With any other, a status that is not 0 is the stager's own failure.
-
-    A driver may have an attribute ``default_hostname``, in which ``{uuid}`` stands for the pod's: of pods that are
-    given no hostname. With any other, that is the pod's name.
+    - ``host_powers``, true: it applies the parts of plans about the host's devices and namespaces, and about
+      privileged apps (version 3). Otherwise the core refuses pods that need them.
+    - ``applies_isolators``, true (also of a :class:`StagerImageSource`): it applies :attr:`PodSetup.plans`, and so
+      isolators. Otherwise isolators are reported as ignored, except those in ``isolators_in_part``, a mapping from
+      the isolator's name to the part that the stager applies: these are reported as modified. Both are attributes
+      of the object that the hook's factory makes, for instance of a :class:`StagerOfImages`.
+    - ``status_file``, true: its ``status`` returns only the content of ``pod/status.json`` below the pod's
+      directory, whenever that file exists. A daemon then calls ``status`` again only after the file has changed.
+    - ``user_namespaces``, true: it applies :attr:`PodSetup.userns`. Otherwise pods with a user namespace are
+      refused.
+    - ``joins_networks``, true: its stagers join their pods to networks themselves. Then the core makes no network
+      and no user namespace, and passes :attr:`PodSetup.attachments` on.
+    - ``ends_with_exit_code``, true: its stagers exit with the exit code of their pods. Otherwise a status other
+      than 0 is a failure of the stager.
+    - ``default_hostname``: the host name of pods without one; ``{uuid}`` stands for the pod's UUID. Without the
+      attribute it is the pod's name.
     """
 
     name: str
 
     def prepare(self, pod: PodSetup) -> None:
-        """Everything that can be done before the pod is started, on files alone."""
+        """Does the work that is possible before the start, on files alone."""
         ...
 
     def start(self, pod: PodSetup, stdio: Stdio) -> RunningStager:
-        """Starts it; does not wait for the pod to run.
+        """Starts the stager; does not wait for the pod to run.
 
-        :raises StagerError: it could not be started; whatever was made is undone by ``cleanup``.
+        :raises StagerError: it could not be started; ``cleanup`` undoes the steps that were done.
         """
         ...
 
     def attach_to(self, directory: str, identity: Mapping[str, Json]) -> RunningStager | None:
-        """The running stager of the pod in that directory, found again; None: it has ended."""
+        """Finds the running stager of the pod in that directory; None: it has ended."""
         ...
 
     def status(self, directory: str, running: RunningStager | None) -> Mapping[str, AppStatus]:
-        """What is known of the apps, from the records or by asking. Untrusted values are checked here.
+        """Returns the apps' statuses, from the records or by asking the stager. Checks untrusted values.
 
-        :param running: None: it has ended; then from the records alone.
+        :param running: None: the stager has ended; then the driver uses the records alone.
         """
         ...
 
@@ -123,44 +120,46 @@ class Stager(Protocol):
         ...
 
     def stop(self, directory: str, running: RunningStager, *, force: bool) -> None:
-        """Asks it to end its pod (SIGTERM for most); with ``force``, ends it at once. Does not wait."""
+        """Asks the stager to end its pod (most drivers send SIGTERM); with ``force``, kills it. Does not wait."""
         ...
 
     def cleanup(self, directory: str, cgroup: str) -> None:
-        """Ends whatever is left of it and removes what it and this driver made outside the pod's directory."""
+        """Ends the stager's remaining processes, and removes what it and this driver made outside the pod's
+        directory."""
         ...
 
 
 class StagerOfRemains(Protocol):
-    """What a :class:`Stager` may have besides: something of a pod that stays after its end, until the pod is
-    removed or started again. As long as there is any, the pod's directory has a file ``stager/remains``, which
-    holds the driver's ``name``; so long, the ``image`` of the running stager's ``identity`` stays in the store."""
+    """Optional interface of a :class:`Stager`: resources of a pod that stay after its end, until the pod is
+    removed or started again. As long as there are any, the file ``stager/remains`` in the pod's directory holds
+    the driver's ``name``, and the ``image`` of the running stager's ``identity`` stays in the store."""
 
     def discard(self, directory: str) -> tuple[str, ...]:
-        """Frees what is left of the pod in that directory, which has ended or was never started. Repeatable.
+        """Frees the remaining resources of the pod in that directory, which has ended or was never started.
+        Repeatable.
 
-        :returns: what the user should know, line by line; it hinders nothing.
-        :raises OSError: something cannot be freed; it is tried again.
+        :returns: notes for the user, line by line; they are not errors.
+        :raises OSError: a resource cannot be freed; the core will try again.
         """
         ...
 
 
 class CollectorOfRemains(Protocol):
-    """What the driver of a stager plugin may have besides, also a :class:`StagerOfImages`: it finds what it has of
-    pods whose own directories are gone, removed by hand, say. ``gc`` asks it."""
+    """Optional interface of a stager plugin's driver, also of a :class:`StagerOfImages`: finds resources of pods
+    whose own directories are gone, for example removed by hand. ``gc`` uses it."""
 
     def remains(self) -> Collection[str]:
-        """UUIDs of the pods, of any stager of this plugin's, of which there is something.
+        """Returns the UUIDs of the pods, of any stager of this plugin, that still have resources.
 
-        :raises OSError: that cannot be told.
+        :raises OSError: they cannot be listed.
         """
         ...
 
     def discard_gone(self, uuid: str) -> tuple[str, ...] | None:
-        """As :meth:`StagerOfRemains.discard`, of a pod that has no directory.
+        """Like :meth:`StagerOfRemains.discard`, for a pod without a directory.
 
-        :returns: None: there was nothing any more.
-        :raises BlockingIOError: it runs still.
+        :returns: None: there was nothing left to free.
+        :raises BlockingIOError: the pod still runs.
         """
         ...
 
@@ -169,7 +168,7 @@ class CallInProcess(Protocol):
     """A call-in that has been started."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, 128+N for signal N."""
+        """Waits for its end and returns its exit code, 128+N for signal N."""
         ...
 
     def end(self) -> None:
@@ -178,8 +177,8 @@ class CallInProcess(Protocol):
 
 
 class StagerOfTerminals(Protocol):
-    """What a :class:`Stager` may have besides: call-ins that go on while their caller does something else. Without
-    it, nothing can be typed into an app's terminal from the foreground command of its pod."""
+    """Optional interface of a :class:`Stager`: call-ins that run while their caller does other work. Without it,
+    the foreground command of a pod cannot pass typed input to an app's terminal."""
 
     def begin(
         self,
@@ -190,7 +189,7 @@ class StagerOfTerminals(Protocol):
         stdio: Stdio,
         document: bytes | None = None,
     ) -> CallInProcess:
-        """As ``call``, without waiting.
+        """Like ``call``, but does not wait.
 
         :raises StagerError: the stager has no such call-in.
         """
@@ -198,51 +197,53 @@ class StagerOfTerminals(Protocol):
 
 
 class AppChanger(Protocol):
-    """What a :class:`Stager` may have besides: pods whose apps come and go while they run. All but
-    the first two raise StagerError where the stager refuses, does not answer in time, or breaks its protocol."""
+    """Optional interface of a :class:`Stager`: adds and removes apps of a running pod. All methods but
+    the first two raise StagerError if the stager refuses, does not answer in time, or breaks its protocol."""
 
     def app_verbs(self, directory: str) -> frozenset[str]:
-        """Of ``add``, ``start``, ``stop`` and ``rm``: what the stager of the running pod in that directory can."""
+        """Returns those of ``add``, ``start``, ``stop`` and ``rm`` that the stager of the running pod in that
+        directory supports."""
         ...
 
     def no_verb(self, directory: str, verb: str) -> StagerError:
-        """What people are told who ask for a verb that is not among those."""
+        """Returns the error for a verb that the stager does not support."""
         ...
 
     def add_app(self, pod: PodSetup, running: RunningStager) -> None:
-        """The pod gets an app, which is not started. What fails half-way is undone by ``remove_app``.
+        """Adds an app to the pod and does not start it. If it fails half-way, ``remove_app`` undoes it.
 
-        :param pod: as it is now, its ``apps`` and its manifest's holding the new one alone.
+        :param pod: the pod's current setup, but its ``apps`` and those of its manifest hold only the new app.
         """
         ...
 
     def remove_app(self, directory: str, running: RunningStager, app: str, volumes: tuple[str, ...]) -> None:
-        """Takes the app away, which does not run, with its root and its logs. Repeatable, also where it never
-        came to be there.
+        """Removes an app that does not run, with its root and its logs. Repeatable, also if the app was never
+        added completely.
 
-        :param volumes: the pod's that go with it.
+        :param volumes: names of the pod's volumes to remove with it.
         """
         ...
 
     def start_app(self, directory: str, running: RunningStager, app: str, timeout: float) -> None:
-        """Starts it anew, from a clean root; returns once it runs. :param timeout: seconds for that."""
+        """Starts the app again from a clean root; returns once it runs. :param timeout: seconds for that."""
         ...
 
     def stop_app(self, directory: str, running: RunningStager, app: str, timeout: float | None) -> None:
-        """Asks it to end; returns once it has, its post-stop handler included. One that does not run is left.
+        """Asks the app to end; returns once it has, its post-stop handler included. Does nothing if the app does
+        not run.
 
-        :param timeout: seconds until it is ended by force; None: as the stager was told.
+        :param timeout: seconds until it is killed; None: the stager's own stop timeout.
         """
         ...
 
 
 class StagerImageSource(Protocol):
-    """A stager that is an image, brought by a plugin: the core builds, signs, verifies, stores and runs it by
+    """A stager that is an image made by a plugin: the core builds, signs, verifies, stores and runs it by
     the Kurma Stager Specification."""
 
     def fingerprint(self) -> str:
-        """Changes whenever the image would: the interpreter's build, the plugin's own files. Cheap: it is asked
-        at every run."""
+        """Returns a text that changes whenever the image would: with the interpreter's build, or the plugin's own
+        files. It must be cheap: the core calls it at every run."""
         ...
 
     def build(self, rootfs: str) -> Mapping[str, Json]:
@@ -254,10 +255,10 @@ class StagerImageSource(Protocol):
 
 
 class StagerOfExports(Protocol):
-    """What a :class:`StagerImageSource` may have besides: its stager as an image for others to run pods with, by a
-    contract of theirs (``kurma stager export``).
+    """Optional interface of a :class:`StagerImageSource`: exports its stager as an image with which another
+    container engine runs pods (``kurma stager export``).
 
-    :param exports: the formats that there are, by the names that ``--format`` takes.
+    :param exports: the supported formats, by the names that ``--format`` takes.
     """
 
     exports: Collection[str]
@@ -272,12 +273,13 @@ class StagerOfExports(Protocol):
 
 
 class StagerOfImages(Protocol):
-    """A way of running images as stagers that is not the Kurma Stager Specification, brought by a plugin NAME.
+    """Runs images as stagers by another contract than the Kurma Stager Specification; a plugin NAME provides it.
     ``--stager NAME:LOCATOR`` names such an image, or a section of ``stagers`` with ``driver`` and ``image``."""
 
     def of_image(self, name: str, locator: str) -> Stager:
-        """The driver for that image. Nothing is fetched or looked at yet: that is done at each start, by
-        :attr:`DriverContext.host_image`, which says whether the image is to be trusted.
+        """Returns the driver for that image. It does not fetch the image yet: each start fetches and verifies it
+        by
+        :attr:`DriverContext.host_image`.
 
         :param name: the stager's, for messages.
         """

@@ -1,5 +1,5 @@
-"""Values that packages and plugins hand to each other, a module for each noun. Frozen.
+"""Frozen values that packages and plugins pass to each other, a module for each noun.
 
-What a manifest says is in :mod:`kurma_core.appc`; the contracts of drivers are in :mod:`kurma_core.hookspecs`.
-Every ``to_json`` here is what ``--format json`` prints and what stands on disk: keys are only ever added.
+Manifests are in :mod:`kurma_core.appc`, the contracts of drivers in :mod:`kurma_core.hookspecs`. ``to_json`` gives
+the form that ``--format json`` prints and that is stored on disk: keys are only ever added.
 """

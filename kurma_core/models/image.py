@@ -1,4 +1,4 @@
-"""Images: where they came from, their records, and rendered trees."""
+"""Images: their provenance, their records, and rendered trees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from _collections_abc import Mapping  # without collections
 from kurma_core.schema import Count, JsonValue, Timestamp, Words
 from kurma_core.value import frozen
 
-#: What vouches for an image, the strongest word first.
+#: Levels of trust in an image, the strongest first.
 TRUST = ("built", "signed", "digest", "local", "unverified")
 
 TYPE_CHECKING = False
@@ -52,7 +52,7 @@ class ImageRecord(JsonValue):
 
     :param id: ``sha512-`` and 128 hex digits: over the uncompressed tar.
     :param name: of the image. :param version: null: it has no version. :param labels: by name.
-    :param size: bytes that its extracted layers and its archive take on disk.
+    :param size: bytes of its extracted layers and its archive on disk.
     :param layers: keys of the extracted layers, the lowest first (an ACI has one; a Docker image has several).
     :param provenance: every way it came in, the oldest first; never empty.
     :param last_used: null: it was never used.
@@ -77,7 +77,7 @@ class ImageRecord(JsonValue):
 
     @property
     def trust(self) -> str:
-        """The strongest word that vouches for the image."""
+        """The highest level of trust in its provenance."""
         return min((p.trust for p in self.provenance), key=TRUST.index)
 
     @property
@@ -86,16 +86,16 @@ class ImageRecord(JsonValue):
 
     @property
     def age_order(self) -> str:
-        """Sorts images by when they came in, the oldest first; what is known to the second alone came at its
-        beginning."""
+        """Key that sorts images by ``fetched_at``, the oldest first; a time without microseconds sorts as the
+        beginning of its second."""
         return self.fetched_at.removesuffix("Z")
 
 
 @frozen
 class RenderedLayer(JsonValue):
-    """A read-only directory that stands for one layer of an app's rootfs.
+    """A read-only directory with one layer of an app's rootfs.
 
-    :param id: its name under a stager's ``/layers``: an image ID, or an ID over what made a merged tree.
+    :param id: its name under a stager's ``/layers``: an image ID, or a digest of the sources of a merged tree.
     :param path: absolute path of the directory on the host.
     """
 
@@ -105,10 +105,10 @@ class RenderedLayer(JsonValue):
 
 @frozen
 class RenderedImage:
-    """An image ready to be stacked: ``layers`` top first, as ``appImageOrder`` has them.
+    """An image ready to be stacked: ``layers`` top first, as in ``appImageOrder``.
 
     :param manifests: image manifest (as JSON value) by layer ID, for a stager's ``images``.
-    :param images: IDs of all images that it is made of, itself among them.
+    :param images: IDs of the image and of all its dependencies.
     """
 
     id: str

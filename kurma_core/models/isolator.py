@@ -1,4 +1,4 @@
-"""Isolator plans, which stagers apply, reports on each isolator, and ranges of ids that user namespaces have."""
+"""Isolator plans, which stagers apply, reports on each isolator, and id ranges of user namespaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kurma_core.value import field, frozen
 MAX_ID = (1 << 32) - 2
 #: A pod's annotation that says which user namespace it has.
 USERNS_ANNOTATION = "kurma.io/userns"
-#: The hint to a malformed word.
+#: Hint of the error for a malformed value of ``--userns``.
 USERNS_WORDS = "none, auto, or UID:COUNT with a UID from 1 on"
 
 
@@ -92,11 +92,11 @@ class Device(JsonValue):
 
 @frozen
 class TrafficLimit(JsonValue):
-    """How much may go over the pod's interfaces, each on its own; never over loopback.
+    """A limit of the traffic over each of the pod's interfaces; loopback is not limited.
 
     :param direction: ``in`` or ``out``, as the pod sees it.
     :param rate: bytes per second.
-    :param interface: the one that is meant; "": each.
+    :param interface: name of the limited interface; "": each.
     """
 
     direction: Direction
@@ -118,28 +118,28 @@ class HostMount(JsonValue):
 
 @frozen
 class IsolatorPlan(JsonValue):
-    """What isolators become for one app, or for a pod: neutral, finished, applied by a stager as it stands.
+    """The compiled isolators of one app, or of a pod, which any stager applies unchanged.
 
     :param capabilities: the bounding set by name, ``CAP_…``; None: the default fourteen.
-    :param ambient: capabilities that a process keeps that is not root.
+    :param ambient: ambient capabilities, which a process keeps that is not root.
     :param no_new_privileges: set ``PR_SET_NO_NEW_PRIVS``.
     :param oom_score_adj: −1000 … 1000; None: unchanged.
     :param rlimits: soft and hard limit by name in lower case (``nofile``); −1 is unlimited.
     :param cgroup: writes, in order.
     :param sysctls: for the pod's namespaces; only in a pod's plan.
-    :param seccomp: a filter of system calls, for an app: a compiled classic BPF program, the kernel's ``struct
-        sock_filter`` in a row, for this machine. It is put on as the last thing before a program of the app is
-        executed: main, handlers and commands run later alike.
+    :param seccomp: a filter of system calls, for an app: a compiled classic BPF program, an array of the kernel's
+        ``struct sock_filter``, for this machine. The stager loads it as the last step before it executes a program
+        of the app: main, handlers and commands that are run later.
     :param devices: nodes that an app may have, besides those that every app has.
-    :param traffic: limits of the pod's network; applied by the core, no stager's business.
+    :param traffic: limits of the pod's network; the core applies them, not the stager.
     :param apparmor: profile that the app's programs run under.
     :param selinux: security context that they run in.
-    :param privileged: an app whose walls are taken down.
-    :param namespaces: those that the pod shares with the host (``{"ipc": "host"}``): the core's to say,
-        in the pod's plan.
-    :param mounts: of the host's file system; the core makes volumes of them.
-    :param api: ``full`` or ``read``: the most that the app may ask of the daemon, by a socket of its own. The core
-        makes it; no stager's business.
+    :param privileged: the app runs without its protections.
+    :param namespaces: those that the pod shares with the host (``{"ipc": "host"}``); the core sets them, in the
+        pod's plan.
+    :param mounts: parts of the host's file system; the core makes volumes of them.
+    :param api: ``full`` or ``read``: the app's rights to the daemon's API, by a socket of its own. The core
+        makes the socket, not the stager.
     """
 
     COMPUTED = {"version": int}  # noqa: RUF012 - of the class
@@ -163,8 +163,8 @@ class IsolatorPlan(JsonValue):
 
     @property
     def version(self) -> int:
-        """The version of the JSON form. A stager refuses a newer one, so a plan has the version of what it sets:
-        a stager that knows no filter must not run the app without it."""
+        """The version of the JSON form. A stager refuses newer versions, so a plan has the version of its newest
+        field: a stager without support for filters must not run the app without its filter."""
         if self.devices or self.apparmor or self.selinux or self.privileged or self.namespaces:
             return 3
         return 1 if self.seccomp is None else 2
@@ -188,20 +188,20 @@ _IN_VERSION_3 = _IN_VERSION_1 | {"devices", "apparmor", "selinux", "privileged",
 
 
 def needs_powers(apps: Iterable[IsolatorPlan], pod: IsolatorPlan) -> bool:
-    """Whether a stager must know how to share what is the host's: devices, namespaces, all power over it."""
+    """Whether the stager must support power over the host: devices, host namespaces, privileged apps."""
     return bool(pod.namespaces) or any(plan.devices or plan.privileged for plan in apps)
 
 
 @frozen
 class IsolatorReport(JsonValue):
-    """What became of one isolator.
+    """How one isolator was applied.
 
     :param name: of the isolator.
     :param scope: name of the app; null: it is the pod's.
-    :param outcome: what this host makes of it.
+    :param outcome: whether this host enforces it.
     :param note: how it was modified, or why it was ignored.
-    :param default: true: it holds by default; the caller did not ask for it.
-    :param value: as it was asked for, in the user's own form.
+    :param default: true: it applies by default; the caller did not ask for it.
+    :param value: the value as the user wrote it.
     :param amounts: its quantities in base units, for people.
     """
 
@@ -218,9 +218,9 @@ class IsolatorReport(JsonValue):
 
 @frozen
 class IdRange(JsonValue):
-    """Users and groups of the host that a pod's user namespace has.
+    """Ids of users and groups of the host that a pod's user namespace maps.
 
-    :param first: the host's id of the namespace's 0; the others follow. :param count: how many there are.
+    :param first: the host's id of the namespace's 0; the others follow. :param count: the number of ids.
     """
 
     first: NamespaceId
@@ -228,7 +228,8 @@ class IdRange(JsonValue):
 
     @classmethod
     def parse(cls, text: str) -> IdRange:
-        """``UID:COUNT``. :raises ValueError: it is none, or root's own id is in it."""
+        """Parses ``UID:COUNT``. :raises ValueError: the text has another form, or the range holds root's own
+        id."""
         first, colon, count = text.partition(":")
         if not colon or not all(part.isascii() and part.isdecimal() and len(part) < 11 for part in (first, count)):
             raise ValueError(text)
@@ -249,7 +250,8 @@ class IdRange(JsonValue):
 
 
 def userns_word(text: str) -> str:
-    """What ``--userns`` takes: ``none``, ``auto`` or ``UID:COUNT``. :raises ValueError: another word."""
+    """Checks a value of ``--userns``: ``none``, ``auto`` or ``UID:COUNT``. :raises ValueError: it is none of
+    these."""
     if text not in ("none", "auto"):
         IdRange.parse(text)
     return text

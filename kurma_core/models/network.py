@@ -28,7 +28,7 @@ else:
 
 @frozen
 class PortMapping(JsonValue):
-    """One port of the host that leads into the pod.
+    """One published port: a port of the host that is forwarded to the pod.
 
     :param host_port: the port of the host. :param pod_port: the port in the pod.
     :param protocol: of both ports.
@@ -45,10 +45,10 @@ class PortMapping(JsonValue):
 
 @frozen
 class NetworkRequest(JsonValue):
-    """A wish to join a network: ``--net NAME[:IFNAME][,ip=…,mac=…,optional]``.
+    """A request to join a network: ``--net NAME[:IFNAME][,ip=…,mac=…,optional]``.
 
     :param name: of the network.
-    :param interface: name that it gets in the pod; null: as the network has it.
+    :param interface: name of the interface in the pod; null: from the network's configuration.
     :param ips: addresses that the pod wants; empty: any.
     :param mac: the interface's address; null: any.
     :param optional: true: the pod starts without the network where joining it fails.
@@ -77,7 +77,7 @@ class AddressResult(JsonValue):
 
 @frozen
 class NetworkResult(JsonValue):
-    """What a network's ``add`` gave, whatever version of the CNI result it came in.
+    """The result of a network's ``add``, independent of the version of the CNI result.
 
     :param addresses: of the interface.
     :param routes: destination in CIDR form and IP address of the gateway; null: there is no gateway.
@@ -95,14 +95,14 @@ class NetworkResult(JsonValue):
 
 @frozen
 class Attachment(JsonValue):
-    """One network of one pod, as it was asked for and as it came out. Recorded before ``add`` (result None).
+    """One network of one pod: the request and the result. It is recorded before ``add`` (result None).
 
     :param network: name of the network. :param driver: name of the network plugin that serves it.
     :param interface: name that it has in the pod.
     :param config: the network's configuration as handed to the plugin; ``del`` gets the same.
     :param request: what was asked for.
     :param ports: ports of the host that are published on this network.
-    :param result: what the driver answered; null: the pod is not joined yet.
+    :param result: the driver's answer; null: the pod is not joined yet.
     :param capabilities: further capability arguments of CNI (``dns``, ``bandwidth``), by name.
     :param names: whether pods on it find each other by name.
     :param addresses: of the interface, in CIDR form.

@@ -11,7 +11,7 @@ from kurma_core.models.summary import State
 from kurma_core.schema import Count, ExitCode, JsonValue, Pid, Port, Timestamp, Whole, Words
 from kurma_core.value import field, frozen
 
-#: Annotations of an app that gets a terminal, or a standard input that stays open: ``true`` or ``false``.
+#: An app's annotations that give it a terminal, or a standard input that stays open: ``true`` or ``false``.
 TERMINAL, STDIN = "kurma.io/terminal", "kurma.io/stdin"
 
 #: States in which nothing of the pod runs and its teardown is complete.
@@ -20,8 +20,8 @@ ENDED_STATES = ("stopped", "errored")
 #: How an app ended.
 REASONS = ("exited", "killed", "oom", "start-failed")
 
-#: Files below an app's ``/etc`` that a stager writes, and whose content each may have: Kurma's, the image's, the
-#: image's with the pod's own name, a volume's.
+#: Files below an app's ``/etc`` that a stager writes, and the possible sources of their content: Kurma, the image,
+#: the image with the pod's own name added, a volume.
 ETC_FILES = ("hosts", "hostname", "resolv.conf")
 
 ETC_CONTENTS = ("kurma", "image", "image+name", "volume")
@@ -46,8 +46,8 @@ _SIGSYS = 31
 
 @frozen
 class MountSetup(JsonValue):
-    """Where one volume stands in one app. ``path`` is absolute and normal; ``seed``: if the volume is empty it
-    starts with what the app's image has at that path."""
+    """The mount of one volume in one app. ``path`` is absolute and normalized; ``seed``: an empty volume is first
+    filled with the image's files at that path."""
 
     volume: str
     path: str
@@ -57,12 +57,12 @@ class MountSetup(JsonValue):
 
 @frozen(kw_only=True)
 class AppEnd(JsonValue):
-    """What is known of one execution of an app, whether it runs or has ended.
+    """One execution of an app, running or ended.
 
-    :param exit_code: 128+N where signal N ended it; null: it has not ended.
+    :param exit_code: 128+N if signal N ended it; null: it has not ended.
     :param reason: how it ended; null: it has not ended.
     :param signal: number of the signal that ended its main process; null: no signal did.
-    :param message: what the stager said of its end, for people; null: the stager said nothing.
+    :param message: the stager's message about its end, for people; null: there is none.
     :param started_at: when it was started; null: it was not.
     :param finished_at: when it ended; null: it has not ended.
     :param log: name of its log file under the pod's ``logs/``; null: there is no log.
@@ -78,9 +78,9 @@ class AppEnd(JsonValue):
 
     @property
     def told(self) -> str:
-        """For people: what its exit code does not tell of its end; empty: nothing."""
+        """Explains its end beyond the exit code, for people; empty: there is nothing to add."""
         if self.message is None and self.signal == _SIGSYS:
-            # Few people know its number, and it hardly ever has another cause.
+            # Few people know the number of SIGSYS, and a filter is almost always its cause.
             return "killed by SIGSYS: it made a system call that its filter does not allow"
         return self.message or ""
 
@@ -101,7 +101,7 @@ class AppExecution(AppEnd):
 
 @frozen
 class AppStatus(AppEnd):
-    """What is known of one app of a pod.
+    """The status of one app of a pod.
 
     :param name: of the app.
     :param pid: of its main process on the host; null: it does not run.
@@ -111,12 +111,12 @@ class AppStatus(AppEnd):
     :param run: which run of the pod, counted from 1: each start of the pod begins a new one.
     :param restarts: how often its restart policy has started it again since a caller started it.
     :param restarting: true: it has ended, and its restart policy will start it again.
-    :param ready: whether it has said that it is ready; null: it does not report readiness, or has ended.
-    :param status_text: what it says of itself, for people; null: it says nothing, or has ended.
-    :param earlier: the executions before this one that are kept, the oldest first.
-    :param files: by the name of the file, whose content ``/etc/hosts``, ``/etc/hostname`` and
-        ``/etc/resolv.conf`` have: Kurma's, the image's, the image's with the pod's own name (``image+name``), or
-        a volume's. Empty: not known.
+    :param ready: whether it has reported that it is ready; null: it does not report readiness, or has ended.
+    :param status_text: its own status message, for people; null: it sends none, or has ended.
+    :param earlier: the recorded earlier executions, the oldest first.
+    :param files: by file name, the source of the content of ``/etc/hosts``, ``/etc/hostname`` and
+        ``/etc/resolv.conf``: Kurma, the image, the image with the pod's own name added (``image+name``), or
+        a volume. Empty: not known.
     """
 
     JSON_NAME = "AppStatus"
@@ -137,14 +137,14 @@ class AppStatus(AppEnd):
 
     @property
     def says(self) -> str:
-        """For people: how it ended, or what it says of itself."""
+        """Describes its end, or repeats its own status message, for people."""
         if self.message or self.exited or self.ready is None:
             return self.told
         return ": ".join(filter(None, ("ready" if self.ready else "not ready", self.status_text)))
 
     @property
     def lost(self) -> str:
-        """For people: what its log lacks; empty: nothing."""
+        """Reports output that its log lacks, for people; empty: the log is complete."""
         if not self.log_dropped:
             return ""
         return (
@@ -153,7 +153,7 @@ class AppStatus(AppEnd):
 
     @property
     def state(self) -> str:
-        """In a word: ``created`` (never started), ``starting``, ``running``, ``restarting``, or how it ended."""
+        """Its state: ``created`` (never started), ``starting``, ``running``, ``restarting``, or how it ended."""
         if self.exited:
             return self.reason or "exited"
         if self.restarting:
@@ -165,7 +165,7 @@ class AppStatus(AppEnd):
 
 @frozen
 class MetadataAddress(JsonValue):
-    """Where a pod's metadata service is, in the pod's network namespace.
+    """The address of a pod's metadata service, in the pod's network namespace.
 
     :param address: its IP address. :param port: its TCP port.
     :param token_file: file of the host that holds the token, which the service's URL needs.
@@ -178,7 +178,7 @@ class MetadataAddress(JsonValue):
 
 @frozen
 class PodRestart(JsonValue):
-    """What the restart policy of a pod has done, and will do.
+    """The restart policy of a pod, and its restarts.
 
     :param policy: after which ends kurmad starts the pod again.
     :param count: how often kurmad has started it again since a caller started it.
@@ -192,10 +192,10 @@ class PodRestart(JsonValue):
 
 @frozen(kw_only=True)
 class PodRecord(JsonValue):
-    """One pod as ``list`` and ``show`` tell it.
+    """One pod, as ``list`` and ``show`` print it.
 
     :param uuid: of the pod. :param name: of the pod.
-    :param state: where it is in its life.
+    :param state: its state.
     :param reason: why it is ``errored``, for people; null: it is not.
     :param exit_code: the first of its apps' that is not 0, in manifest order; null: it has not ended.
     :param created_at: when it was made.
@@ -206,12 +206,12 @@ class PodRecord(JsonValue):
     :param renderer: name of its renderer.
     :param network_namespace: path; null: the host's, or the pod does not run.
     :param userns: ids of the host that its user namespace has; null: it has no user namespace of its own.
-    :param metadata: where its metadata service is, in its network namespace; null: the service does not run.
-    :param restart: what its restart policy has done, and will do.
+    :param metadata: address of its metadata service, in its network namespace; null: the service does not run.
+    :param restart: its restart policy and its restarts.
     :param apps: by name.
     :param images: image ID by app.
     :param attachments: the networks that it is joined to.
-    :param isolators: what became of each.
+    :param isolators: a report of each.
     :param notes: for people.
     :param manifest: the pod manifest as it runs.
     """
@@ -243,16 +243,16 @@ class PodRecord(JsonValue):
 
     @property
     def unstarted(self) -> tuple[AppStatus, ...]:
-        """Those of its apps whose program could not be executed, in manifest order."""
+        """The apps whose program could not be executed, in manifest order."""
         return tuple(app for app in self.apps if app.reason == "start-failed")
 
 
 @frozen
 class PodEvent:
-    """Something that happened to a pod, told to observers.
+    """A change of a pod's state, passed to observers.
 
     :param kind: ``prepared``, ``starting``, ``running``, ``stopping``, ``stopped``, ``errored``, ``adopted`` (by
-        a daemon, for its owner has died), ``restarting`` (by its policy) or ``removed``.
+        a daemon, after its owner died), ``restarting`` (by its policy) or ``removed``.
     :param at: RFC 3339, UTC.
     """
 

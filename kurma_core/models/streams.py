@@ -1,4 +1,4 @@
-"""Standard streams: those of a call, and what apps wrote to theirs."""
+"""Standard streams of a call, and log lines that apps wrote."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from typing import NamedTuple
 
     class LogText(NamedTuple):
-        """What an app wrote to one stream at one moment: whole lines, or a part of one. A named tuple,
-        for there are many.
+        """Output of an app on one stream at one time: whole lines, or a part of one. A named tuple is cheap; there
+        are many.
 
         :param at: RFC 3339 with nanoseconds, as in the file.
         :param stream: ``stdout`` or ``stderr``.
-        :param partial: one line, which goes on in the next text of that stream.
-        :param text: the bytes; newlines stand between lines, and none behind the last.
+        :param partial: the text is a part of a line, which goes on in the next text of that stream.
+        :param text: the bytes; lines are separated by newlines, without a newline at the end.
         """
 
         app: str
@@ -30,7 +30,7 @@ else:
     _OF_LOG_TEXT = ("app", "at", "stream", "partial", "text")
 
     class LogText(tuple):
-        """As :mod:`typing` would make it, which takes longer to import than all of this."""
+        """The same as a ``typing.NamedTuple``; importing :mod:`typing` takes longer than this module."""
 
         __slots__ = ()
         app, at, stream, partial, text = (property(itemgetter(place)) for place in range(len(_OF_LOG_TEXT)))
@@ -47,10 +47,10 @@ class Stdio:
     """Standard input, output and error, not closed by the callee.
 
     :param terminal: ``stdin`` is a terminal.
-    :param signals: a descriptor from which numbers of signals come, a byte each, for a call-in that is waited for.
-        At its end the call-in is asked to end, by SIGTERM. -1: there is none.
-    :param relayed: these are pipes or a pseudo-terminal of Kurma's own, in raw mode, and fit to be given to a
-        program inside a pod. Else they are the caller's own, which no program of a pod may have.
+    :param signals: a descriptor that delivers signal numbers, a byte each, for a call-in that the caller waits
+        for. At end of file the call-in gets SIGTERM. -1: there is no such descriptor.
+    :param relayed: the descriptors are pipes or a pseudo-terminal of Kurma's own, in raw mode, which a
+        program inside a pod may get. Otherwise they are the caller's own, which no program of a pod may have.
     """
 
     stdin: int

@@ -1,4 +1,4 @@
-"""Pod summaries: what a table of pods shows."""
+"""Pod summaries, for tables of pods."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class NetworkSummary(JsonValue):
 
 @frozen
 class PodSummary(JsonValue):
-    """What a table of pods shows of a :class:`kurma_core.models.pod.PodRecord`. No stager is asked for it.
+    """The part of a :class:`kurma_core.models.pod.PodRecord` that a table of pods shows. It is read without asking
+    a stager.
 
     :param apps: names, in the manifest's order.
     :param networks: empty: the pod shares the host's.
