@@ -1,8 +1,8 @@
-"""Isolators of a pod, compiled to plans by the isolator plugins, with a report of each (X1).
+"""Compiles a pod's isolators to plans by the isolator plugins, and reports on each.
 
-An isolator of an image or a pod file that no plugin looks after is reported as ignored; the App Container Executor
-("Isolators") allows that, and demands the report. Strict mode refuses instead, as does an isolator that the user
-typed. An app without an isolator that the configuration requires is always refused.
+If no plugin handles an isolator of an image or a pod file, it is reported as ignored; the App Container Executor
+("Isolators") allows that, and demands the report. In strict mode, and for isolators that the user typed, this is
+an error. An app without an isolator that the configuration requires is always refused.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 Json = Any
-#: Fields of a plan to which several isolators may add.
+#: Lists of a plan to which several isolators may add.
 _LISTS = ("cgroup", "devices", "traffic", "mounts")
 
 
 @frozen
 class Isolation:
-    """What all isolators of a pod become.
+    """The compiled isolators of a pod and its apps.
 
     :param held: by app, those of :attr:`Rules.required` that it has.
     """
@@ -42,13 +42,13 @@ class Isolation:
 
 @frozen
 class Rules:
-    """When an isolator that is not enforced is an error, without strictness.
+    """Rules for when an isolator that is not enforced is an error, also without strict mode.
 
-    :param typed: names of isolators that the user typed, by app; None: for the pod. These must not be ignored.
-    :param required: by isolator, whether every app must have it. An app has it if its default is enforced, or
-        gives way to what the app asks for; or if it is the app's own choice, or takes its place, and is not
-        ignored. What an app lacks of the others is reported.
-    :param absent: why isolator plugins do not work.
+    :param typed: names of isolators that the user typed, by app; key None: for the pod. These must not be ignored.
+    :param required: by isolator, whether every app must have it (True), or whether its absence is only reported
+        (False). An app has the isolator if its default is enforced or gives way to another isolator of the app, or
+        if the app's own isolator, or one of the same exclusive group, is not ignored.
+    :param absent: reasons why isolator plugins do not work.
     """
 
     typed: Mapping[str | None, Collection[str]] = field(default_factory=dict)
@@ -62,7 +62,9 @@ _NO_RULES = Rules()
 def host_facts(
     controllers: Mapping[str, int], shared: frozenset[str], pods: str = "", *, api: bool = False
 ) -> IsolatorHost:
-    """:param controllers: cgroup version by controller.
+    """Collects the facts that compilers of isolators get.
+
+    :param controllers: cgroup version by controller.
     :param shared: namespaces that the pod shares with the host.
     :param pods: the directory of all pods.
     :param api: a daemon serves the state directory.
@@ -83,10 +85,10 @@ def host_facts(
 def powers(
     isolators: Iterable[DeclaredIsolator], drivers: Iterable[Isolator], scope: str, host: IsolatorHost
 ) -> tuple[Power, ...]:
-    """Power over the host that they ask for (X6). What no plugin looks after gives none.
+    """Returns the powers over the host that the isolators ask for. Isolators without a plugin ask for none.
 
     :param scope: ``app`` or ``pod``.
-    :param host: with all isolators of the scope as ``siblings``.
+    :param host: its ``siblings`` are all isolators of the scope.
     :raises IsolatorError: a value is wrong.
     """
     compilers = _Compilers(drivers)
@@ -98,7 +100,7 @@ def powers(
 
 
 def namespaces(isolators: Iterable[DeclaredIsolator], drivers: Iterable[Isolator]) -> Mapping[str, str]:
-    """What they say of the pod's namespaces: ``host`` or ``private`` by kind.
+    """Returns the namespaces that the isolators choose for the pod: ``host`` or ``private`` by kind.
 
     :raises IsolatorError: a value is wrong.
     """
@@ -129,13 +131,13 @@ def compile_isolators(
     partly: Mapping[str, str] | None = None,
     registry_images: Collection[str] = (),
 ) -> Isolation:
-    """Compiles the pod's isolators and each app's, and what holds where they have none.
+    """Compiles the pod's isolators, each app's, and the defaults.
 
-    :param drivers: the isolator plugins (:func:`isolator_drivers`); the first that names an isolator has it.
-    :param pod: None: the pod is there already, and ``host`` knows its isolators; only the apps' are compiled.
-    :param strict: an isolator that was asked for and that is not enforced as it stands is an error.
-    :param unapplied: why nobody will apply the plans; empty: the stager will.
-    :param partly: isolators that the stager knows something of all the same, and what.
+    :param drivers: the isolator plugins (:func:`isolator_drivers`); the first that names an isolator compiles it.
+    :param pod: None: the pod exists already, and ``host`` has its isolators; only the apps' are compiled.
+    :param strict: an isolator of the manifest that is not enforced unchanged is an error.
+    :param unapplied: the reason why the stager will not apply the plans; empty: it will.
+    :param partly: isolators that such a stager applies in part, and which part.
     :param registry_images: the apps whose images came from a registry.
     :raises IsolatorError: a value is wrong, two isolators contradict each other, or the rules forbid it.
     :raises PluginCollisionError: two plugins claim one of the isolators.
@@ -161,7 +163,7 @@ def compile_isolators(
 def check_held(
     apps: Iterable[str], held: Mapping[str, Collection[str]], required: Collection[str], stager: str
 ) -> None:
-    """Before a start: a pod that was made when less was required is not run.
+    """Refuses to start a pod that was made before the configuration required an isolator that its apps lack.
 
     :param held: as :attr:`Isolation.held`.
     :raises IsolatorError: an app lacks a required isolator.
@@ -173,8 +175,8 @@ def check_held(
 
 
 def isolator_drivers(registry: PluginRegistry) -> tuple[Isolator, ...]:
-    """The isolator plugins that work. An isolator that several know is that one's which the configuration names.
-    If it names none, the use of the isolator raises the collision.
+    """Returns the working isolator plugins. If several claim an isolator, the plugin counts that the configuration
+    names; if it names none, the use of the isolator raises the collision.
     """
     drivers = cast("Mapping[str, Isolator]", registry.drivers("kurma.isolators", tell=False))
     claims = registry.isolator_claims()
@@ -190,7 +192,7 @@ def isolator_drivers(registry: PluginRegistry) -> tuple[Isolator, ...]:
 
 
 class _Part:
-    """A plugin without the isolators that are another one's."""
+    """A plugin without the isolators that the configuration gives to another plugin."""
 
     def __init__(self, driver: Isolator, names: tuple[str, ...]) -> None:
         self._driver = driver
@@ -220,14 +222,14 @@ class _Collision:
 
 
 def scopes(name: str, drivers: Iterable[Isolator]) -> tuple[str, ...]:
-    """Where an isolator has a meaning, as far as its plugin tells: ``app``, ``pod`` or both."""
+    """Returns the scopes of an isolator, ``app``, ``pod`` or both; both if its plugin does not tell."""
     driver = next((driver for driver in drivers if name in driver.names), None)
     about = getattr(driver, "about", None)
     return ("app", "pod") if about is None else tuple(about(name).scopes)
 
 
 class _Compilers:
-    """The plugins, by the isolators that they look after."""
+    """Compiles isolators, each by its plugin."""
 
     def __init__(
         self,
@@ -241,12 +243,12 @@ class _Compilers:
         self._drivers = tuple(drivers)
         self._rules = rules
         self._strict = strict
-        #: Defaults that gave way to what the app asked for, by app.
+        #: Defaults that gave way to an isolator of the app, by app.
         self._gave_way: dict[str | None, set[str]] = {}
         self._unapplied = unapplied
         self._partly = partly or {}
         self._by_name: dict[str, Isolator] = {}
-        #: what the pod's isolators mean for each of its apps
+        #: The plan that the pod's isolators give to each of its apps.
         self._each = IsolatorPlan()
         self._of_each: list[tuple[str, IsolatorPlan]] = []
         for driver in self._drivers:
@@ -259,7 +261,7 @@ class _Compilers:
         isolators: tuple[DeclaredIsolator, ...],
         host: IsolatorHost,
     ) -> tuple[IsolatorPlan, tuple[IsolatorReport, ...]]:
-        """All of one scope: those asked for, in their order, then the defaults.
+        """Compiles all isolators of one scope: those of the manifest, in their order, then the defaults.
 
         :param scope: the app's name; None: the pod.
         """
@@ -269,7 +271,7 @@ class _Compilers:
         if asked or defaults:
             host = replace(host, siblings=dict([*defaults, *asked]))
         plan = IsolatorPlan() if scope is None else self._each
-        # Of the pod's, what they mean for each app.
+        # The parts of the pod's isolators that concern each app.
         before = [] if scope is None else list(self._of_each)
         reports = []
         for each, default in [*((one, False) for one in asked), *((one, True) for one in defaults)]:
@@ -279,7 +281,7 @@ class _Compilers:
             if default and plan.privileged and walls:
                 compiled = replace(compiled, plan=IsolatorPlan(), outcome="ignored", note="the app is privileged")
                 self._gave_way.setdefault(scope, set()).add(name)
-            # Traffic and the API are the core's own business; all else is in the hands of the stager.
+            # The core applies limits of traffic and the API itself; the stager applies all else.
             each_apps = compiled.apps is not None and compiled.apps.api is None
             sets = each_apps or replace(compiled.plan, traffic=(), api=None) != IsolatorPlan()
             if self._unapplied and sets:
@@ -301,7 +303,7 @@ class _Compilers:
                 plan = merged(plan, compiled.plan, name, before)
                 before.append((name, compiled.plan))
             else:
-                # A default gives way: a plugin that this one's knows nothing of may set the same.
+                # A default gives way: another plugin's isolator may set the same field.
                 outcome, note = "ignored", f"an isolator that was asked for sets {both}"
                 if not self._unapplied:
                     self._gave_way.setdefault(scope, set()).add(name)
@@ -313,11 +315,11 @@ class _Compilers:
     def required(
         self, app: str, reports: Iterable[IsolatorReport]
     ) -> tuple[tuple[str, ...], tuple[IsolatorReport, ...]]:
-        """Which of the isolators in question the app has; and a report of each that it lacks and may lack, where
-        there is none yet.
+        """Returns those of :attr:`Rules.required` that the app has, and further reports of those that it may lack
+        and that have no report yet.
 
         :param reports: of the app's isolators.
-        :raises IsolatorError: it lacks one that is required.
+        :raises IsolatorError: it lacks a required isolator.
         """
         outcomes = {report.name: report for report in reports}
         good = {True: ("enforced",), False: ("enforced", "modified")}
@@ -341,19 +343,19 @@ class _Compilers:
         return tuple(name for name in self._rules.required if name not in lacking), tuple(reports)
 
     def _instead_of(self, name: str) -> list[str]:
-        """Isolators of the same plugin that one has in place of that one."""
+        """Isolators of the same plugin that exclude this one, and so can take its place."""
         driver = self._by_name.get(name)
         groups = [group for group in getattr(driver, "exclusive", ()) if name in group]
         return sorted({other for group in groups for other in group} - {name})
 
     def _unknown(self, name: str) -> str:
-        """Why an isolator is not there at all."""
+        """Explains why an isolator has no effect."""
         if name in self._by_name:
             return "nothing asks for it, and its plugin has no default"
         return "; ".join((f"no installed plugin looks after it{self._near(name)}", *self._rules.absent))
 
     def look_at_pod(self, host: IsolatorHost) -> None:
-        """What the isolators of a pod that is there already mean for each of its apps."""
+        """Compiles the isolators of an existing pod for their effect on each of its apps."""
         for name, value in host.pod.items():
             apps = self._compile(name, value, None, host).apps
             if apps is not None:
@@ -364,11 +366,14 @@ class _Compilers:
         self._of_each.append((f"{name} of the pod", plan))
 
     def ask(self, isolator: DeclaredIsolator, method: str, without: Any) -> Any:
-        """A method that the isolator's plugin may have. :param without: what stands in where it has none."""
+        """Returns an optional method of the isolator's plugin. :param without: returned if the plugin lacks it."""
         return getattr(self._by_name.get(isolator.name), method, without)
 
     def _refuse_twice(self, names: list[str], scope: str | None) -> None:
-        """:raises IsolatorError: one is there twice, or beside another that it excludes."""
+        """Refuses duplicates and excluded combinations.
+
+        :raises IsolatorError: an isolator is repeated, or stands beside another that it excludes.
+        """
         for number, name in enumerate(names):
             if name in names[:number]:
                 raise IsolatorError(f"isolator {name} of {_called(scope)} stands there twice")
@@ -400,7 +405,7 @@ class _Compilers:
         return compiled
 
     def _near(self, name: str) -> str:
-        """What was meant, most likely: a wall that is mistyped does not stand."""
+        """Suggests the nearest known name: a protection whose name is mistyped has no effect."""
         import difflib
 
         found = difflib.get_close_matches(name[:100], list(self._by_name), 1, 0.85)
@@ -408,7 +413,7 @@ class _Compilers:
 
 
 def _refuse(app: str, missing: list[str], why: str, hint: str) -> NoReturn:
-    """:raises IsolatorError: always: the app lacks required isolators."""
+    """Refuses an app that lacks required isolators. :raises IsolatorError: always."""
     raise IsolatorError(
         f"cannot run app {app} without {', '.join(missing)}, which Kurma's configuration requires: {why}",
         hint=hint,
@@ -425,7 +430,7 @@ def _called(scope: str | None) -> str:
 
 
 def clash(plan: IsolatorPlan, more: IsolatorPlan) -> str | None:
-    """What both set and only one may; None: they can be merged."""
+    """Returns the name of a field that both plans set and only one may; None: they can be merged."""
     empty = IsolatorPlan()
     for each in fields(IsolatorPlan):
         old, new = getattr(plan, each.name), getattr(more, each.name)
@@ -438,9 +443,9 @@ def clash(plan: IsolatorPlan, more: IsolatorPlan) -> str | None:
 def merged(
     plan: IsolatorPlan, more: IsolatorPlan, name: str, before: Iterable[tuple[str, IsolatorPlan]] = ()
 ) -> IsolatorPlan:
-    """``plan`` with what ``more`` sets; collections add up, single values may be set once.
+    """Merges two plans: collections add up, single values may be set once.
 
-    :param before: the isolators that ``plan`` is made of, and what each sets.
+    :param before: the isolators that ``plan`` is made of, each with its own plan.
     """
     both = clash(plan, more)
     if both is not None:

@@ -1,4 +1,4 @@
-"""JSON forms of values: one declaration from which a value is read strictly, written, and described.
+"""JSON forms of values: from one declaration a value is read strictly, written, and described.
 
 A class is declared once::
 
@@ -9,17 +9,17 @@ A class is declared once::
         protocol: Protocol = "tcp"
         host_ip: str = field(default="", key="hostIP")
 
-Its fields' annotations say which JSON they have; ``host_port`` is the key ``hostPort``. What is not a class is
-written as it looks: ``fit(value, {"name": str, "ports": [range(1, 9)], "reason?": (str, None)}, "the record")``.
-Both become the same shapes. JSON Schema, OpenAPI and the tables of ``docs/json.md`` come from them, too
-(:mod:`kurma_core.api.describe`).
+The annotations of its fields declare their JSON; ``host_port`` is the key ``hostPort``. A record without a class
+is declared by an example: ``fit(value, {"name": str, "ports": [range(1, 9)], "reason?": (str, None)}, "the
+record")``. Both become the same shapes. JSON Schema, OpenAPI and the tables of ``docs/json.md`` are made from
+them, too (:mod:`kurma_core.api.describe`).
 
 Annotations are text, and are resolved when a value is first read or written. They are made of: ``str``, ``int``,
 ``float``, ``bool``, ``Json`` (any value), ``X | None``, ``tuple[X, ...]`` and ``frozenset[X]`` (lists),
 ``Mapping[str, X]`` and ``dict[str, X]`` (objects), :class:`JsonValue` classes, classes with ``parse`` and
 ``to_json`` (manifests), and names of shapes in the class's module, such as ``Port`` here.
 
-This module is imported by every command, and ships inside stagers: it imports next to nothing.
+Every command imports this module, and stagers contain it: it imports almost nothing.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 
     Json = Any
     Form = Any
-    #: Told of a key that a declared object does not have: its path, the key, the keys that there are.
+    #: Called for a key that is not declared: with the object's path, the key, and the declared keys.
     Unknown = Callable[[str, str, list[str]], None]
 
 _LONGEST = 80
-#: What is found where there is no value.
+#: ``SchemaError.found`` for a missing value.
 MISSING = "nothing"
 
 
 class SchemaError(ValueError):
-    """A JSON value is not what it must be.
+    """A JSON value does not have the declared shape.
 
-    :param path: where it stands: ``$.app.ports[0].port``, or ``the record.name``.
+    :param path: its path: ``$.app.ports[0].port``, or ``the record.name``.
     """
 
     def __init__(self, path: str, expected: str, found: str) -> None:
@@ -59,7 +59,7 @@ class SchemaError(ValueError):
 
 
 def describe(value: object) -> str:
-    """``value`` as an error names it: one line, printable, cut to a readable length."""
+    """Describes ``value`` for an error: one line, printable, cut to a readable length."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -75,20 +75,21 @@ def describe(value: object) -> str:
 
 
 def ascii_text(value: str) -> str:
-    """Text with everything escaped that a terminal would not print as it is."""
+    """Escapes characters that a terminal would not print unchanged."""
     return repr(value)[1:-1]
 
 
 def child(path: str, key: str) -> str:
-    """The path of ``key`` in the object at ``path``; a key that is long or not a plain word stands in brackets."""
+    """The path of ``key`` in the object at ``path``; a long key, or one that is not a plain word, is put in
+    brackets."""
     if len(key) <= _LONGEST and key.isascii() and key.replace("_", "a").replace("-", "a").isalnum():
         return f"{path}.{key}"
     return f"{path}[{describe(key)}]"
 
 
 def writable(text: str) -> bool:
-    """Whether text can be printed: JSON can name halves of surrogate pairs, of which only those that stand for
-    bytes of file names can."""
+    """Whether text can be encoded. JSON can escape lone surrogates; Python encodes only those that stand for bytes
+    of file names (surrogateescape)."""
     try:
         text.encode(errors="surrogateescape")
     except UnicodeEncodeError:
@@ -100,12 +101,13 @@ def writable(text: str) -> bool:
 
 
 class Shape:
-    """What a JSON value must be. :meth:`read` gives the Python value, :meth:`write` the JSON value of that."""
+    """The declared form of a JSON value. :meth:`read` makes the Python value, :meth:`write` the JSON value of
+    it."""
 
     __slots__ = ()
-    #: Whether :meth:`write` gives the value itself.
+    #: Whether :meth:`write` returns the value unchanged.
     plain = True
-    #: For errors.
+    #: Description for errors.
     expected = "a value"
 
     def read(self, value: Json, path: str) -> Any:
@@ -116,9 +118,9 @@ class Shape:
         return value
 
     def find_unknown(self, value: Json, path: str, tell: Unknown) -> None:
-        """Looks for keys that the objects in a value do not have; whatever else is wrong is passed over.
+        """Finds undeclared keys of the objects in a value; ignores other errors.
 
-        :param tell: told of each.
+        :param tell: called for each undeclared key.
         """
 
     def _wrong(self, value: Json, path: str) -> SchemaError:
@@ -126,7 +128,7 @@ class Shape:
 
 
 class Text(Shape):
-    """Text; with ``check``, of a certain form.
+    """Text; with ``check``, text of a certain form.
 
     :param check: ``(value, path) -> text`` in canonical form; raises a KurmaError or a SchemaError.
     """
@@ -149,7 +151,7 @@ class Text(Shape):
 
 
 class Bytes(Text):
-    """Bytes as text: what is not UTF-8 is U+DC80 and on, as Python has it."""
+    """Bytes as text: bytes that are not UTF-8 become U+DC80 and up, by Python's surrogateescape."""
 
     __slots__ = ()
     plain = False
@@ -238,10 +240,11 @@ class Null(Shape):
 
 
 class Made(Shape):
-    """What a function makes of a value: a duration of ``30s``.
+    """A value converted by a function: ``30s`` to a duration.
 
-    :param expected: for errors. :param make: raises a ValueError or an ArithmeticError for what it cannot read.
-    :param inner: what the value must be first.
+    :param expected: description for errors. :param make: the function; raises a ValueError or an ArithmeticError
+        for values that it cannot convert.
+    :param inner: the shape that the value must have before.
     """
 
     __slots__ = ("expected", "inner", "make")
@@ -302,7 +305,7 @@ class Either(Shape):
 
 
 class Maybe(Shape):
-    """That, or null."""
+    """A value of the inner shape, or null."""
 
     __slots__ = ("expected", "inner", "plain")
 
@@ -322,7 +325,7 @@ class Maybe(Shape):
 
 
 class List(Shape):
-    """A list. :param make: what Python has instead."""
+    """A list. :param make: makes the Python collection."""
 
     __slots__ = ("inner", "make")
     plain = False
@@ -348,7 +351,7 @@ class List(Shape):
 
 
 class Row(Shape):
-    """A list of just these values."""
+    """A list of a fixed length, each value with its own shape."""
 
     __slots__ = ("shapes",)
     plain = False
@@ -370,7 +373,7 @@ class Row(Shape):
 
 
 class Map(Shape):
-    """An object whose keys are free. :param key: what they must be; None: any text."""
+    """An object with arbitrary keys. :param key: the shape of the keys; None: any text."""
 
     __slots__ = ("inner", "key")
     plain = False
@@ -471,10 +474,10 @@ class Any_(Shape):
 
 
 class Parsed(Shape):
-    """A document that its class reads: a manifest.
+    """A document that its own class reads, such as a manifest.
 
-    :param kind: has ``parse(value)``, which raises a :class:`KurmaError`, and ``to_json``. Text names it, so that
-        its module is imported only when a value is read.
+    :param kind: a class with ``parse(value)``, which raises a :class:`KurmaError`, and ``to_json``; or its full
+        name as text, so that its module is imported only when a value is read.
     """
 
     __slots__ = ("_kind",)
@@ -501,9 +504,9 @@ class Parsed(Shape):
 
 
 class Object(Shape):
-    """A :class:`JsonValue`; or several, by :attr:`JsonValue.NAMED_BY`.
+    """A :class:`JsonValue`; or an object of several, keyed by :attr:`JsonValue.NAMED_BY`.
 
-    :param kind: its class. :param by: the name of that field; None: it is one value.
+    :param kind: the class. :param by: the name of the field that is the key; None: a single value.
     """
 
     __slots__ = ("by", "kind")
@@ -554,12 +557,13 @@ def _tell_unknown(value: Json, known: list[str], path: str, tell: Unknown) -> No
 
 
 class Member:
-    """One field of a :class:`JsonValue`, as JSON has it.
+    """One field of a :class:`JsonValue` and its JSON form.
 
-    :param name: of the field. :param key: of the JSON object; None: its own keys stand in the object (``inline``).
-    :param shape: what is read; of a :attr:`JsonValue.PARTIAL` class it may be null.
-    :param written: what is written.
-    :param needed: it must be given.
+    :param name: name of the field. :param key: key in the JSON object; None: the field's own keys are put into the
+        object (``inline``).
+    :param shape: the shape for reading; in a :attr:`JsonValue.PARTIAL` class the value may be null.
+    :param written: the shape for writing.
+    :param needed: the key is required.
     """
 
     __slots__ = ("key", "name", "needed", "shape", "written")
@@ -573,17 +577,17 @@ class Member:
 
 
 class JsonValue:
-    """Base of frozen values that have a JSON form. See the head of this module."""
+    """Base of frozen values with a JSON form. See the head of this module."""
 
     __slots__ = ()
 
-    #: Its name in JSON Schema; empty: it is described where it is used.
+    #: Its name in JSON Schema; empty: it is described inline at each use.
     JSON_NAME: ClassVar[str] = ""
-    #: What has a default may be left out, or be null. Else every key is there.
+    #: Keys with a default may be missing or null. Otherwise every key is required.
     PARTIAL: ClassVar[bool] = False
-    #: Keys that are computed, by the property that has them: written, and not read.
+    #: Keys of computed properties, by the property's name: they are written, and not read.
     COMPUTED: ClassVar[Mapping[str, Form]] = {}
-    #: A field that is not among the keys: a tuple of such values is an object, by that field.
+    #: A field that is not among the keys: a tuple of such values becomes an object keyed by that field.
     NAMED_BY: ClassVar[str] = ""
 
     def to_json(self) -> dict[str, Json]:
@@ -604,10 +608,10 @@ class JsonValue:
 
     @classmethod
     def from_json(cls, value: Json, path: str = "") -> Self:
-        """Keys that it does not have are ignored: see :meth:`Shape.find_unknown`.
+        """Reads the value; ignores undeclared keys (see :meth:`Shape.find_unknown`).
 
-        :param path: what errors call the value.
-        :raises SchemaError: it is not such a value.
+        :param path: the value's name in errors.
+        :raises SchemaError: the value has another shape.
         """
         path = path or f"the {cls.JSON_NAME or cls.__name__}"
         if not isinstance(value, dict):
@@ -616,12 +620,12 @@ class JsonValue:
 
 
 _MEMBERS: dict[type, tuple[Member, ...]] = {}
-#: By class: name, key, and how the value is written; None: as it is.
+#: By class: name, key, and the function that writes the value; None: it is written unchanged.
 _WRITERS: dict[type, tuple[tuple[str, str | None, Callable[[Any], Json] | None], ...]] = {}
 
 
 def members(kind: type[JsonValue]) -> tuple[Member, ...]:
-    """Of a class, in the order in which they are written; computed ones last."""
+    """Returns the members of a class in the order in which they are written; computed ones last."""
     found = _MEMBERS.get(kind)
     if found is None:
         found = _MEMBERS[kind] = tuple(_members(kind))
@@ -650,7 +654,7 @@ def _members(kind: type[JsonValue]) -> list[Member]:
 
 
 def camel_case(name: str) -> str:
-    """The key of a field: ``exit_code`` is ``exitCode``."""
+    """The JSON key of a field: ``exitCode`` for ``exit_code``."""
     first, *others = name.split("_")
     return first + "".join([word.capitalize() for word in others])
 
@@ -710,9 +714,9 @@ _LISTS: dict[str, Callable[[Any], Any]] = {
 
 
 def resolve(text: str, module: Mapping[str, Any]) -> Shape:
-    """The shape that an annotation says. :param module: where its names are looked for.
+    """Returns the shape of an annotation. :param module: the namespace for its names.
 
-    :raises TypeError: it cannot be a JSON value's.
+    :raises TypeError: the annotation has no JSON form.
     """
     found = _NAMES.get(text)
     if found is not None:
@@ -743,7 +747,7 @@ def resolve(text: str, module: Mapping[str, Any]) -> Shape:
 
 
 def _split(text: str, at: str) -> list[str]:
-    """The parts between ``at``, outside of brackets."""
+    """Splits text at ``at``, outside of brackets."""
     if at not in text:
         return [text]
     if "[" not in text:
@@ -761,16 +765,15 @@ def _split(text: str, at: str) -> list[str]:
 
 
 def shape(form: Form) -> Shape:
-    """The shape that a Python value stands for.
+    """Returns the shape that a Python value declares.
 
     - ``str``, ``bool``, ``int``, ``float``, ``dict``, ``list``: a value of that type; ``object``: any value.
     - A ``range``: a whole number in it. A ``frozenset``: one of those words. None: null.
     - A tuple: a value of any of these shapes.
-    - ``[shape]``: a list of such values. ``[one, other]``: a list of just these.
-    - ``{str: shape}``: an object whose values are such.
-    - ``{"key": shape, "key?": shape}``: an object that has the one key and may have the other. Keys that are not
-      named are ignored.
-    - A :class:`JsonValue` class, or one with ``parse`` and ``to_json``. A function: text that it checks.
+    - ``[shape]``: a list of such values. ``[one, other]``: a list of exactly these.
+    - ``{str: shape}``: an object with such values.
+    - ``{"key": shape, "key?": shape}``: an object with a required and an optional key. Other keys are ignored.
+    - A :class:`JsonValue` class, or a class with ``parse`` and ``to_json``. A function: text that it checks.
     - A shape: itself.
     """
     if isinstance(form, Shape):
@@ -803,15 +806,16 @@ def shape(form: Form) -> Shape:
     raise TypeError(f"{form!r} stands for no shape")
 
 
-#: Shapes by the id of what they were made of, which is kept, so that no other object gets that id.
+#: Shapes by the id of the declaration; the declaration is kept, too, so that no other object gets its id.
 _MADE: dict[int, tuple[Form, Shape]] = {}
 
 
 def fit(value: Json, form: Form, path: str) -> None:
-    """Checks a record that is not a class.
+    """Checks a record without a class.
 
-    :param form: see :func:`shape`; a constant, for it is remembered. :param path: what errors call the value.
-    :raises SchemaError: it has another shape; says where.
+    :param form: see :func:`shape`; it must be a constant, for its shape is cached. :param path: the value's name
+        in errors.
+    :raises SchemaError: the value has another shape; names the place.
     """
     made = _MADE.get(id(form))
     if made is None:
@@ -829,7 +833,7 @@ if TYPE_CHECKING:
     Seconds = float
     Timestamp = str
 else:
-    #: Whole numbers: of bytes, and of other things that are counted.
+    #: Counts, of bytes for example.
     Count = Whole(0)
     Port = Whole(1, 65535)
     ExitCode = Whole(0, 255)

@@ -1,16 +1,15 @@
 """Configuration: ``kurma.yml``, its drop-ins, the defaults and the command line, as one frozen :class:`Config`.
 
-Read are ``kurma.yml`` (or ``kurma.yaml``, ``kurma.json``) of the configuration directory, then the files of its
+Kurma reads ``kurma.yml`` (or ``kurma.yaml``, ``kurma.json``) of the configuration directory, then the files of its
 ``kurma.d`` that end in ``.yml``, ``.yaml`` or ``.json``, in order of their names. A later file wins:
 
 - mappings are merged key by key, at every depth;
-- anything else, lists too, is replaced as a whole;
-- ``container_networks`` is merged by name: an entry replaces the earlier one of its name where that stands, a new
+- all other values, lists too, are replaced as a whole;
+- ``container_networks`` is merged by name: an entry replaces the earlier one of its name in its position, a new
   name is added at the end;
-- a key without a value says nothing.
+- a key without a value has no effect.
 
-What each key means is told by :mod:`kurma_core.config.schema`. No file at all is a configuration too, and costs
-nothing: yaml is imported only for a YAML file.
+:mod:`kurma_core.config.schema` describes the keys. All files are optional; yaml is imported only for a YAML file.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     Json = Any
 
     class Plugins(Protocol):
-        """What :func:`check` asks of the plugin registry, which stands a floor above."""
+        """The part of the plugin registry that :func:`check` uses; the registry is in a higher layer."""
 
         def problems(self) -> tuple[KurmaError, ...]: ...
 
@@ -46,7 +45,7 @@ _SUFFIXES = (".yml", ".yaml", ".json")
 
 @frozen
 class PluginConfig:
-    """The admin's section for one plugin. ``config`` is checked against its options when it is loaded."""
+    """The section for one plugin. ``config`` is checked against the plugin's options when it is loaded."""
 
     enabled: bool = True
     required: bool = False
@@ -55,7 +54,7 @@ class PluginConfig:
 
 @frozen
 class StagerConfig:
-    """A named stager. ``driver`` None: an image that speaks the Kurma Stager Specification.
+    """A named stager. ``driver`` None: an image that implements the Kurma Stager Specification.
 
     :param without_isolators: pods may run under it without the required isolators.
     """
@@ -71,9 +70,9 @@ class NetworkConfig:
     """One entry of ``container_networks`` (Kurma Network Specification, Kurma Configuration).
 
     :param aci: or ``plugin``: exactly one is set.
-    :param container_interface: the interface inside the pod, or a template of it (W5).
-    :param names: pods on it find each other by name (W10).
-    :param config: everything else, as it stands in the file: the plugin's.
+    :param container_interface: name of the interface inside the pod, or a template of it.
+    :param names: pods on it find each other by name.
+    :param config: all other keys of the entry, unchanged, for the plugin.
     """
 
     name: str
@@ -86,7 +85,7 @@ class NetworkConfig:
     config: Mapping[str, Json] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
-        """The entry as it would stand in a file."""
+        """The entry as a file would have it."""
         named = {
             "name": self.name,
             "aci": self.aci,
@@ -101,7 +100,7 @@ class NetworkConfig:
 
 @frozen
 class LogConfig:
-    """``size`` in bytes at which a log file is turned over; ``count`` files are kept of each app's log."""
+    """``size`` in bytes at which a log file is rotated; ``count`` files are kept of each app's log."""
 
     size: int
     count: int
@@ -109,7 +108,7 @@ class LogConfig:
 
 @frozen
 class LimitsConfig:
-    """What an archive may be at most: bytes unpacked, number of entries, unpacked over packed size."""
+    """Limits of an archive: bytes unpacked, number of entries, ratio of unpacked to packed size."""
 
     total_size: int
     entries: int
@@ -118,7 +117,7 @@ class LimitsConfig:
 
 @frozen
 class UsernsPoolConfig:
-    """``count`` ids of the host from ``first`` on; a pod gets ``size`` of them (H9)."""
+    """``count`` ids of the host from ``first`` on; a pod gets ``size`` of them."""
 
     first: int
     count: int
@@ -138,8 +137,8 @@ class RegistriesConfig:
 
 @frozen
 class GrantConfig:
-    """Which images may ask for which power over the host (X6): those of ``images`` if a key of ``signers`` (none:
-    any that is trusted for the name) has signed them; or those of ``digests``, signed or not."""
+    """Allows images power over the host: the images of ``images``, if a key of ``signers`` (empty: any key that is
+    trusted for the name) signed them; or those of ``digests``, signed or not."""
 
     images: tuple[str, ...]
     signers: tuple[str, ...]
@@ -151,8 +150,9 @@ class GrantConfig:
 class InitialPodConfig:
     """A pod that a daemon keeps running.
 
-    :param name: the pod's, and what the entry is known by; of an entry that is a locator, None.
-    :param template: as :meth:`kurma_core.appc.template.PodTemplate.parse` reads it.
+    :param name: name of the pod; None if the entry is a locator.
+    :param key: identifies the entry: the name, or the locator.
+    :param template: the form that :meth:`kurma_core.appc.template.PodTemplate.parse` reads.
     """
 
     name: str | None
@@ -164,20 +164,20 @@ class InitialPodConfig:
 class Config:
     """The effective configuration.
 
-    :param config_dir: the directory that was read, or that of the one file.
+    :param config_dir: the directory that was read, or the directory of the single file.
     :param config_files: the files that were read, in order.
-    :param plugins: sections by kind (``networks``, without ``kurma.``), then by name; only those that were given.
-    :param userns: of pods that name none: ``none``, ``auto`` or ``UID:COUNT``.
+    :param plugins: sections by kind (``networks``, without ``kurma.``), then by name; only those of the files.
+    :param userns: user namespace of pods that name none: ``none``, ``auto`` or ``UID:COUNT``.
     :param start_timeout: and ``stop_timeout``: seconds.
-    :param trust: policy by source, defaults filled in: ``named``, ``https``, ``http``, ``docker``, ``file`` (K4).
-    :param trustedkeys: directories, weakest first; keys are added to the last (K1).
-    :param host_image_digests: digest by locator (K5).
-    :param grants: by name (X6).
-    :param required_isolators: whether no app may run without it, by isolator.
-    :param isolator_plugins: the plugin that looks after it, by isolator, where the admin has decided on one.
-    :param waiting_stagers: how many a daemon keeps started for pods to come.
-    :param origins: where each value comes from, by dotted path: a file, ``default`` or ``command line``.
-    :param values: the whole as JSON, as a file could say it; what ``kurma config show`` prints.
+    :param trust: policy by source, defaults filled in: ``named``, ``https``, ``http``, ``docker``, ``file``.
+    :param trustedkeys: directories, weakest first; new keys go to the last.
+    :param host_image_digests: digest by locator.
+    :param grants: by name.
+    :param required_isolators: by isolator, whether every app must have it.
+    :param isolator_plugins: by isolator, the plugin that the configuration chose for it.
+    :param waiting_stagers: the number of stagers that a daemon keeps prestarted.
+    :param origins: the origin of each value, by dotted path: a file, ``default`` or ``command line``.
+    :param values: the whole as JSON, in the form of a file; ``kurma config show`` prints it.
     """
 
     state_dir: str
@@ -211,13 +211,13 @@ class Config:
     values: Mapping[str, Json]
 
     def plugin(self, group: str, name: str) -> PluginConfig:
-        """The section of that plugin; an empty one where there is none. ``group`` with or without ``kurma.``."""
+        """Returns the plugin's section, or an empty one. ``group`` with or without ``kurma.``."""
         return self.plugins.get(group.removeprefix("kurma."), {}).get(name, PluginConfig())
 
     def required_under(self, stager: str) -> frozenset[str]:
-        """Isolators that every app of a pod under that stager must have.
+        """Returns the isolators that every app of a pod under that stager must have.
 
-        :param stager: as ``--stager`` has it; of ``DRIVER:IMAGE`` the section ``DRIVER`` counts.
+        :param stager: a value of ``--stager``; for ``DRIVER:IMAGE`` the section ``DRIVER`` counts.
         """
         section, driver = self.stagers.get(stager), stager.partition(":")[0]
         if section is None and driver in self.stagers and self.stagers[driver].driver == driver:
@@ -238,11 +238,11 @@ def load(
 ) -> Config:
     """Reads the configuration.
 
-    :param config_file: a file, read alone, or a directory, read as ``/etc/kurma`` is; None: ``/etc/kurma``, which
-        may be missing.
-    :param state_dir: from the command line or the environment (``state_dir_origin`` says which): wins over the
-        files, and takes ``run_dir`` and, unless a file says otherwise, ``trustedkeys`` along.
-    :raises ConfigError: a file is missing, unreadable or wrong; file and place are named.
+    :param config_file: a single file, or a directory like ``/etc/kurma``; None: ``/etc/kurma``, which may be
+        missing.
+    :param state_dir: from the command line or the environment (``state_dir_origin`` says which). It overrides the
+        files, and moves ``run_dir`` and, unless a file sets it, ``trustedkeys`` below it.
+    :raises ConfigError: a file is missing, unreadable or wrong; it names the file and the place.
     """
     directory, files = _files(config_file)
     values: dict[str, Json] = {}
@@ -254,15 +254,14 @@ def load(
 
 
 def place(config_file: str | None = None, state_dir: str | None = None) -> Config:
-    """As :func:`load`, of a configuration that is wrong: with nothing of it but where the state directory and its
-    daemon are.
+    """Reads only the state directory and the run directory from a configuration that :func:`load` refuses.
 
-    :raises ConfigError: not even that can be told.
+    :raises ConfigError: these cannot be read either.
     """
     directory, files = _files(config_file)
     values: dict[str, Json] = {}
     origins: dict[str, str] = {}
-    # Else nothing that the files say of it counts.
+    # A state directory of the command line overrides all that the files say of it.
     for file in files if state_dir is None else ():
         said = _read(file)
         if said is not None and not isinstance(said, dict):
@@ -292,14 +291,14 @@ def _whole(
 
 
 def check(config: Config, registry: Plugins) -> tuple[KurmaError, ...]:
-    """What is wrong with the configuration beyond what :func:`load` refuses: sections and names of plugins that
-    are not there or fail, and options that a plugin does not know. Loads every plugin that is mentioned.
+    """Finds errors that :func:`load` does not: missing or failing plugins, and options that a plugin does not
+    have. It loads every plugin that the configuration mentions.
     """
     return registry.problems()
 
 
 def origin(path: str, origins: Mapping[str, str]) -> str:
-    """Where the value at that dotted path comes from, or the nearest one that holds it."""
+    """Returns the origin of the value at that dotted path, or else of the nearest value that contains it."""
     while path:
         if path in origins:
             return origins[path]
@@ -344,7 +343,7 @@ def _read(file: str) -> Json:
 
 
 def _derive(values: dict[str, Json], origins: dict[str, str], directory: str) -> None:
-    """Defaults that hang on other values: they come from where those come from."""
+    """Sets defaults that depend on other values; their origin is the origin of those values."""
     state = values.get("state_dir")
     if state is not None and state != "/var/lib/kurma" and "run_dir" not in values:
         values["run_dir"] = os.path.join(state, "run")
@@ -365,7 +364,7 @@ def _merge(
     file: str,
     prefix: str = "",
 ) -> None:
-    """Merges a checked section over what earlier files said, and notes where each value came from."""
+    """Merges a checked section over the values of earlier files, and records the origin of each value."""
     for key in keys:
         if key.name not in new:
             continue
@@ -431,7 +430,7 @@ def _fill(values: dict[str, Json], keys: tuple[Key, ...], origins: dict[str, str
                 origins[path] = "default"
             value: Json = given.get(key.name, key.default)
             if isinstance(key.default, dict) and key.default:
-                # A file's mapping is merged over the default as over that of an earlier file.
+                # A file's mapping is merged over the default, like over an earlier file's.
                 for name in key.default.keys() - value.keys():
                     origins[f"{path}.{name}"] = "default"
                 value = {**key.default, **value}
@@ -564,7 +563,7 @@ def _prefetched(locators: list[str], origins: Mapping[str, str]) -> tuple[str, .
 
 
 def _anywhere(locator: str, where: Where) -> None:
-    """Refuses a path that is relative: whoever follows it has a working directory of its own."""
+    """Refuses a relative path: each process that reads the configuration has its own working directory."""
     scheme, path = "", locator
     head, colon, rest = locator.partition(":")
     if colon and rest.startswith(("./", "../")) and "/" not in head:

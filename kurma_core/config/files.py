@@ -1,4 +1,4 @@
-"""Reads one configuration file, YAML or JSON, into plain JSON values; whatever is doubtful in it is an error."""
+"""Reads one configuration file, YAML or JSON, into plain JSON values; ambiguous content is an error."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
 
     Json = Any
 
-#: Values in one file, each counted as often as it is meant; and how deep they may stand in one another.
+#: Limits of one file: the number of values, where an anchor's value counts at each use; and the depth of nesting.
 _MOST_VALUES = 100_000
 _MOST_DEEP = 100
-#: So deep a YAML text may be without being looked at first: each bracket is a step, and so is each column at most.
+#: A YAML text with a greater upper bound of its depth (brackets plus columns) is checked before it is loaded.
 _MAY_BE_DEEP = 1000
 
 
 def read(file: str) -> Json:
-    """The file's value; None for an empty one. ``.json`` is read as JSON, anything else as YAML.
+    """Reads the file's value; None for an empty file. ``.json`` is read as JSON, any other suffix as YAML.
 
-    :raises ConfigError: it cannot be read, anyone may write to it, it breaks its format, a key stands in it twice,
-        or it holds what JSON cannot (a date, a key that is no text).
+    :raises ConfigError: the file cannot be read, is writable by all users, breaks its format, repeats a key,
+        or holds a value that JSON does not have (a date, a key that is not text).
     """
     return value_of(file, text_of(file))
 
 
 def value_of(file: str, text: str) -> Json:
-    """As :func:`read`, of the file's text."""
+    """Like :func:`read`, for the file's text."""
     value = _json(file, text) if file.endswith(".json") else _yaml(file, text)
     _plain(file, value)
     return value
 
 
 def text_of(file: str, *, pipe: bool = False) -> str:
-    """The file's text.
+    """Reads the file's text.
 
-    :param pipe: it may be a pipe.
-    :raises ConfigError: it cannot be read, or anyone may write to it.
+    :param pipe: the file may be a pipe.
+    :raises ConfigError: the file cannot be read, or is writable by all users.
     """
     from kurma_core import named_files
 
@@ -51,7 +51,7 @@ def text_of(file: str, *, pipe: bool = False) -> str:
         if not pipe and os.path.exists(file) and stat.S_ISFIFO(os.stat(file).st_mode):
             raise HostError(f"{file}: cannot be read: it is not a regular file")
         with named_files.opened(file, endless=True) as stream:
-            # Whoever can write this file can name keys and images that run with root's power.
+            # A user who can write this file can name keys and images that run as root.
             info = os.fstat(stream.fileno())
             if stat.S_ISREG(info.st_mode) and info.st_mode & stat.S_IWOTH:
                 raise ConfigError(f"{file}: anyone may write to it", hint=f"chmod o-w {file}", file=file, path="")
@@ -81,11 +81,11 @@ def _json(file: str, text: str) -> Json:
 def _yaml(file: str, text: str) -> Json:
     import yaml
 
-    # The loader in C is several times faster; a build of PyYAML without it has only the other one.
+    # The loader in C is several times faster; some builds of PyYAML lack it.
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     class Loader(base):  # type: ignore[misc, valid-type]
-        """Refuses a key that stands twice; merge keys (``<<``) may be overridden, as is their purpose."""
+        """Refuses repeated keys, but allows overriding keys of a merge (``<<``)."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             seen = set()
@@ -117,7 +117,7 @@ def _yaml(file: str, text: str) -> Json:
 
 
 def _check_depth(file: str, events: Iterator[yaml.Event]) -> None:
-    """The loader in C goes as deep as the text does, and beyond the end of its stack."""
+    """Refuses deep nesting: the loader in C recurses as deep as the text nests, and overflows its stack."""
     depth = 0
     for event in events:
         kind = type(event).__name__
@@ -131,8 +131,8 @@ def _check_depth(file: str, events: Iterator[yaml.Event]) -> None:
 
 
 def _digits(error: ValueError, text: str) -> str | None:
-    """What is said of a number that is too long for Python, whose own words are of its settings; None: it is not
-    that."""
+    """Returns a message for a number with too many digits, since Python's message is about its own settings; None
+    for other errors."""
     import re
     import sys
 
@@ -144,7 +144,8 @@ def _digits(error: ValueError, text: str) -> str | None:
 
 
 def _plain(file: str, root: Json) -> None:
-    """Refuses what JSON cannot say, and anchors that stand for themselves or for millions of values."""
+    """Refuses values that JSON does not have, and anchors that contain themselves or expand to millions of
+    values."""
     pending: list[tuple[Json, str, int]] = [(root, "", 0)]
     count = 0
     while pending:

@@ -1,7 +1,7 @@
-"""What ``kurma.yml`` may hold: one table that the loader, ``kurma config check`` and the documentation share.
+"""The keys of ``kurma.yml``: one table that the loader, ``kurma config check`` and the documentation share.
 
-A :class:`Key` has a key's shape, its default and what it is for; :func:`checked` reads a file's value, with the
-shapes of :mod:`kurma_core.schema`. Everything here is pure: files are read in :mod:`kurma_core.config`.
+A :class:`Key` has the shape, the default and the help of a key; :func:`checked` checks a file's value by the
+shapes of :mod:`kurma_core.schema`. This module reads no files: :mod:`kurma_core.config` does.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 #: The kinds of plugins as ``plugins:`` names them; an entry-point group is ``kurma.`` and one of these.
 KINDS = ("fetchers", "renderers", "stagers", "networks", "isolators", "observers")
-#: Shape of the record.
+#: Shape of an initial pod's template, as far as it is checked here.
 _NAMED = {"name": str}
 
 
 @frozen
 class Where:
-    """A place in a file: what an error about it is told with."""
+    """A place in a file, for errors."""
 
     file: str
     path: str = ""
@@ -58,7 +58,7 @@ class Where:
         return Where(self.file, path.removeprefix("."))
 
     def fail(self, what: str, *, hint: str | None = None) -> NoReturn:
-        """:raises ConfigError: always; it names the file and the path."""
+        """Raises an error about this place. :raises ConfigError: always; it names the file and the path."""
         place = f"{self.file}: {self.path}" if self.path else self.file
         raise ConfigError(f"{place}: {what}", hint=hint, file=self.file, path=self.path)
 
@@ -67,13 +67,13 @@ class Where:
 class Key:
     """One key.
 
-    :param shape: what a value must be: the name of a :data:`SHAPES` entry, ``section`` (``keys`` says its keys),
-        ``named`` (a mapping of free names; ``keys`` says what each holds), ``list of named`` (a list of such, each
-        with a ``name``) or ``word`` (one of ``words``).
-    :param default: as the documentation and ``kurma config show`` print it.
+    :param shape: the shape of the value: the name of a :data:`SHAPES` entry, ``section`` (with the keys ``keys``),
+        ``named`` (a mapping from free names to sections with the keys ``keys``), ``list of named`` (a list of such
+        sections, each with a ``name``) or ``word`` (one of ``words``).
+    :param default: in the form that the documentation and ``kurma config show`` print.
     :param keys: the keys below it.
     :param words: the words allowed.
-    :param extra: keys that are not listed are allowed too (they are somebody else's).
+    :param extra: further keys are allowed, too (a plugin defines them).
     """
 
     name: str
@@ -91,7 +91,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def duration(value: Json) -> float:
-    """Seconds, from a number of them or from text: ``30s``, ``500ms``, ``1h30m``.
+    """Converts a number of seconds, or text such as ``30s``, ``500ms``, ``1h30m``, to seconds.
 
     :raises ValueError: the value is neither, or is negative.
     """
@@ -118,7 +118,7 @@ def _duration_text(text: str) -> float:
 
 
 def size(value: Json) -> int:
-    """Bytes, from a number of them or from text with a binary or decimal unit: ``10Mi``, ``1G``.
+    """Converts a number of bytes, or text with a binary or decimal unit such as ``10Mi``, ``1G``, to bytes.
 
     :raises ValueError: the value is neither, or is negative.
     """
@@ -133,7 +133,7 @@ def size(value: Json) -> int:
 
 
 def _needed(value: Json) -> Json:
-    """Neither 0 nor empty. :raises ValueError: it is."""
+    """Returns the value. :raises ValueError: it is 0 or empty."""
     if not value:
         raise ValueError(value)
     return value
@@ -153,7 +153,7 @@ def _path(value: str) -> str:
 
 
 def _host(value: str) -> str:
-    """``host[:port]`` of a registry, in lower case."""
+    """Returns ``host[:port]`` of a registry in lower case. :raises ValueError: it has another form."""
     import re
 
     text = value.lower()
@@ -178,7 +178,7 @@ def _digest(value: str) -> str:
 
 
 def _image_name(value: str) -> str:
-    """An image's name, or the first labels of one."""
+    """Returns an image's name, or the beginning of one up to a ``/``."""
     from kurma_core.appc.types import ac_identifier
 
     try:
@@ -194,8 +194,8 @@ def _userns(value: str) -> str:
 
 
 def _initial_pod(value: Json) -> Json:
-    """A locator, or a pod template with a name; what the template says is looked at when it is known where it
-    stands."""
+    """Accepts a locator, or a pod template with a name; :mod:`kurma_core.config` checks the template itself, once
+    it knows its place in the file."""
     if not isinstance(value, str):
         fit(value, _NAMED, "")
     return value
@@ -211,7 +211,7 @@ _IMAGE_NAME = Made("an image's name (example.com/app), or its beginning up to a 
 _IMAGE_DIGEST = Made("an image's whole ID (sha512-…) or registry digest (sha256:…) in lower case", _digest, _TEXT)
 _INITIAL_POD = Made("an image's locator, or a pod template with a name", _initial_pod)
 
-#: What a value may be, by the name that the documentation has for it.
+#: Shapes of values, by their names in the documentation.
 SHAPES: Mapping[str, Shape] = {
     "text": _TEXT,
     "path": _PATH,
@@ -240,7 +240,7 @@ SHAPES: Mapping[str, Shape] = {
 
 
 class Section(Shape):
-    """An object with some of these keys; one whose value is null is left out. Reads only keys that are there.
+    """An object with some of these keys; keys whose value is null are left out, and defaults are not filled in.
 
     :param extra: keys that are not listed are kept.
     """
@@ -278,7 +278,7 @@ class Section(Shape):
 
 
 class Networks(List):
-    """``container_networks``, with the rules of an entry that no key of it says (W1)."""
+    """``container_networks``, with the rules that concern a whole entry or several entries."""
 
     __slots__ = ()
 
@@ -316,7 +316,7 @@ def _shape(key: Key) -> Shape:
 
 # --- the table -------------------------------------------------------------------------------------------------
 
-#: Isolators that are required unless a file says otherwise.
+#: Isolators that are required by default.
 REQUIRED_ISOLATORS = ("kurma.io/pids-limit", "kurma.io/seccomp-profile", "os/linux/capabilities-remove-set")
 _POLICIES = ("signed", "digest", "any")
 
@@ -486,7 +486,7 @@ SCHEMA: tuple[Key, ...] = (
     ),
 )
 
-#: Names of networks that are always there and mean what they say.
+#: Names of built-in networks that the configuration cannot define.
 RESERVED_NETWORKS = ("host", "none")
 
 
@@ -494,7 +494,7 @@ RESERVED_NETWORKS = ("host", "none")
 
 
 def checked(value: Json, file: str) -> dict[str, Json]:
-    """A file's values in the form that Kurma works with: only keys that are there.
+    """Checks and converts a file's values; the result has only the keys that the file has.
 
     :raises ConfigError: an unknown key, or a value of another shape.
     """
@@ -503,7 +503,7 @@ def checked(value: Json, file: str) -> dict[str, Json]:
 
 
 def read(shape: Shape, value: Json, where: Where) -> Json:
-    """The value at that place, read by the shape. :raises ConfigError: it does not fit."""
+    """Reads the value at that place by the shape. :raises ConfigError: it does not fit."""
     try:
         shape.find_unknown(value, where.path, lambda path, name, known: unknown(where.at(path), name, known))
         return shape.read(value, where.path)
@@ -515,7 +515,7 @@ def read(shape: Shape, value: Json, where: Where) -> Json:
 
 
 def unknown(where: Where, name: str, known: Iterable[str]) -> NoReturn:
-    """:raises ConfigError: always: the key is not known; it names the nearest one that is."""
+    """Refuses an unknown key, and names the nearest known one. :raises ConfigError: always."""
     import difflib
 
     names = sorted(known)

@@ -1,4 +1,4 @@
-"""The state directory, before anything in it is believed: a key in it vouches for programs that run as root."""
+"""Checks that only root may write to the state directory: keys in it are trusted for programs that run as root."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _BELOW = ("", "/keys", "/images", "/pods")
 
 
 def check(path: str, origin: str) -> None:
-    """Whether it is a directory, and only root and the caller write to it; one that is not there is made later.
+    """Checks that it is a directory to which only root and the caller may write. It may not exist yet.
 
-    :param origin: where the configuration has it from.
-    :raises ConfigError: it is not so.
+    :param origin: the origin of the setting.
+    :raises ConfigError: it is not a directory, or other users may write to it.
     """
     for below in _BELOW:
         place = path + below
@@ -43,7 +43,7 @@ def check(path: str, origin: str) -> None:
 
 
 def run_dir_hint(config: Config) -> str:
-    """Where it is said which run directory is used."""
+    """Names the setting that determines the run directory."""
     same = config.origins.get("run_dir") == config.origins.get("state_dir")
     if same and config.run_dir == f"{config.state_dir}/run":
         return f"it is in the state directory, which {_NAMED}"

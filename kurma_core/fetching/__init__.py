@@ -1,8 +1,8 @@
-"""Fetches what locators name, through the fetcher plugins; downloads are resumed.
+"""Fetches images: finds the fetcher of a locator, resolves the locator, and reads the bytes.
 
-A download is read once, by whoever stores it; on its way it is hashed, counted, and written to a partial file, so
-that a later attempt goes on where this one was cut off, also by kill -9 (S5). The partial file is locked while it
-is written: who asks for the same bytes meanwhile waits, and then finds the image in the store.
+A download is read once, by the code that stores it. On its way it is hashed, counted, and written to a partial
+file, so that a later attempt goes on where this one was cut off, also by kill -9. The partial file is locked while
+it is written: another process that needs the same bytes waits, and then finds the image in the store.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = ["NAMED", "Download", "Fetching", "Locator", "locator_of", "parse_loca
 class Fetching:
     """Finds and reads images through the fetcher plugins.
 
-    :param driver: the fetcher of a scheme; raises PluginNotFoundError where there is none.
-    :param partial_dir: where unfinished downloads are kept; made when first needed.
-    :param schemes: names of the fetchers there are, without loading any.
-    :param note: tells the user something in one line.
+    :param driver: returns the fetcher of a scheme; raises PluginNotFoundError if there is none.
+    :param partial_dir: directory of unfinished downloads; made when first needed.
+    :param schemes: returns the names of the installed fetchers without loading them.
+    :param note: prints a note for the user, one line.
     """
 
     def __init__(
@@ -55,19 +55,19 @@ class Fetching:
         self.note = note
 
     def parse(self, text: str) -> Locator:
-        """:func:`parse_locator`, with the schemes of the fetchers that are there."""
+        """Calls :func:`parse_locator` with the schemes of the installed fetchers."""
         return parse_locator(text, self._schemes())
 
     def resolve(self, locator: Locator | str, request: FetchRequest) -> RemoteArchive | RemoteLayers:
-        """Asks the fetcher of the locator's scheme. One that does not answer is left to itself when the operation
-        is cancelled.
+        """Asks the fetcher of the locator's scheme. If the operation is cancelled while the fetcher does not
+        answer, the call is abandoned.
 
-        :raises FetchError: in one of its kinds. :raises PluginNotFoundError: no fetcher serves the scheme.
-        :raises PluginError: the fetcher failed in a way of its own, or returned something else.
+        :raises FetchError: one of its subclasses. :raises PluginNotFoundError: no fetcher serves the scheme.
+        :raises PluginError: the fetcher raised an unexpected exception, or returned a value of another type.
         """
         found = self.parse(locator) if isinstance(locator, str) else locator
         fetcher = self._driver_for(found)
-        local = found.scheme == "file"  # it waits for nobody
+        local = found.scheme == "file"  # a local file never waits, so it needs no thread that can be abandoned
         remote: object = _asked(fetcher, lambda: fetcher.resolve(found.text, request), found.text, here=local)
         from kurma_core.hookspecs.fetcher import RemoteArchive, RemoteLayers
 
@@ -80,9 +80,9 @@ class Fetching:
         return remote
 
     def public_keys(self, name: str, request: FetchRequest) -> tuple[PublicKey, ...]:
-        """The keys that are published for images whose names begin with ``name`` (K2, D2): unverified, not kept.
+        """Fetches the keys that are published for images whose names begin with ``name``. They are not verified.
 
-        :raises FetchError: they cannot be had, or there is nobody to ask.
+        :raises FetchError: the keys cannot be fetched, or no fetcher finds keys by name.
         """
         if NAMED not in self._schemes():
             raise FetchError(
@@ -100,7 +100,10 @@ class Fetching:
         return keys
 
     def _driver_for(self, locator: Locator) -> Fetcher:
-        """:raises FetchError: nothing serves names. :raises PluginNotFoundError: nothing serves the scheme."""
+        """Returns the fetcher of the locator's scheme.
+
+        :raises FetchError: no fetcher serves names. :raises PluginNotFoundError: no fetcher serves the scheme.
+        """
         if locator.scheme == NAMED and NAMED not in self._schemes():
             raise FetchError(
                 f"{locator.text}: not in the store, and no plugin finds images by name (fetcher {NAMED})",
@@ -118,16 +121,16 @@ class Fetching:
         progress: Progress | None = None,
         keep: bool = True,
     ) -> Iterator[Download]:
-        """Reads a blob. Nothing is asked of the source before the first ``read``.
+        """Reads a blob. The source is not asked before the first ``read``.
 
-        Where another process (or thread) is reading the same blob, this waits for it; ``Download.waited`` then
-        says that a look into the store may make reading needless.
+        If another process (or thread) is reading the same blob, this waits for it. Then ``Download.waited`` is
+        true: the caller should look into the store again before it reads.
 
-        :param what: for people: what is read.
-        :param keep: a partial file is kept, if the blob can be resumed at all; not for files of this machine,
-            which nobody waits for either.
+        :param what: name of the blob in messages.
+        :param keep: keeps a partial file, if the blob can be resumed, and makes waits for the source cancellable;
+            not needed for files of this machine.
         :raises FetchError: from here and from ``read``; :raises FetchDigestError: at the last byte.
-        :raises Cancelled: likewise; what came is kept as after any break.
+        :raises Cancelled: from here and from ``read``; the partial file is kept, as after other interruptions.
         """
         partial = None
         if keep and blob.key is not None:
@@ -145,17 +148,17 @@ class Fetching:
 
 
 def _asked(fetcher: Fetcher, ask: Callable[[], object], what: str, *, here: bool = False) -> object:
-    """:param here: in this thread."""
+    """Calls a method of the fetcher. :param here: in this thread, so that the call cannot be abandoned."""
     try:
         return ask() if here else abandoning(ask)
     except (KurmaError, OSError):
         raise
-    except Exception as error:  # a plugin may raise anything; it must not pass for a fault of the core
+    except Exception as error:  # a plugin may raise anything; the error must name the plugin, not the core
         raise broken(fetcher, f"failed on {what}: {words(error)}") from error
 
 
 def _resumable(error: BaseException) -> bool:
-    """Whether what was read so far may be gone on with: unless the bytes themselves were at fault."""
+    """Whether a later attempt may continue from the partial file: yes, unless its bytes are wrong."""
     if isinstance(error, FetchDigestError):
         return False
     return isinstance(error, (FetchError, StoreError)) or not isinstance(error, Exception)

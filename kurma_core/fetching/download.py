@@ -47,17 +47,17 @@ def _count(more: int) -> None:
 
 
 def received() -> int:
-    """Bytes that this process has fetched."""
+    """Returns the number of bytes that this process has fetched."""
     return _received
 
 
 class Download(io.RawIOBase):
-    """The bytes of one blob: first those of the partial file, then those of the source. Read once, by one thread.
+    """A stream of the bytes of one blob: first the partial file's, then the source's. One thread reads it, once.
 
-    At the end digest and size are checked: the last ``read`` raises where they differ, so a reader that goes to
-    the end never takes wrong bytes for good; one that stops earlier calls :meth:`finish` before it trusts them.
+    The last ``read`` checks digest and size and raises if they differ, so a reader that reads to the end never
+    accepts wrong bytes. A reader that stops earlier must call :meth:`finish` before it trusts the bytes.
 
-    :param patient: the source may have to be waited for.
+    :param patient: opening the source may wait, so it must be possible to abandon it.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Download(io.RawIOBase):
             self._ended = True
             self._check()
             if self._partial is not None:
-                # Its pages need not reach the disk: whoever stores the bytes is about to sync the file system.
+                # The store will sync the file system next, and the partial file's pages need not reach the disk.
                 self._partial.truncate()
             return b""
         self._position += len(data)
@@ -125,16 +125,16 @@ class Download(io.RawIOBase):
         return len(data)
 
     def finish(self) -> None:
-        """Reads what is left and checks the whole. :raises FetchError: see :meth:`read`."""
+        """Reads to the end and checks the whole. :raises FetchError: see :meth:`read`."""
         while self.read(CHUNK):
             pass
 
     def close(self) -> None:
-        """After success: the partial file goes."""
+        """Ends a successful download and removes the partial file."""
         self._end(keep=False)
 
     def abandon(self, *, resumable: bool) -> None:
-        """After a failure. :param resumable: the partial file stays for the next attempt."""
+        """Ends a failed download. :param resumable: keeps the partial file for the next attempt."""
         self._end(keep=resumable)
 
     def _end(self, *, keep: bool) -> None:
@@ -149,8 +149,8 @@ class Download(io.RawIOBase):
         super().close()
 
     def _start(self) -> None:
-        """Opens the source where the partial file ends, before a byte of that is handed out: only now can it be
-        thrown away, if the source holds something else by now."""
+        """Opens the source at the end of the partial file, before the first byte is returned: if the source's
+        content has changed, the partial file can still be discarded at this point."""
         self._started = True
         size = self._blob.size
         if self._partial is not None:
@@ -186,7 +186,7 @@ class Download(io.RawIOBase):
         return data
 
     def _opened(self, offset: int) -> BinaryIO:
-        """A source that does not answer is left to itself when the operation is cancelled."""
+        """Opens the source; abandons the call if the operation is cancelled before the source answers."""
         if not self._patient:
             return self._ask(lambda: self._blob.open(offset))
         return self._ask(lambda: abandoning(lambda: self._blob.open(offset), lambda source: source.close()))
@@ -196,9 +196,9 @@ class Download(io.RawIOBase):
             return self._ask(lambda: source.read(size))
 
     def _ask(self, source: Callable[[], T]) -> T:
-        """What the plugin's part answers. It may raise anything: it must not pass for a fault of the core.
+        """Calls the plugin's code, and turns unexpected exceptions into errors that name the plugin.
 
-        :raises FetchError: it cannot be read. :raises PluginError: it failed in a way of its own.
+        :raises FetchError: the source cannot be read. :raises PluginError: the plugin raised another exception.
         """
         try:
             return source()
@@ -223,7 +223,7 @@ class Download(io.RawIOBase):
 
 
 class Partial:
-    """The locked file that keeps what came so far. A sweep of the store takes those that nobody has locked."""
+    """The locked file with the bytes received so far. ``image gc`` removes partial files that are not locked."""
 
     def __init__(self, path: str, descriptor: int, waited: bool) -> None:
         self._path = path
@@ -232,9 +232,10 @@ class Partial:
 
     @classmethod
     def lock(cls, directory: str, key: str, note: Callable[[], None]) -> Partial:
-        """Waits until nobody else writes it. Polls, for nothing wakes a thread that waits in flock.
+        """Locks the file; waits while another process or thread writes it. It polls, since a wait in flock(2)
+        cannot be interrupted from another thread.
 
-        :raises Cancelled: meanwhile.
+        :raises Cancelled: the operation was cancelled meanwhile.
         """
         os.makedirs(directory, mode=0o700, exist_ok=True)
         path = os.path.join(directory, hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:40])
@@ -247,7 +248,7 @@ class Partial:
                         note()
                     waited = True
                     pause(_LOCK_POLL)
-                # Whoever held the lock may have finished and removed the file: then this is nobody's.
+                # The previous holder of the lock may have removed the file: then this descriptor is useless.
                 if is_at(descriptor, path):
                     return cls(path, descriptor, waited)
             except BaseException:
@@ -274,7 +275,7 @@ class Partial:
                 view = view[written:]
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                self.truncate()  # room for whoever needs it more
+                self.truncate()  # frees the space for other processes
                 raise StoreError(
                     f"cannot write {self._path}: no space left on device",
                     hint="make room, perhaps by `kurma image gc`",
@@ -293,13 +294,14 @@ class Partial:
 
 
 def broken(part: object, what: str) -> PluginError:
-    """:param part: an object of the plugin at fault."""
+    """Returns an error that names the plugin at fault. :param part: an object of the plugin."""
     plugin = type(part).__module__.partition(".")[0]
     return PluginError(" ".join(f"fetcher {plugin} {what}".split()), plugin=plugin)
 
 
 def _close(source: BinaryIO) -> None:
-    """Ends another thread's ``read``. In a thread of its own: a plugin's ``close`` may wait for that very end."""
+    """Ends another thread's ``read``. Runs in a thread of its own: a plugin's ``close`` may wait for that
+    ``read``."""
     from threading import Thread
 
     def close() -> None:

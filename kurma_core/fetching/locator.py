@@ -9,17 +9,17 @@ from kurma_core.appc.image_name import ImageName, parse_image_name
 from kurma_core.errors import UsageError
 from kurma_core.value import field, frozen
 
-#: Scheme of a locator that is an image's name: to be found by discovery.
+#: Scheme of a locator that is an image's name; discovery finds the image.
 NAMED = "appc"
 _SCHEME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789+-")
 
 
 @frozen
 class Locator:
-    """Where an image is.
+    """A parsed locator of an image.
 
-    :param text: whole, scheme included; of a path: ``file:///…``; of a name: as it was written.
-    :param name: with ``version`` and ``labels``: the parts of a name (D1); None for every other scheme.
+    :param text: the whole locator, scheme included; a path becomes ``file:///…``; a name stays as written.
+    :param name: with ``version`` and ``labels``: the parts of a name; None for every other scheme.
     """
 
     scheme: str
@@ -30,20 +30,20 @@ class Locator:
 
     @property
     def path(self) -> str:
-        """Of the scheme ``file``: the file's path."""
+        """The path of a locator with the scheme ``file``."""
         from urllib.parse import unquote_to_bytes, urlsplit
 
         return os.fsdecode(unquote_to_bytes(urlsplit(self.text).path))
 
 
 def parse_locator(text: str, schemes: Collection[str] = ()) -> Locator:
-    """Tell a path, an address, and a name apart.
+    """Tells a path, an address, and a name apart.
 
     A path begins with ``/``, ``./`` or ``../``, or is the name of an existing file that ends in ``.aci``. An
     address is ``SCHEME://…``, or ``SCHEME:…`` where the scheme is one of ``schemes`` or a path follows it.
-    All else is ``NAME[:VERSION][,label=value…]`` (App Container Image Discovery; D1).
+    All else is ``NAME[:VERSION][,label=value…]`` (App Container Image Discovery).
 
-    :param schemes: the fetchers that there are.
+    :param schemes: names of the installed fetchers.
     :raises UsageError: it is none of the three.
     """
     if not text or "\0" in text:
@@ -64,7 +64,7 @@ def parse_locator(text: str, schemes: Collection[str] = ()) -> Locator:
         and _SCHEME.issuperset(lower)
         and (rest.startswith(("//", "/", "./", "../")) or lower in schemes)
     ):
-        # A path is made absolute here, where it was written: the fetcher may run in another process.
+        # The path is relative to the caller's directory; the fetcher may run in another process.
         return Locator(lower, f"{lower}:{rest}" if rest.startswith("//") else f"{lower}:{os.path.abspath(rest)}")
     return _parse_name(text)
 
