@@ -60,7 +60,7 @@ class Launching:
         record = self._manager.prepare(request(self._image, out), prestarted=prestarted)
         begun = time.perf_counter()
         self._to_its_end(record.uuid, prestarted)
-        self._manager.remove(record.uuid)
+        self._manager.remover.remove(record.uuid)
         return asked, begun
 
     def _to_its_end(self, uuid: str, prestarted: PrestartedPod | None) -> None:

@@ -59,7 +59,7 @@ class Starting:
         for failure in tear_down(launch):
             raise failure
         launch.stager.close()
-        self._manager.remove(record.uuid)
+        self._manager.remover.remove(record.uuid)
         return taken * 1000
 
     def _start(self, setup: PodSetup, stdio: Stdio) -> StagerProcess:

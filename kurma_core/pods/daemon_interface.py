@@ -108,7 +108,7 @@ class DaemonInterface:
 
     def is_ephemeral(self, uuid: str) -> bool:
         """Whether the pod is removed once it has ended. :raises PodNotFoundError: it was removed."""
-        return self._manager.is_ephemeral(uuid)
+        return self._manager.finder.is_ephemeral(uuid)
 
     def _directory(self, uuid: str) -> PodDirectory:
         return self._manager.store.directory(uuid)
@@ -134,11 +134,11 @@ class DaemonInterface:
         return self._manager.start(reference, stdio, settled, prestarted, again=again)
 
     def stop(self, uuid: str) -> None:
-        self._manager.stop(uuid)
+        self._manager.stopper.stop(uuid)
 
     def remove(self, uuid: str) -> None:
         """:raises PodNotFoundError: it was removed already."""
-        self._manager.remove(uuid)
+        self._manager.remover.remove(uuid)
 
     # -- foreground --
 
@@ -146,7 +146,7 @@ class DaemonInterface:
         """Whether the pod reads a foreground client's input, and whether from a terminal."""
         from kurma_core.pods.prepare.app_settings import foreground_input
 
-        return foreground_input(self._manager.services, self._manager.pod(reference))
+        return foreground_input(self._manager.services, self._manager.finder.pod(reference))
 
     def type_into(self, pod: OwnedPod, stdio: Stdio) -> CallInProcess | None:
         """Carries input to the app whose terminal takes it; None: the pod has no such app."""
@@ -167,7 +167,7 @@ class DaemonInterface:
 
     def finish_change(self, uuid: str) -> bool:
         """Finishes, or takes back, a half-made change of the pod's apps. :returns: whether there was one."""
-        return self._manager.finish_change(self._directory(uuid))
+        return self._manager.apps.finish_change(self._directory(uuid))
 
     def sweep(self, age: float) -> None:
         """Removes remains of pods that were half made, or half removed. :param age: in seconds, at least."""
@@ -286,7 +286,7 @@ class DaemonInterface:
         self, tell: Callable[[PodDirectory, Recover | None], T], broken: Callable[[PodDirectory, str, str], T]
     ) -> Iterator[T]:
         """See :func:`kurma_core.pods.record.listing.each`."""
-        return listing.each(self._manager.store, self._manager.recover, tell, broken)
+        return listing.each(self._manager.store, self._manager.finder.recover, tell, broken)
 
     def proof(self, directory: PodDirectory) -> Proof | None:
         """Taken before :meth:`describe`: shows later whether the answer still holds. See :class:`Proof`."""
@@ -305,15 +305,15 @@ class DaemonInterface:
         unsettled = listing.unsettled(state)
         if summary:
             return listing.summary(directory, document, state), True, unsettled
-        value = self._manager.record(directory, document, state)
+        value = self._manager.finder.record(directory, document, state)
         # An owner that came or died while the pod was read must not be kept.
         same_owner = state["state"] not in LIVE or value.owner == state.get("owner")
-        lasts = same_owner and self._manager.told_by_files(directory, document, state)
+        lasts = same_owner and self._manager.finder.told_by_files(directory, document, state)
         return value, lasts, unsettled
 
     def broken(self, directory: PodDirectory, state: str, why: str, *, summary: bool) -> PodRecord | PodSummary:
         """What is said of a pod whose records cannot be read."""
-        how = listing.broken_summary if summary else self._manager.broken
+        how = listing.broken_summary if summary else self._manager.finder.broken
         return how(directory, state, why)
 
 

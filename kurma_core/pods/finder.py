@@ -1,4 +1,4 @@
-"""Finding pods and telling of them; whatever is dead is taken down on the way."""
+"""Finds pods by UUID, prefix or name, tells how they are, and waits for their end; takes down dead ones on the way."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class PodFinder:
 
     def pod(self, reference: str) -> PodRecord:
         """:raises PodNotFoundError: there is none of that UUID, prefix or name."""
-        directory = self._find(reference)
-        return self._record(directory)
+        directory = self.find(reference)
+        return self.read(directory)
 
     def is_ephemeral(self, uuid: str) -> bool:
         """Whether it is to be removed once it has ended. :raises PodNotFoundError: it was."""
@@ -88,10 +88,10 @@ class PodFinder:
         """
         from kurma_core.pods.waiting import GivenUp
 
-        directory = self._find(reference)
+        directory = self.find(reference)
         with GivenUp() as given_up:
-            self._wait_ended(directory, None, given_up)
-        return self._record(directory)
+            self.wait_ended(directory, None, given_up)
+        return self.read(directory)
 
     def used_images(self) -> set[str]:
         """IDs of the images that any pod of the store names, and of all in those whose stagers are up, or wait.
@@ -148,7 +148,7 @@ class PodFinder:
             if pod.state not in (*ENDED_STATES, "prepared") and any(one.network == network for one in pod.networks)
         ]
 
-    def _find(self, reference: str) -> PodDirectory:
+    def find(self, reference: str) -> PodDirectory:
         directory = self.store.find(reference)
         self.recover(directory)
         if not os.path.isdir(directory.path):
@@ -165,7 +165,7 @@ class PodFinder:
             except KurmaError as error:
                 self.services.note(error.message)
 
-    def _record(self, directory: PodDirectory) -> PodRecord:
+    def read(self, directory: PodDirectory) -> PodRecord:
         return self.record(directory, *listing.records(directory, None))
 
     def record(self, directory: PodDirectory, document: PodDocument, state: Mapping[str, Any]) -> PodRecord:
@@ -200,11 +200,11 @@ class PodFinder:
             return False
         return getattr(driver, "status_file", False) and os.path.lexists(directory.file("pod/status.json"))
 
-    def _driver(self, directory: PodDirectory) -> Stager:
+    def driver(self, directory: PodDirectory) -> Stager:
         return self.services.stagers.of_pod(read_document(directory).stager)
 
     @staticmethod
-    def _own(directory: PodDirectory) -> int:
+    def own(directory: PodDirectory) -> int:
         """The owner lock. Who only looks after what is dead, as any command does, soon lets go of it."""
         lock = directory.try_own(LOCK_PATIENCE)
         if lock is None:
@@ -226,9 +226,7 @@ class PodFinder:
             reason=None if state == "preparing" else why,
         )
 
-    def _wait_ended(
-        self, directory: PodDirectory, deadline: float | None, given_up: GivenUp | None = None
-    ) -> None:
+    def wait_ended(self, directory: PodDirectory, deadline: float | None, given_up: GivenUp | None = None) -> None:
         """Until the pod is recorded as ended (or gone): by its owner, or by us when it has none; or until that is
         given up."""
         from kurma_core.linux.watches import SharedWatch

@@ -16,8 +16,10 @@ from kurma_core.errors import (
 )
 from kurma_core.linux.clock import timestamp
 from kurma_core.models.pod import ENDED_STATES, PodRecord
-from kurma_core.pods.change.app_changes import APPS_PATIENCE, PodChanger
-from kurma_core.pods.finder import LOCK_PATIENCE
+from kurma_core.pods.change.app_changes import APPS_PATIENCE, PodApps
+from kurma_core.pods.change.remove import PodRemover
+from kurma_core.pods.change.stop import PodStopper
+from kurma_core.pods.finder import LOCK_PATIENCE, PodFinder
 from kurma_core.pods.network import port_claims
 from kurma_core.pods.record import executions
 from kurma_core.pods.record.pod_record import read_document, record_of
@@ -34,13 +36,26 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory
     from kurma_core.pods.run.prestarted import PrestartedPod
+    from kurma_core.pods.services import Services
     from kurma_core.progress import Progress
 
 _NAME_LIMIT = 128
 
 
-class PodManager(PodChanger):
-    """Makes pods and starts them; what else can be done with them it inherits."""
+class PodManager:
+    """Makes pods and starts them; has parts for what else can be done with them.
+
+    :param services: images, stagers, networks and the like.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.finder = PodFinder(services)
+        self.store = services.store
+        self.events = self.finder.events
+        self.apps = PodApps(self.finder)
+        self.stopper = PodStopper(self.finder)
+        self.remover = PodRemover(self.finder, self.stopper, self.apps)
 
     def prepare(
         self, request: PodRequest, progress: Progress | None = None, prestarted: PrestartedPod | None = None
@@ -137,9 +152,9 @@ class PodManager(PodChanger):
         """
         if prestarted is not None and prestarted.uuid == reference and prestarted.lock >= 0:
             return self._start_prestarted(prestarted, stdio, settled)
-        directory = self._find(reference)
+        directory = self.finder.find(reference)
         self._startable(read_document(directory), directory.read_state())
-        lock = self._own(directory)
+        lock = self.finder.own(directory)
         try:
             # Whoever changes its apps, of the run before, comes to an end first.
             with directory.apps_lock(APPS_PATIENCE):
@@ -241,13 +256,13 @@ class PodManager(PodChanger):
         return pod
 
     def stop_to_restart(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
-        """Stops a pod as :meth:`stop` does, so that it can be started again.
+        """Stops a pod as :meth:`PodStopper.stop` does, so that it can be started again.
 
         :raises PowerError: it may not be started again; it is left as it is.
         """
-        directory = self._find(reference)
+        directory = self.finder.find(reference)
         self._check_power(read_document(directory))
-        return self.stop(directory.uuid, timeout=timeout, force=force)
+        return self.stopper.stop(directory.uuid, timeout=timeout, force=force)
 
     def _check_power(self, document: PodDocument) -> None:
         """:raises PowerError: what was granted to an image when the pod was made is granted no longer (X6).

@@ -165,21 +165,21 @@ def _changing(lab: Lab, report: Report) -> None:
         main, uuid = pod.probe("main"), pod.owned.uuid
         late = PodRequest(lab.template({"late": app("late", "serve")}), stager=lab.driver.name)
         with report.line("changing.add"):
-            lab.manager.app_add(uuid, late, start=True)
+            lab.manager.apps.add(uuid, late, start=True)
             first = pod.probe("late")
             equal("descriptors", first.facts["descriptors"], [0, 1, 2])
             equal("/marks/both", first.must("file", "/marks/both"), "top")
             first.must("make", "/marks/both", "written")
         with report.line("changing.stop"):
-            lab.manager.app_stop(uuid, "late", timeout=1.0)
+            lab.manager.apps.stop(uuid, "late", timeout=1.0)
             if not pod.status_when("late").exited or pod.status()["main"].exited:
                 raise Wrong("status says otherwise")
             equal("main", main.must("file", "/marks/both"), "top")
         with report.line("changing.start"):
-            lab.manager.app_start(uuid, "late")
+            lab.manager.apps.start(uuid, "late")
             equal("/marks/both", pod.probe("late").must("file", "/marks/both"), "top")
         with report.line("changing.rm"):
-            lab.manager.app_stop(uuid, "late", timeout=1.0)
-            lab.manager.app_rm(uuid, "late")
+            lab.manager.apps.stop(uuid, "late", timeout=1.0)
+            lab.manager.apps.remove(uuid, "late")
             equal("apps", sorted(pod.status()), ["main"])
             equal("main", main.must("file", "/marks/both"), "top")

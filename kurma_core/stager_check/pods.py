@@ -105,7 +105,7 @@ class Lab:
             if listener is not None:
                 listener.close()
             try:
-                self.manager.remove(record.uuid, force=True)
+                self.manager.remover.remove(record.uuid, force=True)
             except KurmaError as error:
                 raise Untidy(error.message, hint=error.hint) from None
 

@@ -52,7 +52,7 @@ class PodLogs:
         :param idle: called before more is waited for.
         :raises KurmaError: at once: there is no such pod, app or execution.
         """
-        record = self._pods.pod(pod)
+        record = self._pods.finder.pod(pod)
         if instance is None:
             apps, directory = self._files(record, app), None
         else:
@@ -61,14 +61,14 @@ class PodLogs:
 
     def files(self, pod: str) -> list[tuple[str, str]]:
         """The logs of a pod's apps: (app, name of the file)."""
-        return self._files(self._pods.pod(pod))
+        return self._files(self._pods.finder.pod(pod))
 
     def of_failed_start(self, pod: str) -> Iterator[LogText]:
         """What the apps of a pod that has failed to come up had written, such as their pre-start handlers."""
         from kurma_core.pods.inside.logs import LogReader
 
         try:
-            record = self._pods.pod(pod)
+            record = self._pods.finder.pod(pod)
             path = self._pods.services.store.directory(record.uuid).path
             with LogReader(path, self._files(record)) as reader:
                 if reader.kept:  # else it is its stager's own, which the error tells
@@ -139,7 +139,7 @@ class PodLogs:
     def _tell_lost(self, uuid: str, app: str | None) -> None:
         """Tells what the logs lack, since a disk was full."""
         try:
-            apps = self._pods.pod(uuid).apps
+            apps = self._pods.finder.pod(uuid).apps
         except PodNotFoundError:
             return  # an ephemeral pod that was followed to its end
         for each in apps:

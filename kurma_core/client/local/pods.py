@@ -85,7 +85,7 @@ class LocalPods:
     def _remove_ended(self, uuid: str) -> None:
         """Removes an ephemeral pod. A failure is told, and hides nothing else that went wrong."""
         try:
-            self._m.pods.remove(uuid)
+            self._m.pods.remover.remove(uuid)
         except PodNotFoundError:
             return
         except KurmaError as error:
@@ -120,7 +120,7 @@ class LocalPods:
                 relay = CallerRelay(stdio, wants_terminal=True, passes_signals=False)
                 relay.__enter__()
                 typing = type_into(self._m.services, pod, app, relay.stdio)
-            record = self._m.pods.pod(pod.uuid)
+            record = self._m.pods.finder.pod(pod.uuid)
             self._m.settings.tell_service(f"READY=1\nSTATUS=pod {record.name} runs")
             ending = lambda: self._m.settings.tell_service("STOPPING=1")  # noqa: E731 - functools is not light
             return run_to_end(pod, self._m.logs.files(record.uuid), signals, output, stdio.stdout, ending)
@@ -139,22 +139,22 @@ class LocalPods:
 
     def pods(self) -> list[PodRecord]:
         self._m.need_root("list pods")
-        return self._m.pods.pods()
+        return self._m.pods.finder.pods()
 
     def summaries(self) -> list[PodSummary]:
         """No stager is asked."""
         self._m.need_root("list pods")
         from kurma_core.pods.record import listing
 
-        return listing.summaries(self._m.store, lambda directory: self._m.pods.recover(directory))
+        return listing.summaries(self._m.store, lambda directory: self._m.pods.finder.recover(directory))
 
     def pod(self, pod: str) -> PodRecord:
         self._m.need_root("look at a pod")
-        return self._m.pods.pod(pod)
+        return self._m.pods.finder.pod(pod)
 
     def wait(self, pod: str) -> PodRecord:
         self._m.need_root("wait for a pod")
-        return self._m.pods.wait(pod)
+        return self._m.pods.finder.wait(pod)
 
     def usage(self, pod: Collection[str]) -> list[Usage]:
         """:raises PodStateError: one of them does not run."""
@@ -162,14 +162,14 @@ class LocalPods:
         from kurma_core.pods.inside.usage import check_measurable, usage
 
         if not pod:
-            return usage(self._m.pods.pods())
-        return usage([check_measurable(self._m.pods.pod(reference)) for reference in dict.fromkeys(pod)])
+            return usage(self._m.pods.finder.pods())
+        return usage([check_measurable(self._m.pods.finder.pod(reference)) for reference in dict.fromkeys(pod)])
 
     def processes(self, pod: str, app: str | None) -> list[Process]:
         self._m.need_root("see the processes of a pod")
         from kurma_core.pods.inside.processes import processes
 
-        return processes(self._m.pods.pod(pod), app)
+        return processes(self._m.pods.finder.pod(pod), app)
 
     def logs(self, pod: str, app: str | None, instance: int | None, **options: Any) -> Iterator[LogText]:
         self._m.need_root("look at a pod")
@@ -190,13 +190,13 @@ class LocalPods:
 
         said = {key: value for key, value in request.to_json().items() if value not in (None, [], False)}
         app = said.pop("app", None)
-        return enter(self._m.services, self._m.pods.pod(pod), app, said, stdio)
+        return enter(self._m.services, self._m.pods.finder.pod(pod), app, said, stdio)
 
     def attach(self, pod: str, app: str | None, stdio: Stdio, stdin: bool, detach_keys: str | None) -> int:
         self._m.need_root("attach to a pod")
         from kurma_core.pods.inside.enter_and_attach import attach
 
-        return attach(self._m.services, self._m.pods.pod(pod), app, stdio, stdin, detach_keys)
+        return attach(self._m.services, self._m.pods.finder.pod(pod), app, stdio, stdin, detach_keys)
 
     # -- changing and ending --
 
@@ -205,33 +205,33 @@ class LocalPods:
         self._m.services.spawner.open()
         self._m.registry.check_required()
         with self._m.signals():
-            return self._m.pods.app_add(pod, request, start=start, progress=progress)
+            return self._m.pods.apps.add(pod, request, start=start, progress=progress)
 
     def app_start(self, pod: str, app: str) -> PodRecord:
         self._m.need_root("change a pod")
-        return self._m.pods.app_start(pod, app)
+        return self._m.pods.apps.start(pod, app)
 
     def app_stop(self, pod: str, app: str, force: bool, timeout: float | None) -> PodRecord:
         self._m.need_root("change a pod")
-        return self._m.pods.app_stop(pod, app, timeout=0.0 if force else timeout)
+        return self._m.pods.apps.stop(pod, app, timeout=0.0 if force else timeout)
 
     def app_rm(self, pod: str, app: str, force: bool) -> None:
         self._m.need_root("change a pod")
-        self._m.pods.app_rm(pod, app, force=force)
+        self._m.pods.apps.remove(pod, app, force=force)
 
     def stop(self, pod: str, force: bool, timeout: float | None, again: bool) -> PodRecord:
         self._m.need_root("stop a pod")
-        stop = self._m.pods.stop_to_restart if again else self._m.pods.stop
+        stop = self._m.pods.stop_to_restart if again else self._m.pods.stopper.stop
         return stop(pod, timeout=timeout, force=force)
 
     def kill(self, pod: str, signal: int, app: str | None) -> None:
         self._m.need_root("signal a pod")
-        self._m.pods.kill(pod, signal, app)
+        self._m.pods.stopper.kill(pod, signal, app)
 
     def rm(self, pod: str, force: bool) -> None:
         self._m.need_root("remove a pod")
-        self._m.pods.remove(pod, force=force)
+        self._m.pods.remover.remove(pod, force=force)
 
     def gc(self, grace: float, dry_run: bool) -> Collected:
         self._m.need_root("collect garbage")
-        return self._m.pods.collect(grace=grace, dry_run=dry_run)
+        return self._m.pods.remover.collect(grace=grace, dry_run=dry_run)

@@ -97,12 +97,12 @@ class LocalHost:
     def network_rm(self, network: str) -> None:
         """:raises NetworkError: pods are joined to it."""
         self._m.need_root("remove a network")
-        self._m.networks.remove(network, self._m.pods.network_users(network))
+        self._m.networks.remove(network, self._m.pods.finder.network_users(network))
 
     def network_check(self, names: Collection[str], repair: bool) -> list[NetworkFinding]:
         """:raises NetworkError: there is no network of such a name."""
         self._m.need_root("check networks")
-        caretaker, wanted = self._m.pods.caretaker, tuple(names)
+        caretaker, wanted = self._m.pods.finder.caretaker, tuple(names)
         return caretaker.mend(wanted) if repair else caretaker.check(wanted)
 
     def stagers(self) -> list[StagerInfo]:
@@ -247,12 +247,12 @@ class LocalImages:
     def image_rm(self, image: str, dry_run: bool) -> ImageGc:
         """:raises ImageError: a pod uses it."""
         self._m.need_root("remove an image")
-        return self._m.images.remove(image, self._m.pods.used_images, dry_run=dry_run)
+        return self._m.images.remove(image, self._m.pods.finder.used_images, dry_run=dry_run)
 
     def image_gc(self, grace: float, dry_run: bool) -> ImageGc:
         """Images that pods name are kept."""
         self._m.need_root("collect images")
-        return self._m.images.gc(self._m.pods.used_images, grace, dry_run)
+        return self._m.images.gc(self._m.pods.finder.used_images, grace, dry_run)
 
     # -- keys --
 

@@ -15,11 +15,9 @@ from kurma_core.errors import (
     CommandNotExecutableError,
     CommandNotFoundError,
     KurmaError,
-    PodNotFoundError,
     PodStateError,
     StagerError,
 )
-from kurma_core.pods.change.stop import PodEnder
 from kurma_core.pods.prepare import volumes
 from kurma_core.pods.record.pod_record import read_attachments, read_document
 from kurma_core.pods.run import pod_limits, pod_metadata, recovery
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import AppChanger, RunningStager
     from kurma_core.models.pod import PodRecord
     from kurma_core.pods.change.new_app import NewApp
+    from kurma_core.pods.finder import PodFinder
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory
     from kurma_core.progress import Progress
@@ -53,10 +52,14 @@ class Changeable:
     identity: Json
 
 
-class PodChanger(PodEnder):
-    """Changing the apps of a running pod."""
+class PodApps:
+    """Adds, starts, stops and removes apps of running pods."""
 
-    def app_add(
+    def __init__(self, finder: PodFinder) -> None:
+        self._finder = finder
+        self._services = finder.services
+
+    def add(
         self, reference: str, request: PodRequest, *, start: bool = False, progress: Progress | None = None
     ) -> PodRecord:
         """The pod gets an app; it runs once it is started.
@@ -69,7 +72,7 @@ class PodChanger(PodEnder):
         """
         from kurma_core.pods.change import new_app
 
-        directory = self._find(reference)
+        directory = self._finder.find(reference)
         name = new_app.wanted_app(request).name
         document = read_document(directory)
         # What is known to be in vain is said before anything is fetched.
@@ -77,14 +80,14 @@ class PodChanger(PodEnder):
         with self._stager_of(directory, document, "add") as (driver, _):
             # Without app-rm, what fails half-way could not be undone.
             self._check_verbs(document, driver, directory, "add", "rm", *(("start",) if start else ()))
-        with self.services.images.keeping():
-            image = new_app.find_image(self.services, request, progress)
+        with self._services.images.keeping():
+            image = new_app.find_image(self._services, request, progress)
             with self._changeable(directory, "add") as pod:
-                app = new_app.new_app(self.services, pod.document, request, image)
+                app = new_app.new_app(self._services, pod.document, request, image)
                 self._add(pod, app)
         if start:
-            self.app_start(directory.uuid, name)
-        return self._record(directory)
+            self.start(directory.uuid, name)
+        return self._finder.read(directory)
 
     def _add(self, pod: Changeable, app: NewApp) -> None:
         directory = pod.directory
@@ -95,14 +98,14 @@ class PodChanger(PodEnder):
         )
         try:
             volumes.make_empty(app.document.manifest, directory.path, app.document.ids)
-            self.services.api_changed(app.document, directory.path)
+            self._services.api_changed(app.document, directory.path)
             if change["traffic"]:
-                pod_limits.hold_traffic(app.document, self.services.note)
+                pod_limits.hold_traffic(app.document, self._services.note)
             if change["memory"]:
                 pod_limits.keep_memory(app.document)
             attachments = read_attachments(directory.read_state())
             url = pod_metadata.url_of(directory)
-            launch = Launch(self.services, directory, app.part, attachments=attachments, metadata_url=url)
+            launch = Launch(self._services, directory, app.part, attachments=attachments, metadata_url=url)
             pod.driver.add_app(pod_setup(launch, {app.name: app.rendered}), pod.stager)
             self._commit(pod, app.document)
         except BaseException:
@@ -112,45 +115,45 @@ class PodChanger(PodEnder):
             raise
         self._finish_change(pod, change)
 
-    def app_start(self, reference: str, app: str) -> PodRecord:
+    def start(self, reference: str, app: str) -> PodRecord:
         """Starts an app that was added, or has ended, from a clean root; returns once it runs.
 
         :raises PodStateError: the pod, or already the app, runs or not.
         :raises CommandNotFoundError, CommandNotExecutableError: its program could not be executed.
         :raises StagerError: it could not be started.
         """
-        directory = self._find(reference)
+        directory = self._finder.find(reference)
         with self._changeable(directory, "start", app) as pod:
             if self._runs(directory, app):
                 raise PodStateError(f"app {app} of pod {pod.document.name} runs already")
             from kurma_core.pods.prepare import isolators
 
-            isolators.check_start(self.services, pod.document, app)
+            isolators.check_start(self._services, pod.document, app)
             if pod.document.needs:
                 from kurma_core.pods.prepare import grants
 
-                grants.check_again(pod.document, self.services, app)
-            patience = max(_START, self.services.config.start_timeout)
+                grants.check_again(pod.document, self._services, app)
+            patience = max(_START, self._services.config.start_timeout)
             try:
                 pod.driver.start_app(directory.path, pod.stager, app, patience)
             except StagerError:
                 self._say_of_program(directory, app)
                 raise
-        return self._record(directory)
+        return self._finder.read(directory)
 
     def _say_of_program(self, directory: PodDirectory, app: str) -> None:
         """:raises CommandNotFoundError, CommandNotExecutableError: that is why the app does not run."""
-        for one in self._record(directory).unstarted:
+        for one in self._finder.read(directory).unstarted:
             kind = {127: CommandNotFoundError, 126: CommandNotExecutableError}.get(one.exit_code or 0)
             if one.name == app and kind is not None:
                 raise kind(f"app {app}: {one.told}") from None
 
-    def app_stop(self, reference: str, app: str, *, timeout: float | None = None) -> PodRecord:
+    def stop(self, reference: str, app: str, *, timeout: float | None = None) -> PodRecord:
         """Stops an app and waits until it has ended; one that does not run is left as it is.
 
         :param timeout: seconds between its stop signal and SIGKILL; None: as the pod's.
         """
-        directory = self._find(reference)
+        directory = self._finder.find(reference)
         with self._changeable(directory, "stop", app) as pod:
             try:
                 pod.driver.stop_app(directory.path, pod.stager, app, timeout)
@@ -158,9 +161,9 @@ class PodChanger(PodEnder):
                 # Its last app has ended, and the pod with it.
                 if pod.stager.alive():
                     raise
-        return self._record(directory)
+        return self._finder.read(directory)
 
-    def app_rm(self, reference: str, app: str, *, force: bool = False) -> None:
+    def remove(self, reference: str, app: str, *, force: bool = False) -> None:
         """Removes an app that does not run: its root, its logs, and the volumes that came with it.
 
         :param force: stop it first, at once.
@@ -168,9 +171,9 @@ class PodChanger(PodEnder):
         """
         from kurma_core.pods.change import new_app
 
-        directory = self._find(reference)
+        directory = self._finder.find(reference)
         if force:
-            self.app_stop(reference, app, timeout=0)
+            self.stop(reference, app, timeout=0)
         with self._changeable(directory, "rm", app) as pod:
             if self._runs(directory, app):
                 raise PodStateError(
@@ -214,13 +217,13 @@ class PodChanger(PodEnder):
     ) -> Iterator[tuple[AppChanger, RunningStager]]:
         what = f"{_WORDS[verb]} pod {document.name}"
         state = directory.read_state()["state"]
-        stager = recovery.find_stager(self.services, directory) if state == "running" else None
+        stager = recovery.find_stager(self._services, directory) if state == "running" else None
         if stager is None:
             hint = f"kurma start {document.name}" if state in ("prepared", "stopped", "errored") else None
             how = "has just ended" if state == "running" else f"is {state}"
             raise PodStateError(f"cannot {what}: it {how}", hint=hint, pod=document.uuid)
         try:
-            driver = self.services.stagers.of_pod(document.stager)
+            driver = self._services.stagers.of_pod(document.stager)
             if not hasattr(driver, "app_verbs"):
                 raise StagerError(f"cannot {what}: its stager {document.stager} cannot change a pod that runs")
             yield cast("AppChanger", driver), stager
@@ -236,7 +239,7 @@ class PodChanger(PodEnder):
                 raise StagerError(f"cannot {_WORDS[verb]} pod {document.name}: {error.message}", hint=error.hint)
 
     def _runs(self, directory: PodDirectory, app: str) -> bool:
-        for one in self._record(directory).apps:
+        for one in self._finder.read(directory).apps:
             if one.name == app:
                 # Not every stager tells of processes.
                 return not one.exited and (one.pid is not None or one.started_at is not None)
@@ -269,26 +272,26 @@ class PodChanger(PodEnder):
             document, gone = without(document, app)
             # Known should we die before the end, when the document does not name them any more.
             directory.change_state(change={**change, "volumes": list(gone)})
-        self.services.api_changed(document, directory.path)
+        self._services.api_changed(document, directory.path)
         pod.driver.remove_app(directory.path, pod.stager, app, gone)
         if there:
             self._commit(pod, document)
         volumes.remove_empty(gone, directory.path)
         try:
             if change["traffic"]:
-                pod_limits.hold_traffic(document, self.services.note)
+                pod_limits.hold_traffic(document, self._services.note)
             if change["memory"]:
                 pod_limits.keep_memory(document)
         except KurmaError as error:
             # What is too much of it keeps nobody from changing the pod.
-            self.services.note(f"{error.message}; what app {app} has asked for stays")
+            self._services.note(f"{error.message}; what app {app} has asked for stays")
         executions.forget(directory, app)
         layers = {**(directory.read_state().get("layers") or {})}
         layers.pop(app, None)
         directory.change_state(change=None, layers=layers)
 
     @staticmethod
-    def _half_changed(directory: PodDirectory) -> bool:
+    def half_changed(directory: PodDirectory) -> bool:
         state = directory.read_state()
         return state["state"] == "running" and state.get("change") is not None and not directory.apps_locked()
 
@@ -298,21 +301,10 @@ class PodChanger(PodEnder):
         :returns: whether there was something.
         :raises KurmaError: it cannot be, and stays on record.
         """
-        if not self._half_changed(directory):
+        if not self.half_changed(directory):
             return False
         with self._changeable(directory, "rm"):
             return True
-
-    def _collect_one(self, directory: PodDirectory, grace: float, dry_run: bool) -> Iterator[str]:
-        yield from super()._collect_one(directory, grace, dry_run)
-        try:
-            if not self._half_changed(directory):
-                return
-        except PodNotFoundError:
-            return  # it is removed, or just being made
-        if not dry_run:
-            self.finish_change(directory)
-        yield f"pod {directory.uuid}: {'would be ' if dry_run else ''}cleared of a half-made change of its apps"
 
 
 def _change_state(pod: Changeable, **changes: Json) -> None:

@@ -46,7 +46,7 @@ POINTS = {
         ("leaving", f"{_OWNED}.finish"),
     ],
     "remove": [
-        ("entering", "kurma_core.pods.change.stop:PodEnder._make_removable"),
+        ("entering", "kurma_core.pods.change.remove:PodRemover._make_removable"),
         ("entering", f"{_STORE}.delete"),
         ("leaving", "kurma_core.linux.beneath:remove_tree"),
         ("leaving", f"{_STORE}.delete"),

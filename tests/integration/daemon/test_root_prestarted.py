@@ -221,7 +221,7 @@ def test_nobody_sees_them(filled, ask):
                 with pytest.raises(PodNotFoundError):
                     ask_for(uuid)
         image = local.stager_build("default").id
-        assert image in local.here.pods.used_images()
+        assert image in local.here.pods.finder.used_images()
     assert set(waiting(daemon.house)) == set(there)
 
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.root, pytest.mark.full]
 
 _CHANGER = os.path.join(os.path.dirname(__file__), "changer.py")
 _DRIVER = "kurma_core.staging.apps"
-_CHANGES = "kurma_core.pods.change.app_changes:PodChanger"
+_CHANGES = "kurma_core.pods.change.app_changes:PodApps"
 
 #: (when, where): the adder kills itself; whether the app is there after that.
 ADDING = [

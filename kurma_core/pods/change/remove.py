@@ -1,0 +1,275 @@
+"""Removes pods (``kurma rm``), and collects dead ones and what they left (``kurma gc``).
+
+A pod whose records cannot be read is found by its UUID, and taken down as far as anything of it is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.api.pods import Collected
+from kurma_core.errors import (
+    FormatVersionError,
+    HostError,
+    KurmaError,
+    PodDamagedError,
+    PodNotFoundError,
+    PodStateError,
+)
+from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.models.pod import ENDED_STATES
+from kurma_core.pods.record.pod_record import read_document
+from kurma_core.pods.record.pod_store import unwritable
+from kurma_core.pods.run import recovery
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kurma_core.linux.cgroups import CgroupTree
+    from kurma_core.models.network import Attachment
+    from kurma_core.pods.change.app_changes import PodApps
+    from kurma_core.pods.change.stop import PodStopper
+    from kurma_core.pods.finder import PodFinder
+    from kurma_core.pods.record.document import PodDocument
+    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.services import Services
+
+
+#: Seconds that an owner has for its teardown once the stager has ended.
+_TEARDOWN_PATIENCE = 60.0
+#: Seconds for which somebody who stops a pod waits for its stager to come, and until its owner is looked after.
+_COMING, _LOOK_AGAIN = 30.0, 1.0
+#: Seconds after which a pod's directory that is still being made, or removed, is nobody's.
+_HALF_MADE_GRACE = 60.0
+#: What reading a pod raises whose records are not there, or not to be understood.
+_UNREADABLE = (PodNotFoundError, PodDamagedError, FormatVersionError)
+
+
+class PodRemover:
+    """Removes pods, and collects what is left of dead ones.
+
+    :param apps: finishes changes of the apps of running pods whose process has died.
+    """
+
+    def __init__(self, finder: PodFinder, stopper: PodStopper, apps: PodApps) -> None:
+        self._finder = finder
+        self._stopper = stopper
+        self._apps = apps
+        self._services = finder.services
+        self._store = finder.store
+        self._events = finder.events
+
+    def remove(self, reference: str, *, force: bool = False) -> None:
+        """Removes an ended or prepared pod, its logs and empty volumes.
+
+        :param force: stop it first if it runs, at once.
+        :raises PodStateError: it runs.
+        """
+        directory = self._store.find(reference)
+        self._finder.recover(directory)
+        if not os.path.isdir(directory.path):
+            return  # half-made, or ephemeral and dead: that was all there was to do
+        try:
+            document = read_document(directory)
+            state = directory.read_state()["state"]
+        except _UNREADABLE:
+            self._remove_broken(directory, force=force)
+            return
+        if force and state not in ("prepared", *ENDED_STATES):
+            self._stopper.stop(document.uuid, force=True)
+            if not os.path.isdir(directory.path):
+                return  # ephemeral, and removed by its owner
+        elif state not in ("prepared", *ENDED_STATES) and directory.owned():
+            raise _not_removable(document, state)
+        lock = self._finder.own(directory)
+        try:
+            self._make_removable(directory, document)
+            recovery.discard_remains(self._services, directory)
+            self._store.delete(directory, document.name)
+        except PodNotFoundError:
+            return  # somebody was faster
+        finally:
+            os.close(lock)
+        self._events.tell("removed", document)
+
+    def _make_removable(self, directory: PodDirectory, document: PodDocument) -> None:
+        """Takes down what is dead. That it cannot be recorded is no reason not to remove it."""
+        now = directory.read_state()
+        if now["state"] in ("prepared", *ENDED_STATES) and not now.get("steps"):
+            return
+        try:
+            recovery.take_down(self._services, directory, self._events)
+        except HostError as error:
+            if unwritable(error):
+                return
+            raise
+        now = directory.read_state()
+        if now["state"] not in ("prepared", *ENDED_STATES):
+            raise _not_removable(document, now["state"])
+
+    def _remove_broken(self, directory: PodDirectory, *, force: bool) -> None:
+        """A pod whose records cannot be read: what it may have made is known by its UUID, and what is readable."""
+        lock = self._finder.own(directory)
+        try:
+            _take_down_damaged(self._services, directory, force=force)
+            recovery.discard_remains(self._services, directory)
+            self._store.delete(directory, self._store.name_of(directory.uuid))
+        finally:
+            os.close(lock)
+
+    def collect(self, *, grace: float, dry_run: bool) -> Collected:
+        """Takes down what is dead, whenever it died, removes pods that ended more than ``grace`` seconds ago, and
+        frees what pods that are gone have left: what their stagers have kept, and what is there of networks.
+
+        :returns: a line for each thing done, or that would be done, or was left.
+        """
+        from kurma_core.pods.run import prestarted
+
+        said: list[str] = []
+        failed = False
+        for uuid in self._store.uuids():
+            directory = self._store.directory(uuid)
+            try:
+                said += self._collect_one(directory, grace, dry_run)
+            except KurmaError as error:
+                if not os.path.isdir(directory.path):
+                    continue  # an ephemeral one, that its owner has removed meanwhile
+                failed = True
+                hint = f" (kurma rm --force {uuid})" if isinstance(error, _UNREADABLE) else ""
+                said.append(f"pod {uuid}: left: {error.message.removeprefix(f'pod {uuid}: ')}{hint}")
+        if not dry_run:
+            prestarted.sweep(self._services, min(grace, _HALF_MADE_GRACE))
+            self._store.sweep(min(grace, _HALF_MADE_GRACE))
+        for line, wrong in recovery.remains_of_gone_pods(self._services, dry_run=dry_run):
+            said.append(line)
+            failed = failed or wrong
+        for finding in self._finder.caretaker.of_gone_pods(dry_run=dry_run):
+            what = "would be freed" if dry_run else "freed" if finding.mended else "left"
+            failed = failed or (not dry_run and not finding.mended)
+            said.append(f"{finding.what}: {finding.why}: {what}")
+        return Collected(tuple(said), failed)
+
+    def _collect_one(self, directory: PodDirectory, grace: float, dry_run: bool) -> Iterable[str]:
+        if recovery.needs_recovery(directory):
+            if dry_run and not _lives(self._services, directory):
+                yield f"pod {directory.uuid}: its owner has died: would be taken down"
+                return
+            if not dry_run and recovery.recover(self._services, directory, self._events):
+                yield f"pod {directory.uuid}: taken down"
+        if not os.path.isdir(directory.path):
+            return
+        try:
+            state = _whole_state(directory)
+        except PodNotFoundError:
+            if directory.owned():
+                return  # it is just being made
+            state = _whole_state(directory)  # unless it has just been
+        if state["state"] in ("running", "stopping") and not directory.owned():
+            yield f"pod {directory.uuid}: runs without an owner: left (kurma stop {directory.uuid[:8]})"
+        if state["state"] in ENDED_STATES and not state.get("steps") and _since_its_end(state) >= grace:
+            if not dry_run:
+                self.remove(directory.uuid)
+            yield f"pod {directory.uuid}: {'would be ' if dry_run else ''}removed"
+        elif self._apps.half_changed(directory):
+            if not dry_run:
+                self._apps.finish_change(directory)
+            yield f"pod {directory.uuid}: {'would be ' if dry_run else ''}cleared of a half-made change of its apps"
+
+
+def _since_its_end(state: dict[str, Any]) -> float:
+    """Seconds, whatever was done to the clock meanwhile."""
+    from kurma_core.pods.record.times import age, between, mark
+
+    passed = between(state.get("over"), mark())
+    return age(state.get("finishedAt")) if passed is None else passed
+
+
+def _lives(services: Services, directory: PodDirectory) -> bool:
+    """Whether a pod without an owner runs on, and is left to."""
+    try:
+        if directory.read_state()["state"] not in ("running", "stopping"):
+            return False
+    except PodNotFoundError:
+        return False  # half-made
+    stager = recovery.find_stager(services, directory)
+    if stager is None:
+        return False
+    stager.close()
+    return True
+
+
+def _whole_state(directory: PodDirectory) -> dict[str, Any]:
+    """Of a pod whose document can be read, too, once it should be there."""
+    state = directory.read_state()
+    if state["state"] != "preparing":
+        read_document(directory)
+    return state
+
+
+def _not_removable(document: PodDocument, state: str) -> PodStateError:
+    return PodStateError(
+        f"cannot remove pod {document.name}: it is {state}",
+        hint=f"kurma stop {document.uuid[:8]}, or kurma rm --force {document.uuid[:8]}",
+    )
+
+
+def _take_down_damaged(services: Services, directory: PodDirectory, *, force: bool) -> None:
+    """Ends its processes, leaves its networks, removes its namespace and cgroup. The caller has the owner lock.
+
+    :raises PodStateError: processes of it run, and ``force`` is not given.
+    :raises KurmaError: something of it cannot be undone.
+    """
+    from kurma_core.networking.network_records import PINS
+    from kurma_core.pods.network import port_claims
+
+    uuid = directory.uuid
+    tree = CgroupTree(f"kurma/{uuid}")
+    namespace = f"/run/netns/kurma-{uuid}"
+    try:
+        if tree.pids() and not force:
+            raise PodStateError(
+                f"cannot remove pod {uuid}: its record is damaged, and processes of it run",
+                hint=f"kurma rm --force {uuid}",
+                pod=uuid,
+            )
+        tree.kill()
+        joined = _listed_attachments(directory) or _joined_networks(services, uuid)
+        services.names.leave(uuid, joined or None)
+        if joined:
+            services.networking.delete_all(joined, pod=uuid, pod_name=uuid, namespace=namespace)
+        for kind in PINS:
+            services.joined.release(uuid, kind)
+        port_claims.let_go(directory)
+        services.joined.forget(uuid)
+        tree.remove()
+    except OSError as error:
+        raise HostError(
+            f"cannot take down pod {uuid}: {error.filename or ''}: {os.strerror(error.errno or 0)}",
+            errno=error.errno,
+            path=error.filename,
+            pod=uuid,
+        ) from None
+
+
+def _joined_networks(services: Services, uuid: str) -> tuple[Attachment, ...]:
+    """As they stand outside of the pod's own directory."""
+    record = services.joined.read(uuid)
+    return () if record is None else record.attachments
+
+
+def _listed_attachments(directory: PodDirectory) -> tuple[Attachment, ...]:
+    """The networks that it may have joined, from whichever of its records can be read."""
+    from kurma_core.models.network import Attachment
+
+    for name in ("state.json", "pod.json"):
+        record = directory.raw(name)
+        listed = record.get("attachments") if isinstance(record, dict) else None
+        found = []
+        for one in listed if isinstance(listed, list) else ():
+            with contextlib.suppress(ValueError):
+                found.append(Attachment.from_json(one))
+        if found:
+            return tuple(found)
+    return ()
