@@ -1,1 +1,1 @@
-"""Pods: how one is prepared, launched, looked after, called into and taken down."""
+"""Pods: prepares, launches, owns, changes, enters and takes them down."""

@@ -1,4 +1,4 @@
-"""The one interface by which kurmad uses the packages below it.
+"""The pods as kurmad uses them: the one interface of ``daemon/pods`` to the packages below.
 
 ``kurma_core/daemon/pods`` imports nothing else of ``pods``, ``pod_store``, ``image_store`` and ``staging``
 (``tests/test_floors.py``).

@@ -1,4 +1,4 @@
-"""Finds pods by UUID, prefix or name, tells how they are, and waits for their end; takes down dead ones on the way."""
+"""Finds pods by UUID, prefix or name, reads their records and waits for their end; takes down dead ones."""
 
 from __future__ import annotations
 

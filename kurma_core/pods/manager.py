@@ -1,5 +1,7 @@
-"""The pod manager: makes pods, starts them, finds them, stops and removes them. Works from any process on one
-state directory; flocks and atomic renames keep the processes apart."""
+"""The pod manager: prepares, starts, adopts, stops and removes pods.
+
+Works from any process on one state directory; file locks and atomic renames keep the processes apart.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting on descriptors."""
+"""Waits until a descriptor is readable, or the operation is cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apps that come, start, stop and go while their pod runs (G10).
+"""Adds, starts, stops and removes apps of a pod that runs.
 
 One process at a time changes a pod's apps: it holds the pod's *apps* lock. What it is about to do stands in
 ``state.json`` (``change``) before it is done; what was decided, in ``pod.json``, replaced at once. So whoever

@@ -1,4 +1,4 @@
-"""An app for a pod that runs: its image found, its part of the manifest reified, its isolators compiled (G10).
+"""Prepares an app that is added to a running pod: its image, its part of the manifest, its isolators.
 
 Nothing here changes the host outside the state directory. What is decided for the pod's other apps stays.
 """

@@ -27,7 +27,6 @@ from kurma_core.pods.run import recovery
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kurma_core.linux.cgroups import CgroupTree
     from kurma_core.models.network import Attachment
     from kurma_core.pods.change.app_changes import PodApps
     from kurma_core.pods.change.stop import PodStopper
@@ -37,10 +36,6 @@ if TYPE_CHECKING:
     from kurma_core.pods.services import Services
 
 
-#: Seconds that an owner has for its teardown once the stager has ended.
-_TEARDOWN_PATIENCE = 60.0
-#: Seconds for which somebody who stops a pod waits for its stager to come, and until its owner is looked after.
-_COMING, _LOOK_AGAIN = 30.0, 1.0
 #: Seconds after which a pod's directory that is still being made, or removed, is nobody's.
 _HALF_MADE_GRACE = 60.0
 #: What reading a pod raises whose records are not there, or not to be understood.
@@ -175,7 +170,8 @@ class PodRemover:
         elif self._apps.half_changed(directory):
             if not dry_run:
                 self._apps.finish_change(directory)
-            yield f"pod {directory.uuid}: {'would be ' if dry_run else ''}cleared of a half-made change of its apps"
+            cleared = "would be cleared" if dry_run else "cleared"
+            yield f"pod {directory.uuid}: {cleared} of a half-made change of its apps"
 
 
 def _since_its_end(state: dict[str, Any]) -> float:

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 from kurma_core.errors import (
     AppNotFoundError,
-    FormatVersionError,
     HostError,
     KurmaError,
-    PodDamagedError,
     PodError,
     PodNotFoundError,
     PodStateError,
@@ -32,10 +30,6 @@ if TYPE_CHECKING:
 _TEARDOWN_PATIENCE = 60.0
 #: Seconds for which somebody who stops a pod waits for its stager to come, and until its owner is looked after.
 _COMING, _LOOK_AGAIN = 30.0, 1.0
-#: Seconds after which a pod's directory that is still being made, or removed, is nobody's.
-_HALF_MADE_GRACE = 60.0
-#: What reading a pod raises whose records are not there, or not to be understood.
-_UNREADABLE = (PodNotFoundError, PodDamagedError, FormatVersionError)
 
 
 class PodStopper:

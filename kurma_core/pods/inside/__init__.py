@@ -1,1 +1,1 @@
-"""What people do inside running pods: enter, attach, logs, copied files, processes and their usage."""
+"""Works inside running pods: enter, attach, logs, copying files, processes and usage."""

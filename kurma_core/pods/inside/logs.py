@@ -1,4 +1,4 @@
-"""An app's log, read from the file that its stager keeps: CRI text lines, ``TIME STREAM P|F LINE`` (H7, G9).
+"""Reads and follows an app's log file, which its stager writes: CRI text lines, ``TIME STREAM P|F LINE``.
 
 The core reads it by itself, with or without a living stager. The files are the stager's: untrusted.
 """

@@ -1,4 +1,4 @@
-"""Logs of a pod whose stager keeps none in files: asked of its ``logs`` call-in while it lives (G8, G9)."""
+"""Reads app logs by the ``logs`` call-in, of stagers that keep no log files."""
 
 from __future__ import annotations
 

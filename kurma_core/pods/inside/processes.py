@@ -1,4 +1,4 @@
-"""The processes of a pod, as the host sees them."""
+"""Lists the processes of a pod, as the host sees them (``kurma top``)."""
 
 from __future__ import annotations
 

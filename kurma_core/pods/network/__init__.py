@@ -1,1 +1,1 @@
-"""What pods have on the host by way of networks: published ports, hosts files, names, checks and repair."""
+"""Networks of pods, the host's side: published ports, hosts files, names, check and repair."""

@@ -1,4 +1,4 @@
-"""Writes a pod's ``/etc/hosts`` and ``/etc/resolv.conf`` (W10, H10).
+"""Writes a pod's ``/etc/hosts`` and ``/etc/resolv.conf``.
 
 The hosts file has the pod's own lines, and those of other pods, which come and go. Each part of resolv.conf (name
 servers, search domains and options) comes from the strongest source that says something of it: the networks'

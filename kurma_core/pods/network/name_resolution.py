@@ -1,4 +1,4 @@
-"""Pods that find each other by name: who is on which network, and the hosts files that say so (W10).
+"""Lets pods find each other by name: keeps the members of each network, and updates the hosts files of pods.
 
 One record per state directory has every pod that can be found. Whoever brings a pod up or down changes it, and
 then the hosts files of the pods that share a network with that one, under one lock. A death in between leaves a

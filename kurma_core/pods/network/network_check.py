@@ -1,4 +1,4 @@
-"""Looking after what pods have on the host by way of networks: what is wrong with it, and mending that (W11, W12).
+"""Checks and repairs what pods have on the host by way of networks; frees what dead pods left.
 
 The kernel and the drivers are asked first, the pods on record then: a pod is on record before anything of it is
 made. What a pod that is just going has still had a moment ago is looked at a second time.

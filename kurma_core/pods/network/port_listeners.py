@@ -1,4 +1,4 @@
-"""Who listens on a port of this network namespace: sockets, by trying and by ``/proc/net``.
+"""Finds the process that listens on a port of the host: by binding the port, and in ``/proc/net``.
 
 A port that cannot be bound need not have a listener: a connection that goes out may use it. So both are asked.
 """

@@ -1,4 +1,4 @@
-"""The gate: what decides on powers, which are all that an isolator gives beyond the default (X6).
+"""Decides on grants: whether a pod may have the powers that its isolators give beyond the default.
 
 An image gets a power where a grant of ``kurma.yml`` or the caller's ``--grant`` says so, wherever it is asked for:
 in the image's manifest, in the pod's for an app, or for the pod as a whole, which concerns each image in it. The

@@ -1,4 +1,4 @@
-"""Which ids of the host a pod's user namespace has: ranges that no two pods share (H9).
+"""Chooses the range of user and group ids of a pod's user namespace: no two pods share one.
 
 A range is claimed by a symbolic link named ``FIRST:COUNT`` that leads to the pod's directory: one in
 ``pods/.ids/`` of the state directory, which is the pod's until it is removed, and one in ``/run/kurma/ids/``,

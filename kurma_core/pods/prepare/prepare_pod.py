@@ -1,4 +1,4 @@
-"""From a request to a prepared pod: images found, manifest reified, isolators compiled, networks planned.
+"""Prepares a pod from a request: finds images, reifies the manifest, compiles isolators, plans networks.
 
 Nothing here changes the host outside the state directory; what fails leaves no pod behind.
 """

@@ -1,4 +1,4 @@
-"""Volumes, the host's side: sources that exist, empty ones made (App Container Executor, Volume Setup; V1, V2)."""
+"""Checks the sources of host volumes, and makes empty volumes (App Container Executor, Volume Setup)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is on disk of each pod, and what is told of it: pod.json, state.json, locks, names, listings."""
+"""Records of pods on disk, and what is read from them: pod.json, state.json, locks, names, listings."""

@@ -1,4 +1,4 @@
-"""``pod.json``: what a pod is, decided when it was prepared. Only its apps, and what is theirs, may change."""
+"""``pod.json``: everything decided about a pod when it was prepared. Only its apps may change afterwards."""
 
 from __future__ import annotations
 

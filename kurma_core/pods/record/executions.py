@@ -1,4 +1,4 @@
-"""Earlier executions of a pod's apps: how each ended, and its log, kept apart from the next one's (H5, H7).
+"""Keeps earlier executions of a pod's apps: how each ended (exit code, reason), and its log.
 
 A pod that is started again begins with an empty ``pod/``. What an earlier run has left for people goes to
 ``earlier/RUN/`` (its logs) and into ``state.json`` (``earlier``: by app, oldest first), for the last few runs.

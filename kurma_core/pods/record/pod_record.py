@@ -1,4 +1,4 @@
-"""A pod's record, put together from what is on disk and what its stager tells."""
+"""Makes a pod's record from its files and its stager: state, exit code, apps; and how its end is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods on disk: one directory each, root's alone, that ``cat`` is enough to understand.
+"""Keeps pods on disk: a directory for each, with records and locks; only root reads it, and ``cat`` is enough to.
 
 ``pods/UUID/`` holds ``pod.json`` (what the pod is: replaced as a whole where apps come and go), ``state.json``
 (how it is: replaced atomically), ``owner.lock``, ``apps.lock`` and ``op.lock``, ``pod/`` (what the stager writes),

@@ -1,4 +1,4 @@
-"""Ages, of the times that records hold.
+"""Measures ages by marks of a clock that cannot be set; reads RFC 3339 times.
 
 A wall clock may be set while we look elsewhere. So what something waits for is measured from marks of a clock that
 nobody sets, which counts from the host's start on; they say nothing after the next one.

@@ -1,4 +1,4 @@
-"""A pod in the foreground: its logs come out as they are written, signals stop it, its end is ours.
+"""Runs a pod in the foreground: shows its logs as they are written, and stops it on Ctrl-C and other signals.
 
 The apps' output goes through the log files, never through this process: it may be stopped, slow or killed, and no
 app notices.

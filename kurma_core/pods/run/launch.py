@@ -1,5 +1,4 @@
-"""The steps by which a prepared pod is started, each with its undo (ARCHITECTURE: "Every start step has a
-repeatable teardown").
+"""Launches a prepared pod: the table of start steps (cgroup, namespaces, networks, stager …), each with its undo.
 
 The steps' names are on disk before the first is done. Teardown undoes what is on disk, in reverse, and takes each
 name off once it is undone: a process that dies anywhere leaves a list that any other can finish.

@@ -1,4 +1,4 @@
-"""A pod that this process owns: it watches the stager, and takes everything down when the stager has ended."""
+"""Owns a running pod: watches its stager, records its end with the exit code, and takes it down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pod's metadata service: made at its start, told what to say, taken up after an owner's death (M1, M4)."""
+"""Runs a pod's metadata service: starts it with the pod, and takes it over after an owner's death."""
 
 from __future__ import annotations
 

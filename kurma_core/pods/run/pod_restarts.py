@@ -1,4 +1,4 @@
-"""When a pod that is over is to be started again, by a daemon: the policy, and how long to wait.
+"""Decides whether and when kurmad restarts a pod that has ended: the policy, and the pause before.
 
 Apps that end while their pod lives are the stager's (``kurma.io/restart``); this is of pods as a whole.
 """

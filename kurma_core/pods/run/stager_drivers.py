@@ -1,4 +1,4 @@
-"""Which driver stands behind a stager's name: a section of ``stagers`` in ``kurma.yml``, or a plugin (G8)."""
+"""Finds the driver of a stager by its name: a section of ``stagers`` in ``kurma.yml``, or a plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files from and to the root of an app that runs: as ``cp -R`` would, if one program could see both sides.
+"""Copies files from and to the root of an app that runs (``kurma cp``), as ``cp -R`` would.
 
 By root, in process. Inside, paths are resolved by descriptor beneath the app's root, and links in it lead nowhere
 else; what comes out belongs to the caller, what goes in to the pod's root, unless owners are to be copied as well.

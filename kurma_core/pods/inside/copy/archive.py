@@ -1,4 +1,4 @@
-"""Tar archives on standard input and output, as trees that are copied."""
+"""Reads and writes tar archives on standard input and output, as the trees of a copy."""
 
 from __future__ import annotations
 

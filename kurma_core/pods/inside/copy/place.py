@@ -1,4 +1,4 @@
-"""Where paths begin that are copied from or to: the host, or the root of an app that runs."""
+"""Opens the two sides of a copy: a path of the host, or one in the root of an app that runs."""
 
 from __future__ import annotations
 

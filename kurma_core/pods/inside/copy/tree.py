@@ -1,4 +1,4 @@
-"""Entries, put into a directory. What is new there gets its name when all of it is whole, and not before."""
+"""Writes copied entries into a directory. A new file gets its name only once it is whole."""
 
 from __future__ import annotations
 
