@@ -328,7 +328,7 @@ class Transport:
         """Ends what the transport started for itself, never a pod."""
 
 
-_ARCHIVE = "application/x-tar"
+ARCHIVE = "application/x-tar"
 _JSON = "application/json"
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
@@ -565,7 +565,7 @@ class Api:
         :param insecure: checks to relax: ``image``, ``tls``, ``http``, ``pubkey``.
         """
 
-    @operation("POST", "/v1/images/upload", takes=_ARCHIVE, query=(_FILE_NAME,), given_up=True)
+    @operation("POST", "/v1/images/upload", takes=ARCHIVE, query=(_FILE_NAME,), given_up=True)
     def image_upload(
         self,
         path: File,
@@ -591,7 +591,7 @@ class Api:
         :param original: of an early image its own documents
         """
 
-    @operation("GET", "/v1/images/{image}/archive", kind="bytes", gives=(_ARCHIVE,), given_up=True)
+    @operation("GET", "/v1/images/{image}/archive", kind="bytes", gives=(ARCHIVE,), given_up=True)
     def image_archive(self, image: str, out: BinaryIO) -> None:
         """An image as an archive, uncompressed, with exactly its ID."""
 

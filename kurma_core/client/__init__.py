@@ -86,7 +86,7 @@ def connect(settings: Settings, *, start: bool = False) -> Client:
 
         path = socket_path(settings.host, config)
         try:
-            connection = Connection.open(path, required=settings.host is not None)
+            connection = Connection.find(path) if settings.host is None else Connection.open(path)
         except Refused:
             if settings.host is not None or start:
                 raise
@@ -121,7 +121,7 @@ def _connect_despite(settings: Settings, wrong: ConfigError) -> Client | None:
         return None
     try:
         config = place(settings.config_file, settings.state_dir)
-        connection = Connection.open(socket_path(settings.host, config), required=False)
+        connection = Connection.find(socket_path(settings.host, config))
     except KurmaError:
         return None
     if connection is None:

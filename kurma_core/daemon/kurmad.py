@@ -87,7 +87,7 @@ class Daemon:
         self.managers = Managers(own, config)
         self.client: Client = in_process(self.managers)
         pods = self.pods = DaemonInterface(self.managers.pods)
-        self.owners = OwnedPods(pods, self._ended)
+        self.owners = OwnedPods(self._ended)
         self.restarts = Restarts(pods, lambda uuid: self.launch(uuid, again=True))
         self.prestarted = PrestartedPods(pods)
         self.listing = Listing(pods)
@@ -129,7 +129,7 @@ class Daemon:
         """Starts a pod that the daemon owns.
 
         :param stdio: None: it reads nothing, and writes to its logs only.
-        :param up: see :meth:`OwnedPods.launch`.
+        :param up: called once the pod is up, before its end is waited for.
         :param again: by its policy.
         :param prestarted: see :meth:`PrestartedPods.begin`.
         :param settled: see :meth:`PodManager.start`.
@@ -137,7 +137,8 @@ class Daemon:
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC) if stdio is None else -1
         try:
             given, begin = stdio or Stdio(null, null, null, relayed=True), time.monotonic()
-            running = self.owners.launch(reference, given, up, again=again, prestarted=prestarted, settled=settled)
+            pod = self.pods.start(reference, given, settled, prestarted, again=again)
+            running = self.owners.take(pod, up)
             self.metrics.started(time.monotonic() - begin)
             return running
         except BaseException as error:
@@ -158,7 +159,7 @@ class Daemon:
     ) -> RunningPod:
         """Prepares a pod and starts it.
 
-        :param up: see :meth:`OwnedPods.launch`.
+        :param up: see :meth:`launch`.
         :raises KurmaError: it could not be prepared, and nothing is left; or it could not be started: see
             :meth:`PodManager.start`.
         """

@@ -426,7 +426,6 @@ def test_one_connection_too_many_is_told_so_and_the_others_are_served(start: Sta
         assert error_of(answer) == (503, "kurmad has as many connections as it takes (4)")
         assert b"Retry-After" in answer
     connection = Connection.open(running.path)
-    assert connection is not None
     refused = connection.request("GET", "/v1/version")
     assert (refused.status, json.loads(refused.read())["error"]["kind"]) == (503, "BusyError")
     connection.close()

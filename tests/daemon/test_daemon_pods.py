@@ -39,8 +39,7 @@ class Poll:
 
 @pytest.mark.parametrize("what", ["poll", "close"])
 def test_who_waits_for_a_pod_hears_of_its_end_whatever_fails(what: str, caplog: pytest.LogCaptureFixture) -> None:
-    interface: Any = None
-    owners = OwnedPods(interface)
+    owners = OwnedPods()
     owners.changed = lambda: None
     stager, closed = os.eventfd(1), []
 

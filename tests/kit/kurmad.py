@@ -42,7 +42,7 @@ class Kurmad:
         """Until it answers."""
 
         def answers():
-            connection = Connection.open(self.socket, required=False) if os.path.exists(self.socket) else None
+            connection = Connection.find(self.socket) if os.path.exists(self.socket) else None
             if connection is None:
                 assert self.process.poll() is None, self.log.read_text()
                 return False

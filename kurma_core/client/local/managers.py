@@ -91,7 +91,7 @@ class Managers:
         from kurma_core.client.remote.http import Connection
 
         try:
-            connection = Connection.open(f"{self.config.run_dir}/{SOCKET}", required=False)
+            connection = Connection.find(f"{self.config.run_dir}/{SOCKET}")
         except KurmaError:
             return False
         if connection is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Bytes of an answer's status line and headers.
 _HEAD_LIMIT = 65536
 _PIECE = 65536
-_NOBODY = (FileNotFoundError, ConnectionRefusedError)
+_NOBODY = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError)
 
 
 class Refused(HostError):
@@ -51,11 +51,6 @@ class Response:
         length = headers.get("content-length")
         self._left = int(length) if length is not None else 0
         self.trailers: dict[str, str] = {}
-
-    @property
-    def whole(self) -> bool:
-        """Whether all of it was read."""
-        return not self._chunked and not self._left
 
     def read(self) -> bytes:
         """The rest of the body."""
@@ -98,7 +93,7 @@ class Response:
 
 
 class Connection:
-    """A connection to the daemon, for one request after the other. Not for several threads."""
+    """A connection to the daemon, for one request at a time. Not for several threads."""
 
     def __init__(self, socket: _socket.socket, path: str) -> None:
         self.path = path
@@ -106,15 +101,12 @@ class Connection:
         self.version: str | None = None
         self._socket = socket
         self._buffer = bytearray()
-        self._last: Response | None = None
-        self._let_go = False
 
     @classmethod
-    def open(cls, path: str, *, required: bool = True) -> Connection | None:
-        """:param required: that nobody listens there is an error.
+    def open(cls, path: str) -> Connection:
+        """Connects to the daemon.
 
-        :returns: None: nobody listens there.
-        :raises DaemonGoneError: nobody listens there. :raises Refused: it is not for us.
+        :raises DaemonGoneError: nothing listens there. :raises Refused: this process may not use the socket.
         :raises HostError: as the kernel says.
         """
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
@@ -122,8 +114,6 @@ class Connection:
             _connect(socket, path)
         except OSError as error:
             socket.close()
-            if not required and isinstance(error, (*_NOBODY, NotADirectoryError)):
-                return None
             raise _kind(error)(
                 f"cannot reach the daemon at {path}: {(error.strerror or str(error)).lower()}",
                 hint=_hint(error),
@@ -132,17 +122,19 @@ class Connection:
             ) from None
         return cls(socket, path)
 
+    @classmethod
+    def find(cls, path: str) -> Connection | None:
+        """As :meth:`open`; None: nothing listens there."""
+        try:
+            return cls.open(path)
+        except DaemonGoneError:
+            return None
+
     def __enter__(self) -> Connection:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def again(self) -> Connection:
-        """Another connection to the same daemon. :raises HostError: it is gone."""
-        made = Connection.open(self.path)
-        assert made is not None
-        return made
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -150,69 +142,8 @@ class Connection:
     def close(self) -> None:
         self._socket.close()
 
-    def request(
-        self, method: str, target: str, body: bytes | Body | None = None, headers: Mapping[str, str] | None = None
-    ) -> Response:
-        """Sends a request; the answer's head. What of the answer before was not read is lost. A connection that
-        the daemon has closed meanwhile, for it was not used, is opened again.
-
-        :param target: path and query, encoded.
-        :raises DaemonGoneError: it has gone.
-        """
-        kept = self._last is not None
-        if kept and (self._let_go or not self._last_was_whole() or self._closed()):
-            self._reopen()
-            kept = False
-        lines = [f"{method} {target} HTTP/1.1", "Host: kurmad"]
-        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
-        if body is not None:
-            lines.append(f"Content-Length: {body.size if isinstance(body, Body) else len(body)}")
-        head = "\r\n".join([*lines, "", ""]).encode("latin-1")
-        if isinstance(body, Body):
-            return self._sent(head, body)
-        for again in (kept and method == "GET", False):
-            try:
-                self.send(head + (body or b""))
-                return self._answer()
-            except DaemonGoneError as gone:
-                # It was just being closed, perhaps. What changes nothing may be asked for twice.
-                if again and not self._buffer:
-                    self._reopen()
-                    continue
-                try:
-                    return self._answer()  # it may have said why it closed the connection
-                except DaemonGoneError:
-                    raise gone from None
-        raise AssertionError
-
-    def _sent(self, head: bytes, body: Body) -> Response:
-        """A daemon that wants no more of a body says why, and closes the connection."""
-        try:
-            self.send(head)
-            for piece in body.pieces:
-                self.send(piece)
-        except DaemonGoneError as gone:
-            try:
-                return self._answer()
-            except DaemonGoneError:
-                raise gone from None
-        return self._answer()
-
-    def let_go(self) -> None:
-        """What was asked for last is not wanted any more; the next request goes by another connection."""
-        self._let_go = True
-        self._socket.close()
-
-    def let_go_unless_whole(self) -> None:
-        """Of an answer that was not read to its end."""
-        if not self._last_was_whole():
-            self.let_go()
-
-    def _last_was_whole(self) -> bool:
-        return self._last is not None and self._last.whole
-
-    def _closed(self) -> bool:
-        """Whether the daemon has closed it: what it says without being asked is that it will."""
+    def closed(self) -> bool:
+        """Whether the daemon has closed it: it sends nothing unasked but the reason for that."""
         try:
             self._socket.recv(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -221,10 +152,32 @@ class Connection:
             return True
         return True
 
-    def _reopen(self) -> None:
-        made = self.again()
-        self._socket.close()
-        self._socket, self._buffer, self._last, self._let_go = made._socket, bytearray(), None, False
+    def request(
+        self, method: str, target: str, body: bytes | Body | None = None, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """Sends a request. :returns: the answer's head; the answer before it must have been read.
+
+        :param target: path and query, encoded.
+        :raises DaemonGoneError: the daemon has gone.
+        """
+        lines = [f"{method} {target} HTTP/1.1", "Host: kurmad"]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        if body is not None:
+            lines.append(f"Content-Length: {body.size if isinstance(body, Body) else len(body)}")
+        head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+        try:
+            if isinstance(body, Body):
+                self.send(head)
+                for piece in body.pieces:
+                    self.send(piece)
+            else:
+                self.send(head + (body or b""))
+        except DaemonGoneError as gone:
+            try:
+                return self._answer()  # the daemon may have said why it closed the connection
+            except DaemonGoneError:
+                raise gone from None
+        return self._answer()
 
     def send(self, data: bytes) -> None:
         """:raises DaemonGoneError: it has gone."""
@@ -244,8 +197,7 @@ class Connection:
         self.version = headers.get("kurma-version")
         if self.version is None:
             raise self._stranger()
-        self._last = Response(self, status, headers)
-        return self._last
+        return Response(self, status, headers)
 
     def fields(self) -> dict[str, str]:
         """Header or trailer fields, to the empty line, by name in small letters."""

@@ -53,15 +53,13 @@ def started(settings: Settings, config: Config, path: str) -> Connection:
     _make(config)
     try:
         with locked(f"{config.run_dir}/{LOCK}"):
-            connection = Connection.open(path, required=False)
-            if connection is not None:
-                return connection
-            _start(settings, config)
-            connection = Connection.open(path)
+            connection = Connection.find(path)
+            if connection is None:
+                _start(settings, config)
+                connection = Connection.open(path)
+            return connection
     except OSError as error:
         raise _cannot(config, str(error.strerror), error) from None
-    assert connection is not None
-    return connection
 
 
 def _make(config: Config) -> None:

@@ -1,4 +1,4 @@
-"""The transport by way of kurmad: one request after the other, on a connection that is kept.
+"""The transport by way of kurmad: each operation is a request, on a connection of its own.
 
 An operation's declaration says how it is asked for (:mod:`kurma_core.api.operations`). The methods here are those
 that need more: standard streams, files of the caller, answers that come in pieces.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.api.operations import NDJSON, Transport
+from kurma_core.api.operations import NDJSON, OPERATIONS, Transport
 from kurma_core.api.wire import error_from_json
 from kurma_core.errors import HostError, KurmaError, UsageError
 from kurma_core.linux.smalljson import decode, encode
@@ -54,11 +54,16 @@ class Remote(Transport):
 
     def __init__(self, settings: Settings, connection: Connection, here: Callable[[], Managers]) -> None:
         self._settings = settings
-        self._connection = connection
+        #: Opened to look whether kurmad is there; the first request goes by it.
+        self._first: Connection | None = connection
+        self._path = connection.path
+        #: kurmad's; known once it has answered.
+        self._version: str | None = None
         self._here = here
 
     def close(self) -> None:
-        self._connection.close()
+        if self._first is not None:
+            self._first.close()
 
     def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
         own = getattr(self, operation.method, None)
@@ -127,32 +132,54 @@ class Remote(Transport):
         hear: Hear = _ignore,
     ) -> Json:
         notes = Notes(self, progress)
-        value = None
         try:
-            answer = self._connection.request(verb, target, body, headers)
-            if not answer.headers.get("content-type", "").startswith(NDJSON):
-                value = self._understood(decode, answer.read())
-                if answer.status >= 400:
-                    raise self._failure(value)
-                return value
-            for line in answer.lines():
-                message = self._understood(decode, line)
-                kind = self._understood(lambda said: said["is"], message)
-                if kind == "result":
-                    value = message["value"]
-                elif kind == "error":
-                    raise self._failure(message)
-                elif not notes.hear(message):
-                    hear(message)
-        except KurmaError:
-            self._connection.let_go_unless_whole()
-            raise
-        except BaseException:
-            # Ctrl-C, say: a client that goes away cancels what it has asked for.
-            self._connection.let_go()
-            raise
+            # Leaving it by an exception, as of Ctrl-C, closes the connection, and thereby cancels the operation.
+            with self._connect() as connection:
+                answer = self._sent(connection, verb, target, body, headers)
+                if not answer.headers.get("content-type", "").startswith(NDJSON):
+                    return self._json(answer)
+                for line in answer.lines():
+                    message = self._understood(decode, line)
+                    kind = self._understood(lambda said: said["is"], message)
+                    if kind == "result":
+                        return message["value"]
+                    if kind == "error":
+                        raise self._failure(message)
+                    if not notes.hear(message):
+                        hear(message)
+                return None
         finally:
             notes.close()
+
+    def _connect(self) -> Connection:
+        """A connection for one request."""
+        from kurma_core.client.remote.http import Connection
+
+        first, self._first = self._first, None
+        if first is not None:
+            if not first.closed():
+                return first
+            first.close()
+        return Connection.open(self._path)
+
+    def _sent(
+        self,
+        connection: Connection,
+        verb: str,
+        target: str,
+        body: bytes | Body | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        """Sends a request; the answer's head."""
+        answer = connection.request(verb, target, body, headers)
+        self._version = connection.version
+        return answer
+
+    def _json(self, answer: Response) -> Json:
+        """The answer's JSON. :raises KurmaError: it tells of an error."""
+        value = self._understood(decode, answer.read())
+        if answer.status >= 400:
+            raise self._failure(value)
         return value
 
     def _result(self, operation: Operation, said: Json) -> Any:
@@ -165,8 +192,8 @@ class Remote(Transport):
         :raises KurmaError: what kurmad had, be it on the way.
         """
         target, _ = self._request(operation, arguments)
-        try:
-            answer = self._connection.request("GET", target, None, {"TE": "trailers"})
+        with self._connect() as connection:
+            answer = self._sent(connection, "GET", target, None, {"TE": "trailers"})
             if answer.status >= 400:
                 data = answer.read()
                 said = self._understood(decode, data)
@@ -174,22 +201,15 @@ class Remote(Transport):
                     raise self._failure(said)
                 yield data  # of /healthz, which tells what is wrong by its document
             yield from answer.pieces()
-        except KurmaError:
-            self._connection.let_go_unless_whole()
-            raise
-        except BaseException:
-            self._connection.let_go()
-            raise
         self._check_trailers(answer)
 
     def _each_line(self, operation: Operation, arguments: dict[str, Any]) -> Iterator[Any]:
-        """What an operation tells line by line, as it comes. On a connection of its own: meanwhile, others may be
-        asked for."""
+        """What an operation tells line by line, as it comes."""
         target, _ = self._request(operation, arguments)
-        with self._connection.again() as connection:
-            answer = connection.request("GET", target, None, {"TE": "trailers"})
+        with self._connect() as connection:
+            answer = self._sent(connection, "GET", target, None, {"TE": "trailers"})
             if answer.status >= 400:
-                raise self._failure(self._understood(decode, answer.read()))
+                self._json(answer)
             for line in answer.lines():
                 yield self._result(operation, self._understood(decode, line))
             for note in self._understood(decode, answer.trailers.get("kurma-notes", "[]")):
@@ -211,18 +231,13 @@ class Remote(Transport):
         return {"Kurma-Passphrases": str(self._settings.passphrases().attempts)}
 
     def tell_passphrase(self, question: Mapping[str, Json]) -> None:
-        """Tells kurmad a passphrase that it asks for, on another connection: the one that asks is taken."""
+        """Tells kurmad a passphrase that it asks for."""
         from binascii import b2a_base64
 
         assert self._settings.passphrases is not None
         found = self._settings.passphrases().get(question["what"], wrong=question["wrong"])
         said = None if found is None else b2a_base64(found, newline=False).decode()
-        with self._connection.again() as connection:
-            body = encode({"passphrase": said}).encode()
-            headers = {"Content-Type": "application/json"}
-            answer = connection.request("POST", f"/v1/answers/{quoted(question['id'])}", body, headers)
-            if answer.status >= 400:
-                raise self._failure(self._understood(decode, answer.read()))
+        self.ask(OPERATIONS["answer"], {"answer": question["id"], "passphrase": said})
 
     def note(self, text: str) -> None:
         self._settings.note(text)
@@ -230,7 +245,7 @@ class Remote(Transport):
     def _failure(self, value: Mapping[str, Json]) -> KurmaError:
         """The error that an answer tells of."""
         found = self._understood(error_from_json, value)
-        theirs = self._connection.version
+        theirs = self._version
         if found.data.get("unknown") and theirs != VERSION:
             return HostError(
                 f"the daemon is kurma {theirs}, and this is {VERSION}: {found.message}",
@@ -246,10 +261,10 @@ class Remote(Transport):
         try:
             return read(said)
         except _NONSENSE as error:
-            theirs = self._connection.version
+            theirs = self._version
             other = "" if theirs == VERSION else f": it is kurma {theirs}, and this is {VERSION}"
             raise HostError(
-                f"what the daemon at {self._connection.path} says is not understood{other}",
+                f"what the daemon at {self._path} says is not understood{other}",
                 hint="restart the daemon with this version; --host local works without it",
             ) from error
 
@@ -439,14 +454,14 @@ class Remote(Transport):
 
         notes = Notes(self, progress)
         target, body = self._request(operation, arguments)
-        connection = self._connection.again()
+        connection = self._connect()
         headers = {"Connection": "Upgrade", "Upgrade": PROTOCOL, **self._passphrases()}
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
-            answer = connection.request("POST", target, body or b"", headers)
+            answer = self._sent(connection, "POST", target, body or b"", headers)
             if answer.status != 101:
-                raise self._failure(self._understood(decode, answer.read()))
+                self._json(answer)
             stream = Stream(connection, hear)
             if streams is not None:
                 streams.connect(stream)

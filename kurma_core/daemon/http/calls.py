@@ -1,4 +1,4 @@
-"""A request for an operation: its arguments, read as the operation declares them, and the daemon that does it."""
+"""Reads the arguments of a request, from its query and its JSON body, as the operation declares them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kurma_core import schema
 from kurma_core.cancellation import Cancellation
-from kurma_core.errors import ManifestError, UsageError
+from kurma_core.errors import UsageError
 from kurma_core.schema import SchemaError, child, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from kurma_core.api.operations import Operation
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from kurma_core.daemon.http.exchange import Exchange
     from kurma_core.daemon.http.server import Server
     from kurma_core.daemon.http.streams import Stream
+    from kurma_core.daemon.metrics import Metrics
     from kurma_core.daemon.pods.listing import Listing
-    from kurma_core.daemon.pods.owned import OwnedPods, RunningPod
+    from kurma_core.daemon.pods.owned import RunningPod
     from kurma_core.daemon.pods.prestarted import PreparedPod
     from kurma_core.models.streams import Stdio
-    from kurma_core.pods.daemon_interface import PrestartedPod
+    from kurma_core.pods.daemon_interface import DaemonInterface, PrestartedPod
     from kurma_core.progress import Progress
 
 Json = Any
@@ -32,41 +33,19 @@ Json = Any
 _MOST = 60
 
 
-class Counts(Protocol):
-    """What the daemon has counted."""
-
-    began: float
-
-    def requests(self) -> list[tuple[dict[str, str], float]]: ...
-
-    def starts(self) -> Iterable[str]: ...
-
-
 class Daemon(Protocol):
     """:class:`kurma_core.daemon.kurmad.Daemon`, as operations use it."""
 
-    @property
-    def config(self) -> Config: ...
-    @property
-    def client(self) -> Client: ...
-    @property
-    def server(self) -> Server: ...
-    @property
-    def metrics(self) -> Counts: ...
-    @property
-    def listing(self) -> Listing: ...
-    @property
-    def owners(self) -> OwnedPods: ...
+    config: Config
+    client: Client
+    server: Server
+    metrics: Metrics
+    listing: Listing
+    pods: DaemonInterface
 
-    def described(self) -> dict[str, Json]:
-        """What ``info`` tells of kurmad."""
-
-    def problems(self) -> list[str]:
-        """What keeps kurmad from its work, a line for each."""
-
-    def running(self, reference: str) -> RunningPod | None:
-        """The pod, if the daemon owns it."""
-
+    def described(self) -> dict[str, Json]: ...
+    def problems(self) -> list[str]: ...
+    def running(self, reference: str) -> RunningPod | None: ...
     def launch(
         self,
         reference: str,
@@ -75,18 +54,13 @@ class Daemon(Protocol):
         *,
         prestarted: PrestartedPod | None = None,
         settled: Callable[[], None] = ...,
-    ) -> RunningPod:
-        """Starts a pod that the daemon owns."""
-
+    ) -> RunningPod: ...
     def run(
         self, request: PodRequest, progress: Progress | None = None, up: Callable[[RunningPod], None] = ...
-    ) -> RunningPod:
-        """Prepares a pod and starts it."""
-
+    ) -> RunningPod: ...
     def prepared(
         self, request: PodRequest, progress: Progress | None = None
-    ) -> AbstractContextManager[PreparedPod]:
-        """Prepares a pod that is to be started inside the ``with`` statement."""
+    ) -> AbstractContextManager[PreparedPod]: ...
 
 
 class Call:
@@ -117,42 +91,34 @@ class Call:
         return {**own, **further}
 
 
-def check_keys(operation: Operation, body: Json) -> None:
-    """:raises UsageError: the body has a key that the operation does not have."""
-    for one in operation.parameters:
-        if one.place == "whole body":
-            one.shape.find_unknown(body, "$", _refuse_key)
-    if operation.body is not None and isinstance(body, dict):
-        known = {one.key: one.shape for one in operation.parameters if one.place == "body"}
-        for key, value in body.items():
-            if key not in known:
-                _refuse_key("$", key, list(known))
-            known[key].find_unknown(value, child("$", key), _refuse_key)
-
-
 def read_body(operation: Operation, body: Json) -> dict[str, Any]:
     """The arguments that are in the body, by name in Python.
 
-    :raises ManifestError: a value is wrong.
+    :raises UsageError: a key is unknown or missing, or a value is wrong. :raises ManifestError: a manifest is.
     """
     for one in operation.parameters:
         if one.place == "whole body":
+            one.shape.find_unknown(body, "$", _refuse_key)
             return {one.name: _read(one.shape, body, "$")}
     if operation.body is None:
         return {}
     value = {} if body is None and not operation.body_needed else body
     if not isinstance(value, dict):
-        raise ManifestError("$", "an object", describe(value))
+        raise _malformed(SchemaError("$", "an object", describe(value)))
+    known = {one.key: one for one in operation.parameters if one.place == "body"}
+    for key, given in value.items():
+        if key not in known:
+            _refuse_key("$", key, list(known))
+        known[key].shape.find_unknown(given, child("$", key), _refuse_key)
     found = {}
-    for one in operation.parameters:
-        if one.place == "body":
-            given, where = value.get(one.key), child("$", one.key)
-            if given is not None:
-                found[one.name] = _read(one.shape, given, where)
-            elif one.required:
-                raise ManifestError(where, one.shape.expected, "null" if one.key in value else schema.MISSING)
-            else:
-                found[one.name] = one.default
+    for key, one in known.items():
+        given, where = value.get(key), child("$", key)
+        if given is not None:
+            found[one.name] = _read(one.shape, given, where)
+        elif one.required:
+            raise _malformed(SchemaError(where, one.shape.expected, "null" if key in value else schema.MISSING))
+        else:
+            found[one.name] = one.default
     return found
 
 
@@ -168,7 +134,11 @@ def _read(shape: schema.Shape, value: Json, path: str) -> Any:
     try:
         return shape.read(value, path)
     except SchemaError as error:
-        raise ManifestError(error.path, error.expected, error.found) from None
+        raise _malformed(error) from None
+
+
+def _malformed(error: SchemaError) -> UsageError:
+    return UsageError(f"the request's body: {error}", path=error.path, expected=error.expected, found=error.found)
 
 
 def read_query(operation: Operation, given: list[tuple[str, str]]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class _ForegroundPod:
 
     def run(self, reference: str, caller: Caller, prepared: PreparedPod | None = None) -> PodRecord:
         daemon = self._call.daemon
-        reads_input, terminal = daemon.owners.foreground_input(reference)
+        reads_input, terminal = daemon.pods.foreground_input(reference)
         self._stdio = caller.open(terminal=terminal, reads_input=reads_input)
         with contextlib.ExitStack() as stack:
             settled = threading.Event()
@@ -107,7 +107,7 @@ class _ForegroundPod:
             self._running = running
             if self._call.cancellation.cancelled:  # too late to give up the start
                 running.stop(force=False)
-        typing = self._call.daemon.owners.type_into(running, self._stdio)
+        typing = self._call.daemon.pods.type_into(running.pod, self._stdio)
         if typing is not None:
             stack.enter_context(_typing(typing, caller))
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.api import describe
 from kurma_core.api.host import CheckLine, Event, Health
-from kurma_core.api.operations import NDJSON, SSE
+from kurma_core.api.operations import ARCHIVE, NDJSON, SSE
 from kurma_core.client.local.transport import event_filter
-from kurma_core.daemon import metrics as prometheus
 from kurma_core.daemon.http import foreground, messages
 from kurma_core.daemon.http.error_status import Gone, TooLargeError
 from kurma_core.daemon.http.exchange import json_line
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
 
 Json = Any
-_ARCHIVE = "application/x-tar"
 
 
 def handle(call: Call) -> Any:
@@ -173,7 +171,7 @@ class _Pieces:
 
     def write(self, data: bytes) -> int:
         if not self._exchange.answered:
-            self._exchange.begin(_ARCHIVE)
+            self._exchange.begin(ARCHIVE)
         self._exchange.piece(bytes(data))
         return len(data)
 
@@ -212,7 +210,9 @@ def openapi(call: Call) -> Json:
 
 
 def metrics(call: Call) -> None:
-    call.exchange.respond(200, prometheus.text(call.daemon).encode(), call.operation.gives[0])
+    daemon = call.daemon
+    text = daemon.metrics.text(daemon.listing.records(), daemon.server.held)
+    call.exchange.respond(200, text.encode(), call.operation.gives[0])
 
 
 # --- events ----------------------------------------------------------------------------------------------------

@@ -22,10 +22,8 @@ from kurma_core.shortage import words
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from kurma_core.hookspecs.stager import CallInProcess
     from kurma_core.models.pod import PodRecord
-    from kurma_core.models.streams import Stdio
-    from kurma_core.pods.daemon_interface import DaemonInterface, Following, LogReader, OwnedPod, PrestartedPod
+    from kurma_core.pods.daemon_interface import DaemonInterface, Following, LogReader, OwnedPod
 
 _LOG = logging.getLogger("kurmad")
 #: Pods that are taken down, or restarted, at a time.
@@ -117,8 +115,7 @@ class RunningPod:
 class OwnedPods:
     """:param ended: called with each pod that has ended, once it is taken down; from any thread."""
 
-    def __init__(self, pods: DaemonInterface, ended: Callable[[PodRecord], None] = lambda record: None) -> None:
-        self._interface = pods
+    def __init__(self, ended: Callable[[PodRecord], None] = lambda record: None) -> None:
         self._ended = ended
         #: Called, from any thread, when a pod is owned, or owned no more.
         self.changed: Callable[[], None] = lambda: None
@@ -179,26 +176,11 @@ class OwnedPods:
         """Whether that pod is owned here, or what follows its end is not done yet."""
         return self.running(uuid) is not None or uuid in self._after
 
-    def launch(
-        self,
-        reference: str,
-        stdio: Stdio,
-        up: Callable[[RunningPod], None] = lambda running: None,
-        *,
-        again: bool = False,
-        prestarted: PrestartedPod | None = None,
-        settled: Callable[[], None] = lambda: None,
-    ) -> RunningPod:
-        """Starts a pod and owns it.
-
-        :param up: called once the pod is up, before its end is waited for.
-        :param again: and ``prestarted``, ``settled``: see :meth:`PodManager.start`.
-        :raises KurmaError: see :meth:`PodManager.start`.
-        """
-        return self.take(self._interface.start(reference, stdio, settled, prestarted, again=again), up)
-
     def take(self, pod: OwnedPod, up: Callable[[RunningPod], None] = lambda running: None) -> RunningPod:
-        """Owns a pod that is up."""
+        """Owns a pod that is up.
+
+        :param up: called before the pod's end is waited for.
+        """
         fd, running = pod.fileno(), RunningPod(pod)
         try:
             up(running)
@@ -209,14 +191,6 @@ class OwnedPods:
             self.poller.add(fd, finish, select.EPOLLIN | select.EPOLLONESHOT)
             self.changed()
         return running
-
-    def foreground_input(self, reference: str) -> tuple[bool, bool]:
-        """Whether a pod reads a foreground client's input, and whether from a terminal."""
-        return self._interface.foreground_input(reference)
-
-    def type_into(self, running: RunningPod, stdio: Stdio) -> CallInProcess | None:
-        """Carries input to the app whose terminal takes it; None: the pod has no such app."""
-        return self._interface.type_into(running.pod, stdio)
 
     # -- the ends of pods --
 

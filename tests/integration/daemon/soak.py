@@ -67,7 +67,7 @@ class Daemons:
     def wait_up(self):
         def answers():
             assert self.process.poll() is None, self.log.read_text()[-2000:]
-            return Connection.open(self.socket, required=False)
+            return Connection.find(self.socket)
 
         until(answers, lambda: self.log.read_text()[-2000:], 30).close()
 

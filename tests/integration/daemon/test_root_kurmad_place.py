@@ -23,7 +23,7 @@ pytestmark = pytest.mark.root
 
 
 def answers(path):
-    connection = Connection.open(path, required=False)
+    connection = Connection.find(path)
     if connection is not None:
         connection.close()
     return connection is not None

@@ -85,7 +85,7 @@ def test_activated_by_systemd_itself(make_house):
     process = subprocess.Popen([*command, *words], stderr=subprocess.PIPE, text=True)
     try:
         until(lambda: os.path.exists(path), "the socket")
-        until(lambda: Connection.open(path, required=False), "the daemon").close()
+        until(lambda: Connection.find(path), "the daemon").close()
         before = time.monotonic()
         with house.connect() as client:
             assert client.remote
