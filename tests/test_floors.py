@@ -149,7 +149,6 @@ BELOW = {
 PAST_THE_CLIENT = {
     ("http.calls", "pods.daemon_interface"),
     ("http.handlers", "pods.inside.enter_and_attach"),
-    ("http.messages", "trust.encryption"),
     ("http.streams", "staging.relay"),
     ("metrics", "fetching.download"),
     ("metrics", "pods.inside.usage"),

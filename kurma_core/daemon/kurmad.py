@@ -18,8 +18,8 @@ from kurma_core.client.local.managers import Managers, problems
 from kurma_core.client.remote.start_kurmad import LOCK as START_LOCK
 from kurma_core.config import load
 from kurma_core.config.state_directory import run_dir_hint
+from kurma_core.daemon.http import messages
 from kurma_core.daemon.http.dispatch import Dispatcher
-from kurma_core.daemon.http.messages import asking, noting
 from kurma_core.daemon.http.server import Server
 from kurma_core.daemon.metrics import Metrics
 from kurma_core.daemon.pods.app_api_sockets import AppApiSockets
@@ -79,9 +79,8 @@ class Daemon:
             signals=False,
             daemon=True,
             debug=settings.debug,
-            # Notes of no request go to the log.
-            note=noting(lambda text: _LOG.info("%s", text)),
-            passphrases=asking,
+            note=messages.note,
+            passphrases=messages.current,
         )
         self.config = config
         self.managers = Managers(own, config)

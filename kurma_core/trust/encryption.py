@@ -39,8 +39,10 @@ Plain = Callable[[Iterator[bytes]], Generator[bytes]]
 class Passphrases(Protocol):
     """Where passphrases come from."""
 
-    #: How often it is worth asking: more than once where a person answers.
-    attempts: int
+    @property
+    def attempts(self) -> int:
+        """How often it is worth asking: more than once where a person answers."""
+        ...
 
     def get(self, what: str, *, wrong: bool) -> bytes | None:
         """The passphrase of the archive called ``what``; None: there is none.

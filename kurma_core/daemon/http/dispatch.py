@@ -13,13 +13,12 @@ from kurma_core import errors
 from kurma_core.api.operations import NDJSON, OPERATIONS, Operation
 from kurma_core.api.wire import PROTOCOL, error_to_json
 from kurma_core.cancellation import Cancellation, governing
-from kurma_core.daemon.http import messages
 from kurma_core.daemon.http.caller_rights import check_rights, redacted
 from kurma_core.daemon.http.calls import Call, read_body, read_query
-from kurma_core.daemon.http.error_status import Gone, log_failure, status_of
+from kurma_core.daemon.http.error_status import Gone, status_of, told_error
 from kurma_core.daemon.http.exchange import Exchange, Said
 from kurma_core.daemon.http.handlers import handle
-from kurma_core.daemon.http.messages import Messages, attempts_of, working
+from kurma_core.daemon.http.messages import Conversation, Messages, conversing, unheard
 from kurma_core.daemon.metrics import Metrics
 from kurma_core.daemon.process.log import about
 
@@ -61,17 +60,12 @@ class Dispatcher:
                     self._run(call)
         except Gone:
             raise
-        except errors.KurmaError as error:
+        except Exception as error:  # noqa: BLE001 (the client gets one line; the log has the rest)
+            found = told_error(error, operation.verb, exchange.path)
             if exchange.answered:
-                exchange.fail(error_to_json(error))
+                exchange.fail(error_to_json(found))
             else:
-                exchange.respond_json(status_of(error), error_to_json(error))
-        except Exception as error:  # noqa: BLE001 (the client is told in one line; the log has the rest)
-            found = error_to_json(log_failure(error, operation.verb, exchange.path))
-            if exchange.answered:
-                exchange.fail(found)
-            else:
-                exchange.respond_json(500, found)
+                exchange.respond_json(status_of(found), error_to_json(found))
         finally:
             self._metrics.requested(operation.name, exchange.status)
 
@@ -128,11 +122,11 @@ class Dispatcher:
 
             serve(exchange, call.cancellation, handle_stream)
         elif operation.kind == "bytes":
-            with working(messages.Operation(_unheard)), self._while_asked(call):
+            with conversing(Conversation(unheard)), self._while_asked(call):
                 handle(call)
         elif operation.kind == "lines":
             notes = _Notes()
-            with working(messages.Operation(notes.tell)), self._while_asked(call):
+            with conversing(Conversation(notes.tell)), self._while_asked(call):
                 found = handle(call)
                 exchange.begin(NDJSON)
                 for item in found:
@@ -141,7 +135,7 @@ class Dispatcher:
         elif NDJSON in exchange.headers.get("accept", ""):
             self._answer_in_lines(call)
         else:
-            with working(messages.Operation(_unheard)), self._while_asked(call):
+            with conversing(Conversation(unheard)), self._while_asked(call):
                 value = handle(call)
             exchange.respond_json(200, self._json(value, call))
 
@@ -174,26 +168,18 @@ class Dispatcher:
             server.unwatch(call.exchange)
 
     def _answer_in_lines(self, call: Call) -> None:
-        """Answers line by line: what is noted on the way, and the result last."""
+        """Answers line by line: messages on the way, and the result last."""
         told = Messages(call.exchange.socket, call.exchange.message)
-        attempts = attempts_of(call.exchange.headers.get("kurma-passphrases"))
         try:
-            with (
-                working(messages.Operation(told.tell, attempts=attempts, hears_progress=True)),
-                self._while_asked(call),
-            ):
+            with conversing(Conversation(told.tell, call.exchange.headers)), self._while_asked(call):
                 value = handle(call)
-        except errors.KurmaError as error:
-            if told.silent:
-                raise
-            last = {"is": "error", **error_to_json(error), "status": status_of(error)}
         except Gone:
             raise
         except Exception as error:
             if told.silent:
                 raise
-            found = log_failure(error, call.operation.verb, call.exchange.path)
-            last = {"is": "error", **error_to_json(found), "status": 500}
+            found = told_error(error, call.operation.verb, call.exchange.path)
+            last = {"is": "error", **error_to_json(found), "status": status_of(found)}
         else:
             last = {"is": "result", "value": self._json(value, call)}
         told.end(last)
@@ -207,14 +193,9 @@ class _Notes:
         self.texts: list[str] = []
 
     def tell(self, message: Json) -> None:
-        _unheard(message)
+        unheard(message)
         if message["is"] == "note" and len(self.texts) < _MOST_NOTES:
             self.texts.append(message["text"])
-
-
-def _unheard(message: dict[str, Json]) -> None:
-    if message["is"] == "note":
-        _LOG.info("%s", message["text"])
 
 
 def _decoded(text: str) -> str:

@@ -57,7 +57,7 @@ def status_of(error: KurmaError) -> int:
 
 
 def internal_error(error: Exception) -> KurmaError:
-    """Makes the error to tell of one that no operation expects: the host's, or a mistake of Kurma or a plugin."""
+    """The error to tell of one that no operation expects: the host's, or a mistake in Kurma or a plugin."""
     known = HostError.of_shortage(error)
     if known is not None:
         return known
@@ -69,11 +69,13 @@ def internal_error(error: Exception) -> KurmaError:
     )
 
 
-def log_failure(error: Exception, method: str, path: str) -> KurmaError:
-    """As :func:`internal_error`, and logs it: a mistake with its trace, an error of the host in one line.
+def told_error(error: Exception, method: str, path: str) -> KurmaError:
+    """The error to tell the client of. Called while the error is handled.
 
-    Called while the error is handled.
+    Logs one that no operation expects: a mistake with its trace, an error of the host in one line.
     """
+    if isinstance(error, KurmaError):
+        return error
     found = internal_error(error)
     if isinstance(found, HostError):
         _LOG.error("%s %s failed: %s", method, path, found.message)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import contextvars
+import logging
 import secrets
 import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.api.wire import error_to_json
@@ -27,46 +28,47 @@ if TYPE_CHECKING:
     import socket
 
     from kurma_core.progress import Progress
-    from kurma_core.trust.encryption import Passphrases
 
 Json = Any
-#: Seconds between two lines that say how far something is.
+_LOG = logging.getLogger("kurmad")
+#: Seconds between two messages about progress.
 _INTERVAL = 0.1
-#: How often a client that asks people for passphrases may say that it does.
+#: The most attempts that a client may ask for.
 _MOST_ATTEMPTS = 9
 
 
-class Operation:
-    """One request's work.
+class Conversation:
+    """Tells the client of a request how the operation goes on, and asks it for passphrases
+    (:class:`kurma_core.trust.encryption.Passphrases`).
 
-    :param tell: gets a message for whoever asked: ``{"is": "note", "text": …}``, ``{"is": "progress", …}``.
-    :param attempts: how often it is worth to ask them for a passphrase; 0: they know none.
-    :param hears_progress: whether anybody wants to know how far it is.
+    :param tell: gets each message: ``{"is": "note", "text": …}``, ``{"is": "progress", …}``.
+    :param headers: of the request of a client that hears messages at once; None: it hears none.
     """
 
-    def __init__(
-        self, tell: Callable[[dict[str, Json]], None], *, attempts: int = 0, hears_progress: bool = False
-    ) -> None:
+    def __init__(self, tell: Callable[[dict[str, Json]], None], headers: Mapping[str, str] | None = None) -> None:
         self.tell = tell
-        self.attempts = attempts
-        self._hears_progress = hears_progress
-
-    def note(self, text: str) -> None:
-        self.tell({"is": "note", "text": text})
+        self._hears = headers is not None
+        self._attempts = attempts_of((headers or {}).get("kurma-passphrases"))
 
     def problem(self, error: KurmaError) -> None:
-        """Something is wrong that does not end the operation."""
+        """Tells of an error that does not end the operation."""
         self.tell({"is": "problem", **error_to_json(error)})
 
     def progress(self) -> Progress | None:
-        """What tells them how far it is; None: they do not listen."""
-        return _Progress(self.tell) if self._hears_progress else None
+        """Tells the client the progress; None: it does not hear."""
+        return _Progress(self.tell) if self._hears else None
 
-    def ask(self, what: str, *, wrong: bool) -> bytes | None:
-        """The passphrase of the archive called ``what``; None: they have none.
+    @property
+    def attempts(self) -> int:
+        return max(1, self._attempts)
 
-        :raises Cancelled: they have gone.
+    def get(self, what: str, *, wrong: bool) -> bytes | None:
+        """Asks the client for the passphrase of the archive called ``what``; None: it has none.
+
+        :raises Cancelled: the client has disconnected.
         """
+        if not self._attempts:
+            return None
         question = _Question()
         try:
             self.tell({"is": "ask", "id": question.id, "what": what, "wrong": wrong})
@@ -78,7 +80,7 @@ class Operation:
 
 
 class _Question:
-    """One that waits for its answer. It is known by what nobody can guess but who was asked."""
+    """A question that waits for its answer. Only the client that gets its id can answer it."""
 
     def __init__(self) -> None:
         self.id = secrets.token_hex(16)
@@ -94,14 +96,15 @@ _QUESTIONS: dict[str, _Question] = {}
 
 
 def answer(ident: str, passphrase: str | None) -> None:
-    """:param passphrase: as base64; None: there is none.
+    """Answers a question.
 
-    :raises UsageError: nothing of that id was asked, or it was answered; or that is no base64.
+    :param ident: the question's id. :param passphrase: base64; None: the client has none.
+    :raises UsageError: no question of that id waits; or the passphrase is not base64.
     """
     try:
         found = None if passphrase is None else base64.b64decode(passphrase, validate=True)
     except ValueError:
-        raise UsageError("a passphrase is said in base64") from None
+        raise UsageError("the passphrase must be base64-encoded") from None
     question = _QUESTIONS.pop(ident, None)
     if question is None:
         raise UsageError("nobody waits for that answer", hint="the operation that asked has ended")
@@ -110,12 +113,12 @@ def answer(ident: str, passphrase: str | None) -> None:
 
 
 def attempts_of(header: str | None) -> int:
-    """What ``Kurma-Passphrases`` says."""
+    """How often the client can be asked for a passphrase, by its header ``Kurma-Passphrases``; 0: it has none."""
     return min(int(header), _MOST_ATTEMPTS) if header and header.isascii() and header.isdigit() else 0
 
 
 class _Progress:
-    """Says how far it is as often as people can see, and no oftener."""
+    """Tells the progress of an operation, at most ten times a second."""
 
     def __init__(self, tell: Callable[[dict[str, Json]], None]) -> None:
         self._tell = tell
@@ -154,67 +157,45 @@ class _Progress:
         )
 
 
-_current: contextvars.ContextVar[Operation | None] = contextvars.ContextVar("operation", default=None)
-_NOBODYS = Operation(lambda message: None)
+def unheard(message: dict[str, Json]) -> None:
+    """Logs the notes of operations whose clients hear none."""
+    if message["is"] == "note":
+        _LOG.info("%s", message["text"])
 
 
-def current() -> Operation:
-    """The one that this thread works for; one that nobody hears, where it works for nobody."""
-    return _current.get() or _NOBODYS
+#: Outside of all requests.
+_OF_KURMAD = Conversation(unheard)
+_CURRENT: contextvars.ContextVar[Conversation] = contextvars.ContextVar("conversation", default=_OF_KURMAD)
+
+
+def current() -> Conversation:
+    """That of the request that this thread works for."""
+    return _CURRENT.get()
+
+
+def note(text: str) -> None:
+    """Tells the client that this thread works for something in one line, or the log if there is no client."""
+    current().tell({"is": "note", "text": text})
 
 
 @contextlib.contextmanager
-def working(operation: Operation) -> Iterator[None]:
-    """This thread works for that operation, for as long as the block lasts."""
-    token = _current.set(operation)
+def conversing(conversation: Conversation) -> Iterator[None]:
+    """Inside the ``with`` statement, this thread works for the client of that conversation."""
+    token = _CURRENT.set(conversation)
     try:
         yield
     finally:
-        _current.reset(token)
-
-
-def noting(otherwise: Callable[[str], None]) -> Callable[[str], None]:
-    """Where notes go: to who asked for the work of the thread that notes.
-
-    :param otherwise: gets those of threads that work for nobody.
-    """
-
-    def note(text: str) -> None:
-        operation = _current.get()
-        if operation is None:
-            otherwise(text)
-        else:
-            operation.note(text)
-
-    return note
-
-
-class _Asked:
-    """The passphrases of who asked for the work of this thread."""
-
-    def __init__(self, operation: Operation) -> None:
-        self._operation = operation
-        self.attempts = max(1, operation.attempts)
-
-    def get(self, what: str, *, wrong: bool) -> bytes | None:
-        return self._operation.ask(what, wrong=wrong) if self._operation.attempts else None
-
-
-def asking() -> Passphrases:
-    """What the daemon's client has for ``Settings.passphrases``: they are asked for, and kept nowhere."""
-    return _Asked(current())
+        _CURRENT.reset(token)
 
 
 #: Messages that wait for a reader.
 _MOST = 1000
-#: Words of which the next says the same, and more.
-_PASSING = ("progress",)
 
 
 class Messages:
-    """Any thread may tell. Whoever has gone is told nothing, and nobody hears of that here.
+    """Sends messages to a client as fast as it reads them. Any thread may use it. Ignores a client that has gone.
 
-    :param connected: where it goes. :param send: sends one message there, and raises Gone.
+    :param connected: the connection. :param send: sends one message by it, and raises Gone.
     """
 
     def __init__(self, connected: socket.socket, send: Callable[[Json], None]) -> None:
@@ -228,13 +209,13 @@ class Messages:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing was told yet: the answer may still be another one."""
+        """Whether nothing was sent yet: the answer may still be another one."""
         return not (self._begun or self._waiting)
 
     def tell(self, message: dict[str, Json]) -> None:
-        """As much as goes at once."""
+        """Sends as much as the connection takes at once; progress that it does not take is dropped."""
         with self._lock:
-            if not (message["is"] in _PASSING and (self._waiting or not self._writable())):
+            if not (message["is"] == "progress" and (self._waiting or not self._writable())):
                 self._waiting.append(message)
             if len(self._waiting) > _MOST:
                 self._waiting.popleft()
@@ -247,7 +228,7 @@ class Messages:
                 self._gone = True
 
     def end(self, message: dict[str, Json]) -> None:
-        """All the rest, and the last message. :raises Gone: nobody reads it."""
+        """Sends all that waits, and the last message. :raises Gone: the client has disconnected."""
         with self._lock:
             if self._lost:
                 self._waiting.appendleft({"is": "note", "text": f"{self._lost} notes were not read in time"})

@@ -27,11 +27,11 @@ from kurma_core.api.wire import (
     frame,
 )
 from kurma_core.cancellation import governing
-from kurma_core.daemon.http.error_status import Gone, log_failure
+from kurma_core.daemon.http.error_status import Gone, told_error
 from kurma_core.daemon.http.exchange import REQUEST_PATIENCE, json_line
-from kurma_core.daemon.http.messages import Messages, Operation, attempts_of, working
+from kurma_core.daemon.http.messages import Conversation, Messages, conversing
 from kurma_core.daemon.process.threads import begin
-from kurma_core.errors import Cancelled, KurmaError, UsageError
+from kurma_core.errors import Cancelled, UsageError
 from kurma_core.json_text import loads
 from kurma_core.models.streams import Stdio
 from kurma_core.staging.relay import Relay, TooMuchInput
@@ -166,9 +166,7 @@ def serve(exchange: Exchange, cancellation: Cancellation, handle: Callable[[Stre
     stream = Stream(connected, first)
     try:
         messages = Messages(connected, stream.tell)
-        attempts = attempts_of(exchange.headers.get("kurma-passphrases"))
-        operation = Operation(messages.tell, attempts=attempts, hears_progress=True)
-        with working(operation), governing(cancellation):
+        with conversing(Conversation(messages.tell, exchange.headers)), governing(cancellation):
             last = _last(exchange, stream, handle)
         messages.end(last)
     except Gone:
@@ -181,14 +179,12 @@ def _last(exchange: Exchange, stream: Stream, handle: Callable[[Stream], Json]) 
     """:raises Gone: the client has disconnected."""
     try:
         return {"is": "result", "value": handle(stream)}
-    except KurmaError as error:
-        return {"is": "error", **error_to_json(error)}
     except Gone:
         raise
     except Cancelled:
         return {"is": "error", "error": {"kind": "Cancelled", "message": "given up", "exitCode": 130}}
     except Exception as error:  # noqa: BLE001 (the client gets one line; the log has the rest)
-        return {"is": "error", **error_to_json(log_failure(error, exchange.method, exchange.path))}
+        return {"is": "error", **error_to_json(told_error(error, exchange.method, exchange.path))}
 
 
 class Caller:
