@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from kurma_core.linux.block_groups import spread
+from kurma_core.linux.files import spread
 
 pytest_plugins = ["tests.kit.fixtures", "tests.sharing", "tests.tiers"]
 

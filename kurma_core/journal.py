@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.api.host import Event
 from kurma_core.errors import HostError
+from kurma_core.formats.timestamps import timestamp
 from kurma_core.json_text import loads
-from kurma_core.linux.clock import timestamp
 
 if TYPE_CHECKING:
-    from kurma_core.linux.watches import SharedWatch
+    from kurma_core.linux.inotify import SharedWatch
 
 Json = Any
 #: Bytes of a file, from which on it is put aside; and of a line, at most.
@@ -123,7 +123,7 @@ class Journal:
 
     def watch(self) -> SharedWatch:
         """Polls readable when there may be more events. :raises HostError: the kernel allows no more watches."""
-        from kurma_core.linux.watches import SharedWatch
+        from kurma_core.linux.inotify import SharedWatch
 
         # There is none yet, in a state directory to which nothing has happened; but for the directory itself, say.
         try:

@@ -2,13 +2,13 @@
 
 :func:`loads` accepts UTF-8 alone, one value and nothing after it, no ``NaN``, no number that Python cannot hold,
 no key twice in one object, and bounded nesting. What Kurma's own programs say to each other is read by
-:mod:`kurma_core.linux.smalljson`, which this module uses, too: ``json`` is imported only to tell where a text is
-wrong.
+:mod:`kurma_core.formats.small_json`, which this module uses, too: ``json`` is imported only to tell where a
+text is wrong.
 """
 
 from __future__ import annotations
 
-from kurma_core.linux.smalljson import decode
+from kurma_core.formats.small_json import decode
 from kurma_core.schema import SchemaError, child, describe
 
 TYPE_CHECKING = False

@@ -49,14 +49,11 @@ def opened(path: str, *, endless: bool = False) -> BinaryIO:
 
 
 def _regular(path: str) -> int:
-    from kurma_core.linux import (  # not for every client: it reads its configuration, which may be a pipe
-        beneath,
-        regular_file,
-    )
+    from kurma_core.linux import beneath
 
     try:
-        return regular_file.open_regular(beneath.AT_FDCWD, path, resolve=0)
-    except regular_file.NotRegularError as error:
+        return beneath.open_regular(beneath.AT_FDCWD, path, resolve=0)
+    except beneath.NotRegularError as error:
         raise HostError(f"{called(path)}: cannot be read: it is {_kind(error.mode)}", path=path) from None
 
 

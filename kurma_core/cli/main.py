@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from kurma_core.cli.parse import Call
     from kurma_core.cli.session import Connect
+    from kurma_core.daemon.process.service_manager import Service
     from kurma_core.errors import KurmaError
-    from kurma_core.linux.service_manager import Service
 
 #: Kurma failed (exit codes 126 and 127 are of commands that were to be run, 2 of usage errors).
 FAILED = 125
@@ -46,7 +46,7 @@ def main(
         os.umask(os.umask(0o022) | 0o022)
     service = None
     if "NOTIFY_SOCKET" in os.environ or "LISTEN_FDS" in os.environ:
-        from kurma_core.linux import service_manager
+        from kurma_core.daemon.process import service_manager
 
         service = service_manager.take(os.environ)
     runner = _Runner(connect, service)

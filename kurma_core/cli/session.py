@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from kurma_core.cli.progress import Bar
     from kurma_core.client import Settings
     from kurma_core.client.client import Client
+    from kurma_core.daemon.process.service_manager import Service
     from kurma_core.errors import KurmaError
-    from kurma_core.linux.service_manager import Service
     from kurma_core.models.streams import Stdio
 
     Connect = Callable[[Settings], Client]

@@ -24,11 +24,11 @@ def seconds(text: str, option: str) -> float:
 
 
 def since(text: str, option: str = "--since") -> int:
-    """A time in nanoseconds since the epoch; see :func:`kurma_core.linux.clock.moment`.
+    """A time in nanoseconds since the epoch; see :func:`kurma_core.formats.timestamps.moment`.
 
     :raises UsageError: it is none.
     """
-    from kurma_core.linux.clock import moment
+    from kurma_core.formats.timestamps import moment
 
     try:
         return moment(text)

@@ -58,7 +58,7 @@ class Settings:
     def tell_service(self, text: str) -> None:
         """Tells the service manager, if one has started this process for a pod in the foreground."""
         if self.service is not None:
-            from kurma_core.linux import service_manager
+            from kurma_core.daemon.process import service_manager
 
             service_manager.tell(self.service, text)
 

@@ -31,7 +31,7 @@ from kurma_core.daemon.pods.recovery import Recovery
 from kurma_core.daemon.process.lifecycle import IdleEnd, MemoryTrimmer, Notifier
 from kurma_core.daemon.process.lock_and_socket import RunDirectory, passed_sockets
 from kurma_core.errors import KurmaError
-from kurma_core.linux import memory
+from kurma_core.linux import libc
 from kurma_core.models.streams import Stdio
 from kurma_core.pods.daemon_interface import DaemonInterface
 from kurma_core.value import replace
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kurma_core.api.pods import PodRequest
     from kurma_core.client.client import Client
     from kurma_core.config import Config
-    from kurma_core.linux.service_manager import Service
+    from kurma_core.daemon.process.service_manager import Service
     from kurma_core.models.pod import PodRecord
     from kurma_core.pods.daemon_interface import PrestartedPod
     from kurma_core.progress import Progress
@@ -207,7 +207,7 @@ class Daemon:
         signal.pthread_sigmask(signal.SIG_BLOCK, {*signals, signal.SIGHUP})
         self._run_directory.lock()
         # Before there are threads, which would get heaps of their own.
-        memory.one_heap()
+        libc.one_heap()
         try:
             if idle is not None:
                 self._end_after(idle)

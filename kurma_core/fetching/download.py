@@ -21,7 +21,7 @@ from kurma_core.errors import (
     PluginError,
     StoreError,
 )
-from kurma_core.linux.lockfile import is_at
+from kurma_core.linux.files import is_at
 from kurma_core.shortage import words
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from kurma_core.image_store.tar_entries import (
     Entry,
     show,
 )
-from kurma_core.linux.regular_file import NotRegularError, open_regular
+from kurma_core.linux.beneath import NotRegularError, open_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from contextvars import ContextVar
 from kurma_core.cancellation import lock
 from kurma_core.errors import PrivilegeError, StoreError
 from kurma_core.linux.beneath import remove_tree
+from kurma_core.linux.files import is_at
 from kurma_core.linux.libc import syscall
-from kurma_core.linux.lockfile import is_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

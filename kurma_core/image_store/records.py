@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping
 
 from kurma_core.errors import FormatVersionError, ImageNotFoundError, StoreError
+from kurma_core.formats.timestamps import timestamp
 from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.json_text import loads
-from kurma_core.linux.clock import timestamp
 from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.schema import COUNT, SchemaError, fit
 

@@ -33,7 +33,7 @@ from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.image_store import records
 from kurma_core.image_store.durable import Holds, guard, share_lock, touch
 from kurma_core.image_store.tar_entries import Limits
-from kurma_core.linux import block_groups
+from kurma_core.linux import files
 from kurma_core.models.image import ImageRecord, Provenance
 
 TYPE_CHECKING = False
@@ -311,7 +311,7 @@ class ImageStore:
             for name in _DIRECTORIES:
                 os.makedirs(self.path(name), 0o700, exist_ok=True)
             # All that has many files is made there.
-            block_groups.spread(self.path("tmp"))
+            files.spread(self.path("tmp"))
 
     @contextmanager
     def unless_removed(self, image_id: str) -> Iterator[None]:

@@ -20,10 +20,10 @@ from kurma_core.errors import (
     UsageError,
 )
 from kurma_core.fetching import NAMED, Fetching, Locator, locator_of
+from kurma_core.formats.timestamps import timestamp
 from kurma_core.hookspecs.fetcher import DetachedSignature, FetchRequest, RemoteArchive, RemoteLayers
 from kurma_core.images.locator_cache import Known, KnownImages
 from kurma_core.images.trust_policy import Expectation, Judge, Voucher, tell_relaxations
-from kurma_core.linux.clock import timestamp
 from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.value import frozen
 

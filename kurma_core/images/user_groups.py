@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kurma_core.appc.image import MAX_ID
-from kurma_core.linux.regular_file import open_regular
+from kurma_core.linux.beneath import open_regular
 from kurma_core.value import replace
 
 if TYPE_CHECKING:

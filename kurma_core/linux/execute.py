@@ -1,8 +1,8 @@
-"""Executing a program (Y3).
+"""Executes a program by execve(2), found in PATH as a shell does.
 
 What counts is what this process finds: call it in the root, and as the user, that the program is to have. Why a
-program cannot be executed is said by :mod:`kurma_core.linux.unexecutable`, which whoever has left its own root for
-another must have imported before.
+program cannot be executed is said by :mod:`kurma_core.formats.exec_errors`: a process must import that before it
+changes its root.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import os
 import stat
 
 from kurma_core.linux import libc
+from kurma_core.linux.process import DEFAULT_PATH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
-# Used where the environment has no PATH.
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 
@@ -71,10 +70,10 @@ def execute_after(last: Callable[[], None], argv: Sequence[str], environment: Ma
 
     :raises ExecuteError: as :func:`execute`; what ``last`` raises goes through.
     """
-    from kurma_core.linux import unexecutable
+    from kurma_core.formats import exec_errors
 
     path = _find(argv[0], environment)
-    reasons = unexecutable.expected(path)
+    reasons = exec_errors.expected(path)
     try:
         if any("=" in name for name in environment):
             raise ValueError("illegal environment variable name")
@@ -91,16 +90,16 @@ def execute_after(last: Callable[[], None], argv: Sequence[str], environment: Ma
     else:
         raise AssertionError("execve returned")
     code = errno.ENOEXEC if code == errno.ELIBBAD else code
-    reason = reasons.get(code) or unexecutable.SAID.get(code)
+    reason = reasons.get(code) or exec_errors.SAID.get(code)
     code = errno.ENOEXEC if code == errno.ENOENT else code
     raise ExecuteError(code, reason or os.strerror(code).lower(), path)
 
 
 def _nowhere(name: str, searched: str) -> ExecuteError:
-    from kurma_core.linux import unexecutable
+    from kurma_core.formats import exec_errors
 
     where = f"not found in {searched or 'the current directory'}"
-    return ExecuteError(errno.ENOENT, where + unexecutable.of_one_name(name), name)
+    return ExecuteError(errno.ENOENT, where + exec_errors.of_one_name(name), name)
 
 
 def _pointers(strings: list[bytes]) -> tuple[bytes, list[bytearray]]:
@@ -133,7 +132,7 @@ def _find(name: str, environment: Mapping[str, str]) -> str:
 
 
 def _may_not(path: str) -> ExecuteError | None:
-    from kurma_core.linux import unexecutable
+    from kurma_core.formats import exec_errors
 
     try:
         # Our effective rights count, as they do for execve.
@@ -142,17 +141,17 @@ def _may_not(path: str) -> ExecuteError | None:
     except ValueError as error:  # a NUL in the name
         return ExecuteError(errno.EINVAL, str(error), path)
     except OSError as error:
-        return ExecuteError(*unexecutable.why_not(path, error.errno or errno.EIO), path)
-    return ExecuteError(*unexecutable.why_not(path, errno.EACCES), path)
+        return ExecuteError(*exec_errors.why_not(path, error.errno or errno.EIO), path)
+    return ExecuteError(*exec_errors.why_not(path, errno.EACCES), path)
 
 
 def _try(path: str, argv: Sequence[str], environment: Mapping[str, str]) -> ExecuteError:
     try:
         os.execve(path, tuple(argv), environment)  # noqa: S606 - that is the job
     except OSError as error:
-        from kurma_core.linux import unexecutable
+        from kurma_core.formats import exec_errors
 
-        return ExecuteError(*unexecutable.why_not(path, error.errno or errno.EIO), path)
+        return ExecuteError(*exec_errors.why_not(path, error.errno or errno.EIO), path)
     except ValueError as error:  # a NUL in a word, or a variable's name with a "=" in it
         return ExecuteError(errno.EINVAL, str(error), path)
     raise AssertionError("execve returned")

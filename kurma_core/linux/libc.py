@@ -167,3 +167,20 @@ def words(*values: int, size: int = 8) -> bytes:
 def prctl(option: int, *args: int) -> int:
     """``prctl(2)``. :raises OSError: as the kernel says."""
     return syscall("prctl", option, *args)
+
+
+_M_ARENA_MAX = -8
+
+
+def one_heap() -> None:
+    """Have all threads that begin from here on allocate from one heap, where this libc would give them several.
+
+    For a process that runs Python, whose threads allocate one after the other anyway. What was freed in one of
+    several heaps is of no use to the others, and :func:`trim_heap` shortens none but the first.
+    """
+    call("mallopt", _M_ARENA_MAX, 1)
+
+
+def trim_heap() -> None:
+    """Give back what was freed, where this libc can tell it from the rest."""
+    call("malloc_trim", 0)

@@ -12,6 +12,13 @@ import os
 from kurma_core.linux import mounts
 from kurma_core.linux.libc import syscall
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
 CLONE_NEWTIME = 0x80
 CLONE_NEWNS = 0x20000
 CLONE_NEWCGROUP = 0x2000000
@@ -248,3 +255,32 @@ def write_maps(pid: int, uids: list[tuple[int, int, int]], gids: list[tuple[int,
             raise OSError(error.errno, error.strerror, path) from None
         finally:
             os.close(fd)
+
+
+def in_network_namespace(path: str, function: Callable[[], T]) -> T:
+    """What ``function`` returns, or raises, when it runs inside the network namespace pinned at ``path``.
+
+    Needs CAP_SYS_ADMIN, over the namespace's owner too. Sockets that ``function`` opens stay in that namespace.
+
+    :raises OSError: the namespace cannot be entered; ``function`` was not called.
+    """
+    import threading
+
+    from kurma_core.linux.namespaces import enter_netns
+
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            enter_netns(path)
+            results.append(function())
+        except BaseException as error:  # noqa: BLE001 - raised again, in the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="netns", daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]

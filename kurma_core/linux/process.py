@@ -1,4 +1,4 @@
-"""Processes: how to hold one, tell one from another, and make one.
+"""Processes: hold one by a pidfd, tell one from another, learn how it ended.
 
 A process is told apart by its PID, the time it started at and the boot it belongs to; it is held by a pidfd, which
 works for processes that are not our children too.
@@ -13,14 +13,11 @@ import time
 
 from kurma_core.linux import libc
 
-CLONE_PIDFD = 0x1000
-CLONE_PARENT = 0x8000
-_CLONE_INTO_CGROUP = 0x200000000
-
+#: Where programs are looked for if the environment has no PATH.
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Seconds: what poll(2) can wait for is less than 25 days.
 LONGEST_POLL = 2_000_000
 _SIGKILL = 9
-_SIGCHLD = 17
 _SIGSTOP = 19
 _SIG_SETMASK = 2
 
@@ -212,28 +209,6 @@ def wait_reaped(pidfd: int, timeout: float = _REAPING) -> None:
     poll = select.poll()
     poll.register(pidfd, 0)  # POLLHUP alone
     poll.poll(timeout * 1000)
-
-
-def clone(flags: int = 0, cgroup: int = -1) -> tuple[int, int]:
-    """Fork by the bare system call. Only for a process with one thread that execs, or ends by ``os._exit``.
-
-    :param flags: ``CLONE_PARENT`` makes the child a child of our own parent; ``namespaces.CLONE_NEW…`` work too.
-    :param cgroup: a descriptor of a v2 cgroup's directory, in which the child is born; see :mod:`birthplace`.
-    :returns: ``(pid, pidfd)`` in the parent, ``(0, -1)`` in the child.
-    :raises OSError: as the kernel says; ``ENOSYS``, ``EINVAL`` or ``E2BIG`` from one that knows no ``cgroup``.
-    """
-    pidfd = bytearray(8)
-    if cgroup < 0:
-        pid = libc.syscall("clone", flags | CLONE_PIDFD | _SIGCHLD, 0, libc.buffer(pidfd), 0, 0)
-    else:
-        # The kernel's struct clone_args. A child of our parent ends with the signal that we end with ourselves.
-        signal = 0 if flags & CLONE_PARENT else _SIGCHLD
-        flags |= CLONE_PIDFD | _CLONE_INTO_CGROUP
-        arguments = libc.words(flags, libc.address(pidfd), 0, 0, signal, 0, 0, 0, 0, 0, cgroup)
-        pid = libc.syscall("clone3", arguments, len(arguments))
-    if pid == 0:
-        return 0, -1
-    return pid, int.from_bytes(pidfd[:4], "little")
 
 
 def reset_signals() -> None:

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
-from kurma_core.linux.smalljson import decode
+from kurma_core.formats.small_json import decode
 from kurma_core.metadata import hmac_endpoint
 from kurma_core.metadata.http import ASCII, HttpError, Request, Response
 

@@ -69,14 +69,14 @@ def listen(namespace: str | None, port: int | None = None) -> Listener:
 
 
 def _listen_inside(port: int) -> Listener:
-    from kurma_core.linux.links import add_lo_address
-    from kurma_core.linux.socket_lookup import steer
+    from kurma_core.linux.bpf import steer_connections
+    from kurma_core.linux.loopback import add_lo_address
 
     address = socket.inet_aton(ADDRESS)
     add_lo_address(address)
     sock = _bound(ADDRESS, port)
     try:
-        return Listener(sock, steer(sock.fileno(), address, EARLY_PORT), "")
+        return Listener(sock, steer_connections(sock.fileno(), address, EARLY_PORT), "")
     except OSError as error:
         return Listener(sock, None, f"{ADDRESS}:{EARLY_PORT} does not lead there: {error.strerror}")
 

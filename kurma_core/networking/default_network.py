@@ -14,8 +14,7 @@ from typing import Any
 
 from kurma_core.errors import FormatVersionError, HostError
 from kurma_core.json_text import loads
-from kurma_core.linux.files import replace_file
-from kurma_core.linux.lockfile import lock_file
+from kurma_core.linux.files import lock_file, replace_file
 from kurma_core.schema import SchemaError, fit
 
 Json = Any

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import NetworkError
-from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.linux.namespaces import in_network_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -229,7 +229,7 @@ class PodFinder:
     def wait_ended(self, directory: PodDirectory, deadline: float | None, given_up: GivenUp | None = None) -> None:
         """Until the pod is recorded as ended (or gone): by its owner, or by us when it has none; or until that is
         given up."""
-        from kurma_core.linux.watches import SharedWatch
+        from kurma_core.linux.inotify import SharedWatch
         from kurma_core.pods.waiting import wait_readable
 
         watch = None

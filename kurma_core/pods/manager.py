@@ -16,7 +16,7 @@ from kurma_core.errors import (
     PodStateError,
     UsageError,
 )
-from kurma_core.linux.clock import timestamp
+from kurma_core.formats.timestamps import timestamp
 from kurma_core.models.pod import ENDED_STATES, PodRecord
 from kurma_core.pods.change.app_changes import APPS_PATIENCE, PodApps
 from kurma_core.pods.change.remove import PodRemover

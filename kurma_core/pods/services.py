@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.linux.clock import timestamp
+from kurma_core.formats.timestamps import timestamp
 from kurma_core.models.pod import PodEvent
 from kurma_core.pods.record.pod_store import PodStore
 from kurma_core.pods.run.stager_drivers import Stagers
@@ -147,7 +147,7 @@ class Services:
     def cgroup_versions() -> Mapping[str, int]:
         """cgroup version by controller that the host has. A hierarchy that is mounted, or taken away, has a place
         where all are: that has not changed, or they are looked for."""
-        from kurma_core.linux.cgroup_layout import CGROUP_ROOT
+        from kurma_core.linux.cgroups import CGROUP_ROOT
 
         try:
             found = os.stat(CGROUP_ROOT)
@@ -166,7 +166,7 @@ class Services:
 @functools.lru_cache(1)
 def _versions(*seen: int) -> Mapping[str, int]:
     """:param seen: by which it is known that they are the same still."""
-    from kurma_core.linux.cgroup_layout import Layout
+    from kurma_core.linux.cgroups import Layout
 
     return Layout.detect().versions()
 

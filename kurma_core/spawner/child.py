@@ -8,7 +8,8 @@ from __future__ import annotations
 import fcntl
 import os
 
-from kurma_core.linux import execute, mounts, namespaces, process, unexecutable  # noqa: F401 - see execute
+from kurma_core.formats import exec_errors  # noqa: F401 - see execute
+from kurma_core.linux import execute, mounts, namespaces, process
 from kurma_core.spawner import root
 from kurma_core.spawner.root import StepError
 

@@ -199,7 +199,7 @@ class Spawner:
             message["parent"] = os.getpid()
         answer, received = self._ask_for_child({**message, "move": False}, fds)
         if answer.get("stillborn"):
-            answer, received = self._ask_for_child({**message, "move": True}, fds)  # see linux.birthplace
+            answer, received = self._ask_for_child({**message, "move": True}, fds)  # see linux.clone
         _raise_failure(answer, f"cannot start {argv[0]}")
         pid, started = cast("int", answer["pid"]), cast("int", answer["start_time"])
         return SpawnedProcess(pid, process.ProcessIdentity(pid, started, process.boot_id()), received[0])

@@ -10,7 +10,8 @@ import errno
 import os
 import stat
 
-from kurma_core.linux import beneath, mounts, overlay, places
+from kurma_core.linux import beneath, mounts
+from kurma_core.trees import mount_targets, overlay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def place(operation: Operation, fd: int | None, root_fd: int) -> None:
         try:
             is_directory = stat.S_ISDIR(os.fstat(fd).st_mode)
             if operation.get("make_target", True):
-                target_fd = places.make_mount_target(root_fd, target, directory=is_directory)
+                target_fd = mount_targets.make_mount_target(root_fd, target, directory=is_directory)
             else:
                 target_fd = beneath.open_in_root(root_fd, target, os.O_PATH)
             try:
@@ -127,7 +128,7 @@ def place(operation: Operation, fd: int | None, root_fd: int) -> None:
             os.close(fd)
     elif kind == "directory":
         mode, uid, gid = operation["mode"], operation["uid"], operation["gid"]
-        os.close(places.make_dirs(root_fd, target, mode, uid, gid, symlinks=True))
+        os.close(mount_targets.make_dirs(root_fd, target, mode, uid, gid, symlinks=True))
     elif kind in ("file", "symlink"):
         _write(operation, root_fd)
     else:
@@ -230,7 +231,7 @@ def _write(operation: Operation, root_fd: int) -> None:
     parent, _, name = operation["target"].rstrip("/").rpartition("/")
     if name in ("", ".", ".."):
         raise OSError(errno.EINVAL, "not the name of a file", operation["target"])
-    directory = places.make_mount_target(root_fd, parent, directory=True)
+    directory = mount_targets.make_mount_target(root_fd, parent, directory=True)
     try:
         try:  # noqa: SIM105 - contextlib is not light
             os.unlink(name, dir_fd=directory)

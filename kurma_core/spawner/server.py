@@ -14,7 +14,7 @@ import marshal
 import os
 
 from kurma_core.linux import namespaces, process
-from kurma_core.linux.birthplace import Birthplace
+from kurma_core.linux.clone import CLONE_PARENT, Birthplace
 from kurma_core.spawner import child, root, wire
 from kurma_core.spawner.root import StepError
 
@@ -117,7 +117,7 @@ def _numbered(request: Request, fds: list[int]) -> dict[int, int]:
 def _spawn(request: Request, flags: int, run: Callable[[], None]) -> Answer:
     """Fork into the cgroup, run, and wait for the exec or the failure."""
     if request["child_of_caller"]:
-        flags |= process.CLONE_PARENT
+        flags |= CLONE_PARENT
     try:
         place = Birthplace(request["cgroup"])
     except OSError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import marshal
 import os
 
-from kurma_core.linux import rights
+from kurma_core.linux import descriptor_passing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def send(sock: _socket.socket, message: dict[str, object], fds: list[int] | None
         raise OSError(7, f"{len(fds)} descriptors are more than one message can carry")
     body = marshal.dumps(message)
     data = memoryview(len(body).to_bytes(8, "little") + body)
-    sent = sock.sendmsg([data], rights.packed(fds), _MSG_NOSIGNAL)
+    sent = sock.sendmsg([data], descriptor_passing.packed(fds), _MSG_NOSIGNAL)
     while sent < len(data):
         sent += sock.send(data[sent:], _MSG_NOSIGNAL)
 
@@ -48,11 +48,11 @@ def receive(sock: _socket.socket) -> tuple[dict[str, object], list[int]] | None:
 
 def _receive(sock: _socket.socket, fds: list[int]) -> bytes | None:
     """A message's body. :param fds: gets its descriptors, also where it is not whole."""
-    space = rights.room(_MOST_FDS)
+    space = descriptor_passing.room(_MOST_FDS)
     head = b""
     while len(head) < 8:
         data, beside, _, _ = sock.recvmsg(8 - len(head), space, _MSG_CMSG_CLOEXEC)
-        fds += rights.unpacked(beside)
+        fds += descriptor_passing.unpacked(beside)
         if not data:
             return None
         head += data

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.api.pods import PodRequest
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import KurmaError
-from kurma_core.linux.smalljson import decode
+from kurma_core.formats.small_json import decode
 from kurma_core.models.streams import Stdio
 from kurma_core.pods.manager import PodManager
 from kurma_core.stager_check.callin import Call

@@ -16,8 +16,8 @@ from typing import Any
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import StagerError
-from kurma_core.linux import elf
-from kurma_core.linux.smalljson import decode
+from kurma_core.formats import elf
+from kurma_core.formats.small_json import decode
 from kurma_core.models.image import RenderedLayer
 from kurma_core.stager_check import probe
 from kurma_core.value import frozen

@@ -22,8 +22,8 @@ from kurma_core.errors import CommandNotFoundError, StagerError
 from kurma_core.linux import process
 from kurma_core.linux.beneath import open_in_root
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.linux.execute import DEFAULT_PATH
-from kurma_core.linux.held_process import exit_code
+from kurma_core.linux.process import DEFAULT_PATH
+from kurma_core.linux.programs import exit_code
 from kurma_core.spawn_plan import EnterPlan
 from kurma_core.value import frozen
 

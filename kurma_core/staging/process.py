@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
 from kurma_core.linux import process
-from kurma_core.linux.held_process import HeldProcess, is_exiting
+from kurma_core.linux.programs import HeldProcess, is_exiting
 
 if TYPE_CHECKING:
     from kurma_core.staging.relay import CallerRelay
 
 #: How many of those that hold descriptor 4 an error names.
 _NAMED = 4
+#: Of a process's command line: bytes that are read, and characters that an error shows.
+_WORDS, _LETTERS = 4096, 80
 
 
 class StagerProcess(HeldProcess):
@@ -64,8 +66,6 @@ class StagerProcess(HeldProcess):
     def has_come_up(self) -> bool:
         """Of one that was found again, and whose starter has died before it was told: whether nobody in the pod
         holds descriptor 4 any more, which says that the pod runs (G3)."""
-        from kurma_core.linux.pipes import is_held
-
         return self._pipe is not None and self.alive() and not is_held(self._pipe, {self.pid, *self._members()})
 
     def wait_running(self, timeout: float) -> bool:
@@ -92,8 +92,6 @@ class StagerProcess(HeldProcess):
 
     def _still_open(self, timeout: float) -> StagerError:
         """It has closed descriptor 4 too late, or something else holds it by accident: who (G3)."""
-        from kurma_core.linux.pipes import holders
-
         apps = self._unready()
         if apps:
             many = len(apps) > 1
@@ -174,3 +172,61 @@ def find_again(
     return StagerProcess(
         known, fd, None, last_output, image, members, pipe=pipe if isinstance(pipe, int) else None
     )
+
+
+class Holder:
+    """A process that holds a pipe: ``descriptor`` is its lowest number there."""
+
+    __slots__ = ("descriptor", "pid", "program")
+
+    def __init__(self, pid: int, descriptor: int, program: str) -> None:
+        self.pid = pid
+        self.descriptor = descriptor
+        self.program = program
+
+
+def holders(pipe: int, pids: Iterable[int]) -> Iterator[Holder]:
+    """Which of these processes hold an end of that pipe.
+
+    Those that end meanwhile, or that we may not look into, are passed over.
+
+    :param pipe: a descriptor of ours of either end.
+    """
+    return _holders(f"pipe:[{os.fstat(pipe).st_ino}]", pids)
+
+
+def _holders(name: str, pids: Iterable[int]) -> Iterator[Holder]:
+    for pid in pids:
+        try:
+            for number in sorted(map(int, os.listdir(f"/proc/{pid}/fd"))):
+                if _link(f"/proc/{pid}/fd/{number}") == name:
+                    yield Holder(pid, number, program(pid))
+                    break
+        except OSError:
+            continue
+
+
+def is_held(inode: int, pids: Iterable[int]) -> bool:
+    """Whether one of these processes holds an end of the pipe of that inode."""
+    return any(True for _ in _holders(f"pipe:[{inode}]", pids))
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""  # closed meanwhile
+
+
+def program(pid: int) -> str:
+    """The beginning of its command, or its name where it has none; nothing that a terminal would act on.
+
+    :raises OSError: it has ended.
+    """
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        text = file.read(_WORDS)
+    if not text.strip(b"\0"):
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            text = file.read(_WORDS)
+    words = " ".join(text.decode(errors="replace").replace("\0", " ").split())
+    return "".join(letter if letter.isprintable() else "?" for letter in words)[:_LETTERS]

@@ -11,8 +11,7 @@ from typing import Any
 
 from kurma_core.errors import StagerError
 from kurma_core.json_text import loads
-from kurma_core.linux.beneath import AT_FDCWD
-from kurma_core.linux.regular_file import open_regular
+from kurma_core.linux.beneath import AT_FDCWD, open_regular
 from kurma_core.models.pod import ETC_CONTENTS, ETC_FILES, REASONS, AppEnd, AppExecution, AppStatus
 from kurma_core.schema import JsonValue, Made, Maybe, SchemaError, Whole, child
 from kurma_core.value import field, fields, frozen

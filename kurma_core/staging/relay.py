@@ -343,7 +343,7 @@ class CallerRelay(Relay):
         size = None
         source = caller_streams.open_input(stdio.stdin) if reads_input else -1
         if wants_terminal and stdio.terminal and reads_input:
-            from kurma_core.linux.raw_terminal import RawTerminal
+            from kurma_core.linux.terminal import RawTerminal
 
             self._raw = RawTerminal(stdio.stdin)
             size = self._raw.size() or (0, 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import CommandNotExecutableError, CommandNotFoundError, StagerError
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.linux.execute import DEFAULT_PATH
+from kurma_core.linux.process import DEFAULT_PATH
 from kurma_core.spawn_plan import SpawnPlan
 from kurma_core.value import frozen
 

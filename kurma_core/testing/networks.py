@@ -28,7 +28,7 @@ import pytest
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.network import AttachmentContext, Network
 from kurma_core.linux import namespaces
-from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.models.network import Attachment, NetworkRequest, NetworkResult, PortMapping
 
 MakeDriver = Callable[[], Network]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core import cancellation
 from kurma_core.errors import TrustError
-from kurma_core.linux.lockfile import lock_file, locked
+from kurma_core.linux.files import lock_file, locked
 from kurma_core.linux.process import wait_pidfd
 from kurma_core.trust import keystore
 

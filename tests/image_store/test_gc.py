@@ -11,9 +11,9 @@ import pytest
 
 from kurma_core.appc.layering import Application, tree_key
 from kurma_core.errors import ImageError, ImageNotFoundError
+from kurma_core.formats.timestamps import timestamp
 from kurma_core.image_store import ImageStore, removal
 from kurma_core.image_store.durable import try_lock
-from kurma_core.linux.clock import timestamp
 from kurma_core.value import replace
 from tests.kit.archives import LOCAL, file, image, stage_and_commit
 

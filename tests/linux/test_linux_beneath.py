@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from kurma_core.linux import beneath, libc, places
+from kurma_core.linux import beneath, libc
+from kurma_core.trees import mount_targets
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_a_racing_swap_for_a_link_never_leads_out(root):
                     seen.add(read(how(fd, "d/../d/secret", os.O_RDONLY)))
                 except OSError as error:
                     seen.add(error.errno)
-            made.add(where(places.make_mount_target(fd, "d/made", directory=True)))
+            made.add(where(mount_targets.make_mount_target(fd, "d/made", directory=True)))
     finally:
         stop.set()
         thread.join()

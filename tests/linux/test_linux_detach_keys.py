@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kurma_core.linux.detach_keys import DEFAULT, DetachKeys, parse
+from kurma_core.formats.detach_keys import DEFAULT, DetachKeys, parse
 
 
 def test_detach_keys_are_characters_and_control_keys() -> None:

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from kurma_core.linux import device_program
+from kurma_core.linux import bpf
 
 BLOCK, CHARACTER = 1, 2
 MAKE, READ, WRITE = 1, 2, 4
@@ -61,7 +61,7 @@ def allowed(rule, kind, access, major, minor):
     ],
 )
 def test_it_answers_as_the_rules_say(rules):
-    program = device_program.assemble(rules)
+    program = bpf.device_program(rules)
     questions = itertools.product((BLOCK, CHARACTER), range(8), (1, 5, 8, 136, 254), (0, 1, 2, 3, 5))
     for question in questions:
         assert answer(program, *question) == any(allowed(rule, *question) for rule in rules), question
@@ -70,4 +70,4 @@ def test_it_answers_as_the_rules_say(rules):
 @pytest.mark.parametrize("rule", ["", "c", "c 1:3", "x 1:3 rwm", "c 1 rwm", "c 1:3 rwx", "c 1:3  rwm", "c a:b r"])
 def test_what_is_no_rule_is_refused(rule):
     with pytest.raises(ValueError, match="not a rule for devices"):
-        device_program.assemble([rule])
+        bpf.device_program([rule])

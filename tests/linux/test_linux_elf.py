@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kurma_core.linux import elf
+from kurma_core.formats import elf
 
 PROGRAM = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 

@@ -10,6 +10,7 @@ import pytest
 
 from kurma_core.linux import execute
 from kurma_core.linux.execute import ExecuteError
+from kurma_core.linux.process import DEFAULT_PATH
 
 
 def why(argv, environment=None):
@@ -162,7 +163,7 @@ def test_not_found(tmp_path):
         (["./nope"], {}, "not found"),
         (["nope-nope"], {"PATH": str(tmp_path)}, f"not found in {tmp_path}"),
         (["nope-nope"], {"PATH": ""}, "not found in the current directory"),
-        (["nope-nope"], {}, f"not found in {execute.DEFAULT_PATH}"),
+        (["nope-nope"], {}, f"not found in {DEFAULT_PATH}"),
         (["x" * 300], {"PATH": "/bin"}, "not found in /bin"),
         (
             ["ls -l"],

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from kurma_core.linux import filecopy
+from kurma_core.trees import copying
 
 
 def test_a_link_put_in_the_place_of_a_copy_leads_nowhere(tmp_path, monkeypatch):
@@ -27,7 +27,7 @@ def test_a_link_put_in_the_place_of_a_copy_leads_nowhere(tmp_path, monkeypatch):
     source, target = (os.open(tmp_path / name, os.O_RDONLY | os.O_DIRECTORY) for name in ("source", "target"))
     try:
         with pytest.raises(OSError):
-            filecopy.Copies(target).make(source, target, (), "file")
+            copying.Copies(target).make(source, target, (), "file")
     finally:
         os.close(source)
         os.close(target)
@@ -43,13 +43,13 @@ def test_each_source_is_tried_anew(tmp_path, monkeypatch):
         tried.append(os.fstat(reader).st_ino)
         raise OSError(18, "Invalid cross-device link")
 
-    monkeypatch.setattr(filecopy.fcntl, "ioctl", refuse)
+    monkeypatch.setattr(copying.fcntl, "ioctl", refuse)
     for name in ("one", "two", "target"):
         (tmp_path / name).mkdir()
     for name in ("one/a", "one/b", "two/c", "two/d"):
         (tmp_path / name).write_text(name)
     one, two, target = (os.open(tmp_path / name, os.O_RDONLY) for name in ("one", "two", "target"))
-    copies = filecopy.Copies(target)
+    copies = copying.Copies(target)
     for source, names in ((one, "ab"), (two, "cd")):
         copies.next_source()
         for name in names:

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from kurma_core.linux.held_process import HeldProcess, exit_code, put_to_death
 from kurma_core.linux.process import ProcessIdentity, pidfd_open
+from kurma_core.linux.programs import HeldProcess, exit_code, put_to_death
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 42", 42), ("kill -TERM $$", 143)])

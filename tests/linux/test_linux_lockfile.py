@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from kurma_core.linux.lockfile import is_at, lock_file, locked
+from kurma_core.linux.files import is_at, lock_file, locked
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kurma_core.linux.logchain import LogChain
-from kurma_core.linux.regular_file import open_regular
+from kurma_core.formats.rotated_log import LogChain
+from kurma_core.linux.beneath import open_regular
 from kurma_core.testing.graphs import examples
 
 
@@ -46,8 +46,8 @@ def test_each_file_is_read_once_and_in_order_whenever_it_turns(steps: list[int])
             return first
 
         chain, found = LogChain(path), b""
-        opening = mock.patch("kurma_core.linux.logchain.open_regular", beside(open_regular))
-        with opening, mock.patch("kurma_core.linux.logchain.os", wraps=os) as watched:
+        opening = mock.patch("kurma_core.formats.rotated_log.open_regular", beside(open_regular))
+        with opening, mock.patch("kurma_core.formats.rotated_log.os", wraps=os) as watched:
             watched.path, watched.SEEK_CUR = os.path, os.SEEK_CUR
             for name in ("lstat", "listdir"):
                 setattr(watched, name, beside(getattr(os, name)))

@@ -2,9 +2,8 @@
 
 import pytest
 
-from kurma_core.linux import memory_low
-from kurma_core.linux.cgroup_layout import Hierarchy, Layout
-from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.cgroups import CgroupTree, Hierarchy, Layout
+from kurma_core.pods.run import pod_limits
 
 
 @pytest.fixture
@@ -24,28 +23,28 @@ def kept(tmp_path, name=""):
 
 
 def test_what_is_shared_keeps_the_sum(tree, tmp_path):
-    memory_low.keep(tree("one"), 20)
-    memory_low.keep(tree("two"), 30)
+    pod_limits.keep_low(tree("one"), 20)
+    pod_limits.keep_low(tree("two"), 30)
     assert (kept(tmp_path, "one"), kept(tmp_path, "two"), kept(tmp_path)) == (20, 30, 50)
-    memory_low.keep(tree("one"), 10)
+    pod_limits.keep_low(tree("one"), 10)
     assert kept(tmp_path) == 40
     (tmp_path / "kurma/two/memory.low").unlink()
     (tmp_path / "kurma/two").rmdir()
-    memory_low.keep(tree("two"), 30)
+    pod_limits.keep_low(tree("two"), 30)
     assert kept(tmp_path) == 10
 
 
 def test_all_that_there_is_can_be_kept_only_once(tree, tmp_path):
     most = (1 << 63) - 1
     for name in ("one", "two"):
-        memory_low.keep(tree(name), most)
+        pod_limits.keep_low(tree(name), most)
     assert kept(tmp_path) == most
     (tmp_path / "kurma/two/memory.low").write_text("max\n")
-    memory_low.keep(tree("one"), 1)
+    pod_limits.keep_low(tree("one"), 1)
     assert kept(tmp_path) == most
 
 
 def test_without_the_controller_nothing_is_done(tree, tmp_path):
     (tmp_path / "cgroup.controllers").write_text("cpu\n")
-    memory_low.keep(tree("one"), 20)
+    pod_limits.keep_low(tree("one"), 20)
     assert kept(tmp_path, "one") == 0

@@ -1,5 +1,5 @@
 from kurma_core.linux import mounts
-from kurma_core.linux.cgroup_layout import Hierarchy, Layout
+from kurma_core.linux.cgroups import Hierarchy, Layout
 
 LINES = [
     "22 27 0:21 / /proc rw,relatime shared:5 master:1 - proc proc rw",

@@ -1,6 +1,6 @@
 import struct
 
-from kurma_core.linux.netlink_message import (
+from kurma_core.linux.netlink import (
     ACK,
     HEADER,
     REQUEST,

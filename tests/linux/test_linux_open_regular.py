@@ -17,15 +17,16 @@ from kurma_stager_rkt.records import app_statuses
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import KurmaError
+from kurma_core.formats.rotated_log import LogChain
 from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.image_store.builder import build_archive
 from kurma_core.images.user_groups import groups_of
-from kurma_core.linux import beneath, regular_file, userdb
+from kurma_core.linux import beneath
 from kurma_core.linux.inotify import Watch
-from kurma_core.linux.logchain import LogChain
 from kurma_core.named_files import opened
 from kurma_core.pods.network import hosts_and_resolv_conf
 from kurma_core.staging.records import read_status_file
+from kurma_core.trees import user_database
 
 _IN_OPEN = 0x20
 
@@ -51,8 +52,8 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
             groups_of("app", [ImageLayer("l", str(root), (), ())]),
         ),
     ),
-    "an app's users": ("etc/passwd", _by_root(lambda fd: userdb.find_user(fd, "0"))),
-    "an app's groups": ("etc/group", _by_root(lambda fd: userdb.groups_of(fd, "app"))),
+    "an app's users": ("etc/passwd", _by_root(lambda fd: user_database.find_user(fd, "0"))),
+    "an app's groups": ("etc/group", _by_root(lambda fd: user_database.groups_of(fd, "app"))),
     "a stager's status": ("pod/status.json", lambda root: read_status_file(str(root))),
     "an app's log": ("app.log", lambda root: LogChain(f"{root}/app.log").look()),
     "an app's hosts": (
@@ -103,17 +104,17 @@ def test_what_is_refused_and_how(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     try:
         for proc in (True, False):
-            fd = regular_file.open_regular(root, "file", proc=proc)
+            fd = beneath.open_regular(root, "file", proc=proc)
             assert os.read(fd, 10) == b"content"
             os.close(fd)
             for name in ("fifo", "."):
-                with pytest.raises(regular_file.NotRegularError, match="not a regular file"):
-                    regular_file.open_regular(root, name, proc=proc)
+                with pytest.raises(beneath.NotRegularError, match="not a regular file"):
+                    beneath.open_regular(root, name, proc=proc)
             for resolve in ({}, {"resolve": 0}):
                 with pytest.raises(OSError) as caught:
-                    regular_file.open_regular(root, "link", os.O_RDONLY | os.O_NOFOLLOW, proc=proc, **resolve)
+                    beneath.open_regular(root, "link", os.O_RDONLY | os.O_NOFOLLOW, proc=proc, **resolve)
                 assert caught.value.errno == errno.ELOOP
-            os.close(regular_file.open_regular(root, "link", resolve=beneath.RESOLVE_IN_ROOT, proc=proc))
+            os.close(beneath.open_regular(root, "link", resolve=beneath.RESOLVE_IN_ROOT, proc=proc))
         assert len(os.listdir("/proc/self/fd")) == before
     finally:
         os.close(root)
@@ -140,7 +141,7 @@ def test_a_file_that_is_swapped_for_a_fifo_all_the_time(tmp_path: Path) -> None:
     try:
         for _ in range(20_000):
             try:
-                os.close(regular_file.open_regular(root, "a"))
+                os.close(beneath.open_regular(root, "a"))
                 seen.add("file")
             except OSError as error:
                 seen.add(type(error).__name__)

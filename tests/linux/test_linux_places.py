@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kurma_core.linux import beneath, places
+from kurma_core.linux import beneath
 from kurma_core.testing.graphs import examples
+from kurma_core.trees import mount_targets
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def where(fd):
 def place(fd, path, *, directory=True):
     """The place's path and what it replaced, by itself and as the kernel has it."""
     owner = (os.getuid(), os.getgid())
-    found = places.make_place(fd, path, directory=directory, owner=owner)
+    found = mount_targets.make_place(fd, path, directory=directory, owner=owner)
     where_root = os.readlink(f"/proc/self/fd/{fd}")
     assert where(found.fd) == where_root + found.path.rstrip("/")
     return found.path, list(found.replaced)
@@ -48,8 +49,8 @@ def test_make_dirs_makes_exact_modes_whatever_the_umask(root):
     directory, fd = root
     old = os.umask(0o077)
     try:
-        assert where(places.make_dirs(fd, "a/b/c", 0o751, os.getuid(), os.getgid())) == f"{directory}/a/b/c"
-        os.close(places.make_dirs(fd, "a/b/c", 0o700, os.getuid(), os.getgid()))
+        assert where(mount_targets.make_dirs(fd, "a/b/c", 0o751, os.getuid(), os.getgid())) == f"{directory}/a/b/c"
+        os.close(mount_targets.make_dirs(fd, "a/b/c", 0o700, os.getuid(), os.getgid()))
     finally:
         os.umask(old)
     assert stat.S_IMODE((directory / "a" / "b").stat().st_mode) == 0o751
@@ -65,7 +66,7 @@ def test_make_dirs_refuses(root, path, code):
     (directory / "link").symlink_to("../outside")
     (directory / "file").write_text("")
     with pytest.raises(OSError) as caught:
-        places.make_dirs(fd, path)
+        mount_targets.make_dirs(fd, path)
     assert caught.value.errno == code
     assert [entry.name for entry in (directory.parent / "outside").iterdir()] == ["secret"]
 
@@ -75,12 +76,12 @@ def test_mount_targets_follow_links_inside_only(root):
     (directory / "abs").symlink_to("/run/lock")
     (directory / "up").symlink_to("../../outside")
     (directory / "loop").symlink_to("loop")
-    assert where(places.make_mount_target(fd, "/abs/x", directory=True)) == f"{directory}/run/lock/x"
-    assert where(places.make_mount_target(fd, "/up/x", directory=True)) == f"{directory}/outside/x"
-    assert where(places.make_mount_target(fd, "/../../y", directory=True)) == f"{directory}/y"
-    assert where(places.make_mount_target(fd, "abs/f", directory=False)) == f"{directory}/run/lock/f"
+    assert where(mount_targets.make_mount_target(fd, "/abs/x", directory=True)) == f"{directory}/run/lock/x"
+    assert where(mount_targets.make_mount_target(fd, "/up/x", directory=True)) == f"{directory}/outside/x"
+    assert where(mount_targets.make_mount_target(fd, "/../../y", directory=True)) == f"{directory}/y"
+    assert where(mount_targets.make_mount_target(fd, "abs/f", directory=False)) == f"{directory}/run/lock/f"
     with pytest.raises(OSError) as caught:
-        places.make_mount_target(fd, "loop/x", directory=True)
+        mount_targets.make_mount_target(fd, "loop/x", directory=True)
     assert caught.value.errno == errno.ELOOP
     assert not (directory.parent / "outside" / "x").exists()
 
@@ -88,18 +89,18 @@ def test_mount_targets_follow_links_inside_only(root):
 def test_a_file_in_the_way_becomes_a_directory(root):
     directory, fd = root
     (directory / "data").write_text("in the way")
-    assert where(places.make_mount_target(fd, "data/sub", directory=True)) == f"{directory}/data/sub"
+    assert where(mount_targets.make_mount_target(fd, "data/sub", directory=True)) == f"{directory}/data/sub"
     assert stat.S_IMODE((directory / "data").stat().st_mode) == 0o755
 
 
 def test_a_file_is_mounted_on_a_file(root):
     directory, fd = root
     (directory / "there").write_text("kept")
-    os.close(places.make_mount_target(fd, "there", directory=False))
+    os.close(mount_targets.make_mount_target(fd, "there", directory=False))
     assert (directory / "there").read_text() == "kept"
     (directory / "dir").mkdir()
     with pytest.raises(IsADirectoryError):
-        places.make_mount_target(fd, "dir", directory=False)
+        mount_targets.make_mount_target(fd, "dir", directory=False)
 
 
 def test_where_a_place_is_and_what_it_replaced(root):
@@ -131,21 +132,23 @@ def test_the_longest_paths(root):
         place(fd, f"/{name}x")
     deep = "/d" * 2000
     before = len(os.listdir("/proc/self/fd"))
-    found = places.make_place(fd, deep, directory=True, owner=(os.getuid(), os.getgid()))
+    found = mount_targets.make_place(fd, deep, directory=True, owner=(os.getuid(), os.getgid()))
     assert found.path == deep
     os.close(found.fd)
     (directory / "first").symlink_to("d" + "/d" * 1999)
     for turn in ("/first", "/first/first", "/first/first/first"):
         if turn != "/first":
-            at = places.make_place(fd, os.path.dirname(turn), directory=True, owner=(os.getuid(), os.getgid()))
+            at = mount_targets.make_place(
+                fd, os.path.dirname(turn), directory=True, owner=(os.getuid(), os.getgid())
+            )
             os.symlink("e/" * 1500, "first", dir_fd=at.fd)
             os.close(at.fd)
-        far = places.make_place(fd, turn + "/x", directory=True, owner=(os.getuid(), os.getgid()))
+        far = mount_targets.make_place(fd, turn + "/x", directory=True, owner=(os.getuid(), os.getgid()))
         assert far.path.count("/") == {1: 2001, 2: 3501, 3: 5001}[turn.count("/")]
         os.close(far.fd)
     assert len(os.listdir("/proc/self/fd")) == before
     # It need not know a path to go back on it.
-    back = places.make_place(fd, "/first/first/first" + "/.." * 1300 + "/y", directory=True, owner=(0, 0))
+    back = mount_targets.make_place(fd, "/first/first/first" + "/.." * 1300 + "/y", directory=True, owner=(0, 0))
     assert back.path.count("/") == 5000 - 1300 + 1
     os.close(back.fd)
 
@@ -156,7 +159,9 @@ def test_few_descriptors_are_enough(root):
     used = max(map(int, os.listdir("/proc/self/fd"))) + 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 6, hard))
     try:
-        found = places.make_place(fd, "/d" * 300 + "/.." * 20, directory=True, owner=(os.getuid(), os.getgid()))
+        found = mount_targets.make_place(
+            fd, "/d" * 300 + "/.." * 20, directory=True, owner=(os.getuid(), os.getgid())
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert found.path == "/d" * 280
@@ -186,7 +191,7 @@ def test_any_links_at_all(tmp_path_factory, links, path):
             continue  # another one is in its place
     fd = os.open(root, os.O_PATH)
     try:
-        found = places.make_place(fd, "/".join(path), directory=True, owner=(os.getuid(), os.getgid()))
+        found = mount_targets.make_place(fd, "/".join(path), directory=True, owner=(os.getuid(), os.getgid()))
     except OSError as error:
         assert error.errno == errno.ELOOP  # noqa: PT017 - one of two ways
         os.close(fd)

@@ -95,13 +95,13 @@ def test_exit_status_of_a_stranger_whose_parent_hears_of_it_late():
 
 CLONE = """
 import os
-from kurma_core.linux import process
-pid, pidfd = process.clone()
+from kurma_core.linux import clone, process
+pid, pidfd = clone.clone()
 if not pid:
     os._exit(5)
 process.wait_pidfd(pidfd, 10)
 print(process.exit_status(pidfd))
-pid, pidfd = process.clone()
+pid, pidfd = clone.clone()
 keep = os.dup(1)
 if not pid:
     process.close_others({1, keep})

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from kurma_core.linux import libc, seccomp
+from kurma_core.linux import libc, sandbox
 
 _NO_NEW_PRIVS = 38
 _SEARCH, _PROCESS_KEYRING = 10, -2
@@ -34,7 +34,7 @@ def reason(function, *args):
 
 def test_keys_are_refused_and_nothing_else():
     def probe():
-        seccomp.install(seccomp.refuse_keys())
+        sandbox.install(sandbox.refuse_keys())
         search = ("keyctl", _SEARCH, _PROCESS_KEYRING, b"user", b"none", 0)
         first = libc.NUMBERS["keyctl"] - 2
         assert reason(libc.syscall, *search) == errno.EPERM
@@ -54,16 +54,16 @@ def test_filters_add_up():
     getppid = {"x86_64": 110, "aarch64": 173}[os.uname().machine]
     program = b"".join(
         [
-            seccomp.instruction(0x20, 0),
-            seccomp.instruction(0x15, getppid, 0, 1),
-            seccomp.instruction(0x06, deny),
-            seccomp.instruction(0x06, allow),
+            sandbox.instruction(0x20, 0),
+            sandbox.instruction(0x15, getppid, 0, 1),
+            sandbox.instruction(0x06, deny),
+            sandbox.instruction(0x06, allow),
         ]
     )
 
     def probe():
-        seccomp.install(seccomp.refuse_keys())
-        seccomp.install(program)
+        sandbox.install(sandbox.refuse_keys())
+        sandbox.install(program)
         assert reason(libc.syscall, getppid) == errno.ENOTTY
         assert reason(libc.syscall, "keyctl", _SEARCH, _PROCESS_KEYRING, b"user", b"none", 0) == errno.EPERM
         return 7
@@ -73,4 +73,4 @@ def test_filters_add_up():
 
 @pytest.mark.parametrize("program", [b"", b"1234567", bytes(8) * 4097, bytes(8), b"\xff" * 16])
 def test_what_is_no_program_is_refused(program):
-    assert in_child(lambda: reason(seccomp.install, program)) == errno.EINVAL
+    assert in_child(lambda: reason(sandbox.install, program)) == errno.EINVAL

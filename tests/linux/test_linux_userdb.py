@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from kurma_core.linux import userdb
+from kurma_core.trees import user_database
 
 PASSWD = """\
 root:x:0:0:root:/root:/bin/sh
@@ -31,7 +31,7 @@ def root(tmp_path):
 
 
 def user(root, text):
-    found = userdb.find_user(root, text)
+    found = user_database.find_user(root, text)
     return found.uid, found.gid, found.name, found.home, found.shell
 
 
@@ -55,26 +55,26 @@ def test_users(root, text, expected):
 @pytest.mark.parametrize("text", ["bob", "broken", "short", "-1", "1x", "4294967295", "9" * 4000, "\u0665"])
 def test_no_such_user(root, text):
     with pytest.raises(LookupError):
-        userdb.find_user(root, text)
+        user_database.find_user(root, text)
 
 
 def test_groups(root):
-    assert userdb.find_group(root, "users") == 100
-    assert userdb.find_group(root, "88") == 7
-    assert userdb.find_group(root, "12") == 12
-    assert userdb.groups_of(root, "alice") == [100, 10]
+    assert user_database.find_group(root, "users") == 100
+    assert user_database.find_group(root, "88") == 7
+    assert user_database.find_group(root, "12") == 12
+    assert user_database.groups_of(root, "alice") == [100, 10]
     with pytest.raises(LookupError):
-        userdb.find_group(root, "staff")
+        user_database.find_group(root, "staff")
 
 
 def test_a_path_means_its_owner(root, tmp_path):
     os.symlink("/etc/passwd", tmp_path / "link")
     status = os.stat(tmp_path / "etc/passwd")
-    found = userdb.find_user(root, "/link")
+    found = user_database.find_user(root, "/link")
     assert (found.uid, found.gid) == (status.st_uid, status.st_gid)
-    assert userdb.find_group(root, "/link") == status.st_gid
+    assert user_database.find_group(root, "/link") == status.st_gid
     with pytest.raises(FileNotFoundError):
-        userdb.find_user(root, "/etc/none")
+        user_database.find_user(root, "/etc/none")
 
 
 def test_links_lead_nowhere_outside(root, tmp_path):
@@ -82,10 +82,10 @@ def test_links_lead_nowhere_outside(root, tmp_path):
     os.unlink(tmp_path / "etc/passwd")
     os.symlink("../../../../../../etc/hostname", tmp_path / "etc/passwd")
     (tmp_path / "etc/hostname").write_text("mallory:x:12:13::/:\n")
-    assert userdb.find_user(root, "mallory").uid == 12
+    assert user_database.find_user(root, "mallory").uid == 12
     os.unlink(tmp_path / "etc/hostname")
     with pytest.raises(LookupError):
-        userdb.find_user(root, "root")
+        user_database.find_user(root, "root")
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "missing"])
@@ -103,7 +103,7 @@ def test_a_monstrous_file_is_refused(root, tmp_path):
     with open(tmp_path / "etc/passwd", "r+b") as file:
         file.truncate(17 << 20)
     with pytest.raises(OSError, match="too many"):
-        userdb.find_user(root, "root")
+        user_database.find_user(root, "root")
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_a_line_that_no_user_can_have_is_none(root, tmp_path, line):
     (tmp_path / "etc/passwd").write_text(f"{line}\nx:y:3:4::/home/x:\n")
     (tmp_path / "etc/group").write_text(f"{line}\nx:y:6:x\n")
     assert user(root, "x") == (3, 4, "x", "/home/x", None)
-    assert userdb.find_group(root, "x") == 6
-    assert userdb.groups_of(root, "x") == [6]
+    assert user_database.find_group(root, "x") == 6
+    assert user_database.groups_of(root, "x") == [6]
 
 
 def test_odd_names_and_bytes(root, tmp_path):
@@ -135,7 +135,7 @@ def test_odd_names_and_bytes(root, tmp_path):
     assert user(root, os.fsdecode(b"\xff\xfe"))[:2] == (1, 1)
     for text in ("\ud800", "a:x", "x:2", "last\n", "\0"):
         with pytest.raises(LookupError):
-            userdb.find_user(root, text)
+            user_database.find_user(root, text)
 
 
 def test_a_million_lines_hold_nobody_up(root, tmp_path):
@@ -145,5 +145,5 @@ def test_a_million_lines_hold_nobody_up(root, tmp_path):
     assert user(root, "last")[:2] == (7, 8)
     assert user(root, "7")[:2] == (7, 8)
     assert user(root, "12345")[:2] == (12345, 0)
-    assert userdb.groups_of(root, "last") == [9]
+    assert user_database.groups_of(root, "last") == [9]
     assert time.process_time() - began < 2

@@ -9,8 +9,7 @@ import threading
 
 import pytest
 
-from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO
-from kurma_core.linux.watches import SharedWatch
+from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO, SharedWatch
 from tests.kit.waiting import until
 
 
@@ -88,7 +87,7 @@ def test_where_others_have_used_up_all_instances(tmp_path):
     """A user namespace has a limit of its own."""
     program = (
         "import os, select, sys\n"
-        "from kurma_core.linux.watches import SharedWatch\n"
+        "from kurma_core.linux.inotify import SharedWatch\n"
         "watches = [SharedWatch(sys.argv[1]) for _ in range(3)]\n"
         "for watch in watches:\n"
         "    select.select([watch], [], [], 20)[0][0]\n"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kurma_core.api.pods import ResourceUsage
-from kurma_core.linux.cgroup_layout import Hierarchy, Layout
-from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.cgroups import CgroupTree, Hierarchy, Layout
 from kurma_core.pods.inside.usage import figures
 
 V2 = {

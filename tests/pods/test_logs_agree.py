@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kurma_stager_default.inside import applog, callin_logs
 
-from kurma_core.linux import crilog
-from kurma_core.linux.clock import moment, stamp
+from kurma_core.formats import cri_log
+from kurma_core.formats.timestamps import moment, stamp
 from kurma_core.models.streams import LogText
 from kurma_core.pods.inside.logs import LogReader
 from kurma_core.testing.graphs import examples
@@ -44,8 +44,8 @@ def written(directory: Path, writes: list[tuple[bytes, bytes]], size: int) -> No
 def by_core(directory: Path, tail: int | None, since: int | None, stream: str | None) -> bytes:
     """As ``kurma logs`` prints it, both streams to one place."""
     with LogReader(str(directory), [("a", "a.log")]) as reader:
-        wanted = crilog.Filter(since, stream)
-        found = list(crilog.tail(filter(wanted, reader.rest()), tail, LogText))
+        wanted = cri_log.Filter(since, stream)
+        found = list(cri_log.tail(filter(wanted, reader.rest()), tail, LogText))
     return b"".join(text.text + (b"" if text.partial else b"\n") for text in found)
 
 

@@ -15,24 +15,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kurma_core.errors import PodError
-from kurma_core.linux import crilog
-from kurma_core.linux.crilog import Filter
-from kurma_core.linux.logchain import LogChain
+from kurma_core.formats import cri_log
+from kurma_core.formats.cri_log import Filter
+from kurma_core.formats.rotated_log import LogChain
 from kurma_core.models.streams import LogText
 from kurma_core.pods.inside.logs import LogReader
 from tests.kit.waiting import until
 
 
 def parse_line(app: str, line: bytes) -> LogText:
-    return crilog.parse_line(app, line, LogText)
+    return cri_log.parse_line(app, line, LogText)
 
 
 def texts(app: str, data: bytes) -> Iterator[LogText]:
-    return crilog.texts(app, data, LogText, set())
+    return cri_log.texts(app, data, LogText, set())
 
 
 def tail(found: list[LogText], count: int | None) -> Iterator[LogText]:
-    return crilog.tail(found, count, LogText)
+    return cri_log.tail(found, count, LogText)
 
 
 def write(directory: Path, name: str, text: bytes) -> None:
@@ -76,7 +76,7 @@ def test_a_line_that_does_not_end_is_not_kept_in_memory(tmp_path: Path, raw: boo
     path = tmp_path / "a.log"
     line = b"abcdefg\n"[:7] * 1_500_000
     path.write_bytes(b"T1 stderr F " + line + b"\nT2 stdout F next\n")
-    file = crilog.LogFile(str(path), "a", LogText, raw=raw)
+    file = cri_log.LogFile(str(path), "a", LogText, raw=raw)
     found = [*file.read_all(), *file.rest()]
     file.close()
     parts = [each for each in found if each.partial]

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from kurma_core.appc.layering import Step
-from kurma_core.linux import filecopy, tree
 from kurma_core.testing import trees
 from kurma_core.testing.trees import directory, file
+from kurma_core.trees import copying, merging
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_links_that_cannot_be_made_become_copies(target: str) -> None:
     try:
         assert os.stat(source).st_dev != os.stat(target).st_dev
         trees.write_tree(with_links, str(source))
-        tree.merge(target, [Step(str(source))])
+        merging.merge(target, [Step(str(source))])
     finally:
         for path in sorted(with_links, reverse=True):
             (os.rmdir if with_links[path].kind == "d" else os.unlink)(source / path if path else source)
@@ -60,7 +60,7 @@ def test_a_file_system_without_links(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "link", refuse)
-        tree.merge(target, [step], copy=copy)
+        merging.merge(target, [step], copy=copy)
     found = trees.read_tree(target)
     assert found == whole
     assert trees.shared_names(found) == set()
@@ -76,7 +76,7 @@ def test_a_link_that_fails_otherwise_fails(tmp_path: Path, target: str, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(os, "link", refuse)
         with pytest.raises(OSError, match="No space left") as caught:
-            tree.merge(target, [step])
+            merging.merge(target, [step])
     assert caught.value.filename == "d/f"
 
 
@@ -85,7 +85,7 @@ def test_read_and_write_where_the_kernel_cannot_copy(tmp_path: Path, target: str
     step = layer(tmp_path, "source", trees.tree({"f": file(content)}))
     source_fd, target_fd = os.open(step.path, os.O_RDONLY), os.open(target, os.O_RDONLY)
     try:
-        copies = filecopy.Copies(target_fd)
+        copies = copying.Copies(target_fd)
         copies.clone = copies.splice = False
         copies.make(source_fd, target_fd, (), "f")
     finally:
@@ -98,10 +98,10 @@ def test_read_and_write_where_the_kernel_cannot_copy(tmp_path: Path, target: str
 def test_errors_name_the_path(tmp_path: Path, target: str, *, copy: bool) -> None:
     step = Step(layer(tmp_path, "source", trees.tree({"d/e": directory()})).path, removed=("d/../../x",))
     with pytest.raises(OSError, match="leads upwards") as caught:
-        tree.merge(target, [step], copy=copy)
+        merging.merge(target, [step], copy=copy)
     assert caught.value.filename == "d/../../x"
     with pytest.raises(FileNotFoundError) as missing:
-        tree.merge(target, [Step(str(tmp_path / "none"))], copy=copy)
+        merging.merge(target, [Step(str(tmp_path / "none"))], copy=copy)
     assert missing.value.filename == str(tmp_path / "none")
 
 
@@ -111,7 +111,7 @@ def test_an_error_deep_inside_names_the_way_and_leaves_no_half_a_file(tmp_path: 
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
         with pytest.raises(OSError, match="File too large") as caught:
-            tree.merge(target, [step], copy=True)
+            merging.merge(target, [step], copy=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert caught.value.filename == "a/b/f"
@@ -122,9 +122,9 @@ def test_no_descriptor_is_left(tmp_path: Path, target: str) -> None:
     before = os.listdir("/proc/self/fd")
     step = layer(tmp_path, "source", trees.tree({"a/b/f": file(b"1"), "c": trees.link("a")}))
     for copy in (False, True):
-        tree.merge(target, [step, Step(step.path, root="x/y")], copy=copy)
+        merging.merge(target, [step, Step(step.path, root="x/y")], copy=copy)
         with pytest.raises(OSError, match="none"):
-            tree.merge(target, [step, Step(str(tmp_path / "none"))], copy=copy)
+            merging.merge(target, [step, Step(str(tmp_path / "none"))], copy=copy)
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
@@ -132,7 +132,7 @@ def test_it_is_light() -> None:
     """It may ship inside a stager image."""
     heavy = {"re", "enum", "typing", "dataclasses", "contextlib", "subprocess"}
     program = (
-        "import sys; before = set(sys.modules); import kurma_core.linux.tree; print(*set(sys.modules) - before)"
+        "import sys; before = set(sys.modules); import kurma_core.trees.merging; print(*set(sys.modules) - before)"
     )
     done = subprocess.run(
         [sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True, cwd="."

@@ -22,13 +22,13 @@ from kurma_core.image_store import ImageStore, build_archive
 from kurma_core.images.dependencies import Graph
 from kurma_core.images.trust_policy import Policy
 from kurma_core.linux import mounts
-from kurma_core.linux.overlay import mount_overlay
-from kurma_core.linux.unmount import unmount_below
 from kurma_core.models.image import ImageRecord, Provenance, RenderedLayer
 from kurma_core.rendering import render
 from kurma_core.testing import graphs, trees
 from kurma_core.testing.graphs import ImageModel, Store
 from kurma_core.testing.renderers import check_same, render_model
+from kurma_core.trees.overlay import mount_overlay
+from kurma_core.trees.unmount import unmount_below
 
 pytestmark = pytest.mark.root
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import AmbiguousReferenceError, TrustError
-from kurma_core.linux.clock import timestamp
+from kurma_core.formats.timestamps import timestamp
 from kurma_core.trust import Trust
 
 NAME = "example.com/busybox"

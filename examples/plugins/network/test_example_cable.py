@@ -7,7 +7,7 @@ import kurma_example_cable
 import pytest
 
 from kurma_core.errors import NetworkError
-from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.testing import load_driver
 from kurma_core.testing.networks import NetworkContract
 

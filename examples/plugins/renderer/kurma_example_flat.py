@@ -6,13 +6,13 @@ from kurma_core.appc import layering
 from kurma_core.hookspecs.driver import Driver, DriverContext
 from kurma_core.hookspecs.hooks import hookimpl
 from kurma_core.hookspecs.renderer import ImageNode, RenderCache, Renderer
-from kurma_core.linux import tree
 from kurma_core.models.image import RenderedLayer
+from kurma_core.trees import merging
 
 
 class Flat:
     def render(self, image: ImageNode, cache: RenderCache) -> tuple[RenderedLayer, ...]:
-        return (layering.merged("links", layering.applications(image), cache.tree, tree.merge),)
+        return (layering.merged("links", layering.applications(image), cache.tree, merging.merge),)
 
 
 def create(context: DriverContext) -> Renderer:

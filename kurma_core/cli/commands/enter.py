@@ -115,7 +115,7 @@ def attach(session: Session, *, pod: str, app: str | None, no_stdin: bool, detac
 
 
 def _check_keys(text: str) -> None:
-    from kurma_core.linux import detach_keys
+    from kurma_core.formats import detach_keys
 
     try:
         detach_keys.parse(text)

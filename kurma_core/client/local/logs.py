@@ -104,19 +104,19 @@ class PodLogs:
         idle: Callable[[], None],
     ) -> Iterator[LogText]:
         """:param directory: of the execution that is asked for; None: of all that are."""
-        from kurma_core.linux import crilog
+        from kurma_core.formats import cri_log
         from kurma_core.models.streams import LogText
         from kurma_core.pods.inside.logs import LogReader
         from kurma_core.pods.run import recovery
         from kurma_core.staging.callin import has_call_in
 
-        wanted = crilog.Filter(options.since, options.stream)
+        wanted = cri_log.Filter(options.since, options.stream)
 
         def then(found: Iterator[LogText]) -> Iterator[LogText]:
             return filter(wanted, found)
 
         def first(found: Iterator[LogText]) -> Iterator[LogText]:
-            return crilog.tail(then(found), options.tail, LogText)
+            return cri_log.tail(then(found), options.tail, LogText)
 
         pod = self._pods.services.store.directory(record.uuid)
         ongoing = directory in (None, "pod/logs")

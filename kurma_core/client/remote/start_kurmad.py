@@ -48,7 +48,7 @@ def started(settings: Settings, config: Config, path: str) -> Connection:
             hint="run it as root, with sudo for instance; or have root start kurmad, and be a member of the group "
             "kurma",
         )
-    from kurma_core.linux.lockfile import locked
+    from kurma_core.linux.files import locked
 
     _make(config)
     try:

@@ -8,7 +8,7 @@ import select
 
 from kurma_core.api.wire import ERROR, INPUT, LOG, MESSAGE, OUTPUT, WINDOW, FrameReader, error_from_json, frame
 from kurma_core.errors import Cancelled, DaemonGoneError, Interrupted
-from kurma_core.linux.smalljson import decode, encode
+from kurma_core.formats.small_json import decode, encode
 from kurma_core.models.streams import LogText
 from kurma_core.staging import caller_streams
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.client.remote.http import Connection
-    from kurma_core.linux.raw_terminal import RawTerminal
+    from kurma_core.linux.terminal import RawTerminal
     from kurma_core.models.streams import Stdio
     from kurma_core.signals import Signals
 
@@ -157,7 +157,7 @@ class CallerStreams:
         return True
 
     def _go_raw(self) -> None:
-        from kurma_core.linux.raw_terminal import RawTerminal
+        from kurma_core.linux.terminal import RawTerminal
 
         self._raw = RawTerminal(self._stdio.stdin)
         self._raw.__enter__()

@@ -20,7 +20,7 @@ from kurma_core.cancellation import Cancellation, governing
 from kurma_core.daemon.process.log import without_passwords
 from kurma_core.daemon.process.threads import Timetable
 from kurma_core.errors import Cancelled, KurmaError, PodNotFoundError
-from kurma_core.linux.clock import timestamp
+from kurma_core.formats.timestamps import timestamp
 from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods.daemon_interface import RESTART_POLICY
 from kurma_core.shortage import words

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.daemon.http.caller_rights import redacted
 from kurma_core.daemon.http.exchange import Said, json_line
-from kurma_core.linux.smalljson import decode
+from kurma_core.formats.small_json import decode
 from kurma_core.models.pod import PodRecord
 
 if TYPE_CHECKING:

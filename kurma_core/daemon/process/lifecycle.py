@@ -14,13 +14,14 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from kurma_core.client.remote.start_kurmad import READY
+from kurma_core.daemon.process import service_manager
 from kurma_core.errors import KurmaError
-from kurma_core.linux import memory, service_manager
-from kurma_core.linux.lockfile import lock_file
+from kurma_core.linux import libc
+from kurma_core.linux.files import lock_file
 
 if TYPE_CHECKING:
+    from kurma_core.daemon.process.service_manager import Service
     from kurma_core.daemon.process.threads import Timetable
-    from kurma_core.linux.service_manager import Service
 
 _LOG = logging.getLogger("kurmad")
 #: Seconds from work to trimming. A trim stops all threads for some milliseconds: a thousandth of the time at most.
@@ -147,7 +148,7 @@ class MemoryTrimmer:
             # Before trimming: work that is done meanwhile is trimmed after as well.
             self._worked.clear()
             gc.collect()
-            memory.trim()
+            libc.trim_heap()
 
 
 class IdleEnd:

@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from kurma_core.errors import HostError
-from kurma_core.linux.files import others_may_write
+from kurma_core.linux.files import is_at, others_may_write
 from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_FROM, IN_MOVED_TO, Watch
-from kurma_core.linux.lockfile import is_at
 
 _LOG = logging.getLogger("kurmad")
 _GROUP = "kurma"

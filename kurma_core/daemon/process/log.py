@@ -13,8 +13,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from kurma_core.errors import HostError
-from kurma_core.linux.clock import timestamp
-from kurma_core.linux.lockfile import is_at
+from kurma_core.formats.timestamps import timestamp
+from kurma_core.linux.files import is_at
 
 _LOG = logging.getLogger("kurmad")
 #: Bytes at which a log file is rotated; the one before it is kept.

@@ -95,7 +95,7 @@ class PodStopper:
 
     def _await_stager(self, directory: PodDirectory) -> RunningStager | None:
         """Of a pod that starts: once it is there. None: it does not come in time, or the pod is over."""
-        from kurma_core.linux.watches import SharedWatch
+        from kurma_core.linux.inotify import SharedWatch
         from kurma_core.pods.waiting import wait_readable
 
         deadline = time.monotonic() + _COMING

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import HostError, KurmaError, PodEndedError, PodStateError, StagerError
 from kurma_core.linux import process
-from kurma_core.linux.held_process import is_killed
+from kurma_core.linux.programs import is_killed
 from kurma_core.models.streams import Stdio
 from kurma_core.pods.prepare.app_settings import has_terminal
 from kurma_core.pods.record.document import read_document

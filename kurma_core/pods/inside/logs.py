@@ -14,10 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import HostError, PodError
-from kurma_core.linux.crilog import LogFile
-from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO
-from kurma_core.linux.logchain import LogChain
-from kurma_core.linux.watches import SharedWatch
+from kurma_core.formats.cri_log import LogFile
+from kurma_core.formats.rotated_log import LogChain
+from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO, SharedWatch
 from kurma_core.models.streams import LogText
 from kurma_core.pods.waiting import GivenUp
 from kurma_core.staging.records import read_status_file

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError, StagerError
-from kurma_core.linux.clock import stamp
+from kurma_core.formats.timestamps import stamp
 from kurma_core.models.streams import LogText, Stdio
 from kurma_core.pods.waiting import GivenUp
 

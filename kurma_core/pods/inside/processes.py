@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from kurma_core.api.pods import Process
 from kurma_core.errors import PodStateError
-from kurma_core.linux import userdb
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.pods.inside.usage import app_groups, check_measurable, groups_of
 from kurma_core.pods.record.pod_record import the_app
+from kurma_core.trees import user_database
 
 if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
@@ -120,7 +120,7 @@ class _Look:
             status = os.fstat(root)
             key = status.st_dev, status.st_ino, uid
             if key not in self._users:
-                self._users[key] = userdb.find_user(root, str(uid), proc=True).name
+                self._users[key] = user_database.find_user(root, str(uid), proc=True).name
             return self._users[key]
         except (OSError, LookupError):
             return None

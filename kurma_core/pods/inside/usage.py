@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.api.pods import ResourceUsage, Usage
 from kurma_core.errors import PodStateError
-from kurma_core.linux.cgroup_layout import Layout
-from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.cgroups import CgroupTree, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

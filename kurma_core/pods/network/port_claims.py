@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import HostError, KurmaError, NetworkError, PodNotFoundError
 from kurma_core.json_text import loads
-from kurma_core.linux.files import replace_file
-from kurma_core.linux.lockfile import lock_file
+from kurma_core.linux.files import lock_file, replace_file
 from kurma_core.linux.process import boot_id
 from kurma_core.models.network import PortMapping
 from kurma_core.models.pod import ENDED_STATES

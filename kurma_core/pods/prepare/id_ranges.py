@@ -14,7 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import HostError, IdRangeError, ManifestError
-from kurma_core.linux.lockfile import lock_file
+from kurma_core.linux.files import lock_file
 from kurma_core.models.isolator import USERNS_ANNOTATION, USERNS_WORDS, IdRange, userns_word
 
 if TYPE_CHECKING:

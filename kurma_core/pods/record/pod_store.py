@@ -36,7 +36,7 @@ from kurma_core.errors import (
     PodStateError,
 )
 from kurma_core.json_text import loads
-from kurma_core.linux import beneath, block_groups
+from kurma_core.linux import beneath, files
 from kurma_core.linux.files import replace_file, spare_file, use_spare
 from kurma_core.models.network import Attachment
 from kurma_core.models.pod import STATES, AppExecution
@@ -356,7 +356,7 @@ class PodStore:
                 os.makedirs(self.names, mode=0o700, exist_ok=True)
             else:
                 self.make()
-            block_groups.spread(self.root)
+            files.spread(self.root)
             os.mkdir(path, 0o700)
             lock = PodDirectory(path).try_own()
             assert lock is not None

@@ -18,7 +18,7 @@ from kurma_core.errors import (
     PodStateError,
     StagerError,
 )
-from kurma_core.linux.clock import timestamp
+from kurma_core.formats.timestamps import timestamp
 from kurma_core.linux.process import boot_id
 from kurma_core.pods.record.pod_record import (
     by_force,

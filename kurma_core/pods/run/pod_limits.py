@@ -5,6 +5,8 @@ The network is the pod's, whatever app a limit came from: the lowest of all hold
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import HostError
@@ -12,6 +14,7 @@ from kurma_core.errors import HostError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from kurma_core.linux.cgroups import CgroupTree
     from kurma_core.models.isolator import IsolatorPlan, TrafficLimit
     from kurma_core.pods.record.document import PodDocument
 
@@ -54,6 +57,7 @@ def hold_traffic(document: PodDocument, note: Callable[[str], None]) -> None:
 
 
 _FILE = "memory.low"
+_MOST = (1 << 63) - 1
 
 
 def requested_memory(document: PodDocument) -> int:
@@ -67,11 +71,10 @@ def keep_memory(document: PodDocument) -> None:
 
     :raises HostError: the kernel refuses.
     """
-    from kurma_core.linux import memory_low
     from kurma_core.linux.cgroups import CgroupTree
 
     try:
-        memory_low.keep(CgroupTree(document.cgroup), requested_memory(document))
+        keep_low(CgroupTree(document.cgroup), requested_memory(document))
     except OSError as error:
         raise HostError(
             f"pod {document.uuid}: cannot keep the memory that it requests: {error.filename}: {error.strerror}",
@@ -86,3 +89,59 @@ def _of(plan: IsolatorPlan) -> int | None:
         if setting.controller == "memory" and setting.file == _FILE:
             return int(setting.value)
     return None
+
+
+def keep_low(tree: CgroupTree, amount: int) -> None:
+    """Sets ``memory.low``: the tree keeps that many bytes, and a cgroup above it that is shared with others as
+    many as all in it.
+
+    Nothing is done where there is no v2 memory controller; once the tree is gone, what is above it is put right.
+
+    A cgroup keeps no more than the one above it does, which by itself keeps nothing. So what is shared by all pods
+    keeps the sum of theirs.
+
+    :raises OSError: the kernel refuses.
+    """
+    import fcntl
+
+    hierarchy = tree.layout.of("memory")
+    if hierarchy is None or hierarchy.version != 2:
+        return
+    path = f"{hierarchy.directory}/{tree.name}"
+    _write(path, amount)
+    while (path := os.path.dirname(path)) != hierarchy.directory:
+        try:
+            shared = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(shared, fcntl.LOCK_EX)
+            _write(path, sum(_read(f"{path}/{name}") for name in os.listdir(path)))
+        finally:
+            os.close(shared)
+
+
+def _read(directory: str) -> int:
+    """0 for what is no cgroup, has gone, or has no such file."""
+    try:
+        with open(f"{directory}/{_FILE}") as file:
+            text = file.read().strip()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
+            return 0
+        raise
+    return _MOST if text == "max" else int(text)
+
+
+def _write(directory: str, amount: int) -> None:
+    try:
+        fd = os.open(f"{directory}/{_FILE}", os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.write(fd, str(min(amount, _MOST)).encode())
+    except OSError as error:
+        if error.errno != errno.ENODEV:
+            raise OSError(error.errno, error.strerror, f"{directory}/{_FILE}") from None
+    finally:
+        os.close(fd)

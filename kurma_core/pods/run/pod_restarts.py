@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, UsageError
-from kurma_core.linux.clock import timestamp
+from kurma_core.formats.timestamps import timestamp
 from kurma_core.models.pod import ENDED_STATES, PodRestart
 from kurma_core.pods.record.times import between, mark, seconds
 

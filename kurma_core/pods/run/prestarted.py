@@ -256,7 +256,7 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
 
 def _raise_lo(namespace: str, uuid: str) -> None:
     """The network driver does this as well; here no client waits for the kernel's lock on all interfaces."""
-    from kurma_core.linux.links import raise_lo
+    from kurma_core.linux.loopback import raise_lo
     from kurma_core.linux.namespaces import in_netns
 
     try:

@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError
-from kurma_core.linux.clock import timestamp
+from kurma_core.formats.timestamps import timestamp
 from kurma_core.linux.process import boot_id
 from kurma_core.pods.record.listing import LIVE, unsettled
 from kurma_core.pods.record.pod_record import conclusion, read_document

@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from kurma_core.errors import FetchError, FetchNotFoundError, FetchRefusedError, UsageError
 from kurma_core.hookspecs.fetcher import DetachedSignature, RemoteArchive
-from kurma_core.linux import beneath, regular_file
+from kurma_core.linux import beneath
 from kurma_core.value import frozen
 
 #: A detached signature is some hundred bytes; whatever is longer than this is none.
@@ -82,14 +82,14 @@ class FileBlob:
 
 
 def open_regular(path: bytes) -> BinaryIO:
-    """Opens a regular file for reading, and nothing else: see :func:`kurma_core.linux.regular_file.open_regular`.
+    """Opens a regular file for reading, and nothing else: see :func:`kurma_core.linux.beneath.open_regular`.
 
     :raises FetchNotFoundError: there is none. :raises FetchRefusedError: it may not be read.
     :raises FetchError: it is something else.
     """
     name = os.fsdecode(path)
     try:
-        descriptor = regular_file.open_regular(beneath.AT_FDCWD, name, resolve=0)
+        descriptor = beneath.open_regular(beneath.AT_FDCWD, name, resolve=0)
     except OSError as error:
         raise _opening_error(name, error) from None
     return os.fdopen(descriptor, "rb")
@@ -100,7 +100,7 @@ def _opening_error(name: str, error: OSError) -> FetchError:
         return FetchNotFoundError(f"{name}: no such file", url=name)
     if error.errno in (errno.EACCES, errno.EPERM):
         return FetchRefusedError(f"{name}: may not be read: {error.strerror}", url=name)
-    if isinstance(error, regular_file.NotRegularError):
+    if isinstance(error, beneath.NotRegularError):
         kind = "a directory" if stat.S_ISDIR(error.mode) else "not a regular file"
         return FetchError(f"{name}: {kind}", hint="name a file: an image archive (.aci), or one of keys", url=name)
     return FetchError(f"{name}: cannot be opened: {error.strerror}", url=name)

@@ -155,7 +155,7 @@ class AciNetwork:
         joined = Place(self._state_dir, network).read(context.pod, context.interface)
         if joined is None or not joined.added:
             raise NetworkError(f'pod {context.pod} is not joined to network "{network}"', network=network)
-        from kurma_core.linux.netns_thread import in_network_namespace
+        from kurma_core.linux.namespaces import in_network_namespace
 
         try:
             names = in_network_namespace(context.namespace, _interfaces)

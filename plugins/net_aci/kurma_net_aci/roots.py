@@ -17,10 +17,10 @@ from typing import Any
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.driver import HostTree
 from kurma_core.json_text import loads
-from kurma_core.linux import tree
 from kurma_core.linux.beneath import open_in_root, remove_tree
-from kurma_core.linux.execute import DEFAULT_PATH
+from kurma_core.linux.process import DEFAULT_PATH
 from kurma_core.schema import fit
+from kurma_core.trees import merging
 from kurma_core.value import frozen
 from kurma_net_aci.place import Place
 
@@ -50,7 +50,7 @@ class Root:
 
 @frozen
 class _Step:
-    """All of a tree, as :func:`kurma_core.linux.tree.merge` wants it."""
+    """All of a tree, as :func:`kurma_core.trees.merging.merge` wants it."""
 
     path: str
     root: str = ""
@@ -87,7 +87,7 @@ def make(place: Place, image: HostTree, aci: str) -> Root:
         _remove(place, _NEW)
         _remove(place, image.id[:_NAME])
         os.makedirs(f"{new}/rootfs", 0o755)
-        tree.merge(f"{new}/rootfs", [_Step(image.path)], copy=True)
+        merging.merge(f"{new}/rootfs", [_Step(image.path)], copy=True)
         with open(f"{new}/image.json", "x", encoding="utf-8") as file:
             json.dump({"image": image.id, "environment": environment, "aci": aci}, file)
         os.rename(new, final)

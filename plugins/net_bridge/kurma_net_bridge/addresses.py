@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from kurma_core.errors import NetworkError
-from kurma_core.linux.lockfile import lock_file
+from kurma_core.linux.files import lock_file
 from kurma_net_bridge.subnets import Subnet, parse_address, text_of
 
 #: In the directory, beside addresses: the lock, and per family the address that was given last.

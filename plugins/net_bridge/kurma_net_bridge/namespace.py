@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.network import AttachmentContext
+from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.linux.netlink import NetlinkError
-from kurma_core.linux.netns_thread import in_network_namespace
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import FormatVersionError, NetworkError
 from kurma_core.json_text import loads
-from kurma_core.linux.lockfile import lock_file
+from kurma_core.linux.files import lock_file
 from kurma_core.models.network import PortMapping
 from kurma_core.schema import COUNT, fit
 from kurma_core.value import frozen, replace

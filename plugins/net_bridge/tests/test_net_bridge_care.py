@@ -18,9 +18,8 @@ from kurma_net_bridge.plugin import kurma_network
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.driver import DriverContext
-from kurma_core.linux.namespaces import unpin
+from kurma_core.linux.namespaces import in_network_namespace, unpin
 from kurma_core.linux.netlink import Netlink
-from kurma_core.linux.netns_thread import in_network_namespace
 from kurma_core.models.network import PortMapping
 from kurma_core.testing.networks import context, interfaces_in, pod_namespace
 from tests.kit.waiting import until

@@ -17,9 +17,8 @@ from kurma_net_bridge.records import NetworkRecords
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.driver import DriverContext
-from kurma_core.linux.namespaces import unpin
+from kurma_core.linux.namespaces import in_network_namespace, unpin
 from kurma_core.linux.netlink import Netlink
-from kurma_core.linux.netns_thread import in_network_namespace
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.testing.networks import NetworkContract, context, interfaces_in
 

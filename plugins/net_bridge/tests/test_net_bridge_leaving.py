@@ -10,8 +10,8 @@ import sys
 import pytest
 from kurma_net_bridge.links import remove_pair
 
+from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.linux.netlink import Netlink, NetlinkError
-from kurma_core.linux.netns_thread import in_network_namespace
 from kurma_core.testing.networks import pod_namespace
 
 pytestmark = pytest.mark.root

@@ -12,7 +12,7 @@ from typing import Any
 from kurma_core.appc.cni_result import parse_result
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.network import AttachmentContext
-from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.linux.namespaces import in_network_namespace
 
 Json = Any
 _NS_GET_NSTYPE = 0xB703

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from kurma_core.errors import NetworkError
-from kurma_core.linux.lockfile import lock_file
+from kurma_core.linux.files import lock_file
 from kurma_net_cni.records import Records
 
 #: Where the links are; it is empty after a boot, and so are the networks.

@@ -11,8 +11,7 @@ from typing import Any
 from kurma_core.errors import FormatVersionError, NetworkError
 from kurma_core.hookspecs.network import AttachmentContext
 from kurma_core.json_text import loads
-from kurma_core.linux.files import replace_file
-from kurma_core.linux.lockfile import lock_file
+from kurma_core.linux.files import lock_file, replace_file
 from kurma_core.models.network import Attachment, NetworkRequest
 from kurma_core.schema import COUNT, fit
 from kurma_core.value import frozen, replace

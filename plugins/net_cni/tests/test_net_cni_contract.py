@@ -9,8 +9,7 @@ from kurma_net_cni.plugin import kurma_network
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.driver import DriverContext
-from kurma_core.linux.namespaces import unpin
-from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.linux.namespaces import in_network_namespace, unpin
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.testing.networks import NetworkContract, context, interfaces_in
 

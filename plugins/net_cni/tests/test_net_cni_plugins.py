@@ -14,7 +14,7 @@ from kurma_net_cni.plugin import kurma_network
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.driver import DriverContext
-from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.models.isolator import TrafficLimit
 from kurma_core.models.network import PortMapping
 from kurma_core.networking.traffic import capability

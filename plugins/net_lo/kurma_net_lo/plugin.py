@@ -11,8 +11,7 @@ from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.driver import Driver, DriverContext
 from kurma_core.hookspecs.hooks import hookimpl
 from kurma_core.hookspecs.network import AttachmentContext, Network
-from kurma_core.linux.namespaces import in_netns
-from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.linux.namespaces import in_netns, in_network_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +34,7 @@ class LoopbackNetwork:
 
     def add(self, context: AttachmentContext) -> None:
         """:raises NetworkError: the namespace cannot be entered, or the kernel refuses."""
-        from kurma_core.linux.links import raise_lo
+        from kurma_core.linux.loopback import raise_lo
 
         _inside(context, raise_lo)
 

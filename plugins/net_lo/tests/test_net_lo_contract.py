@@ -5,7 +5,7 @@ from kurma_net_lo.plugin import kurma_network
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.driver import DriverContext
-from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.testing.networks import NetworkContract
 
 

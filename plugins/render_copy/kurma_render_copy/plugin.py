@@ -13,7 +13,7 @@ from kurma_core import cancellation
 from kurma_core.appc import layering
 from kurma_core.hookspecs.driver import Driver
 from kurma_core.hookspecs.hooks import hookimpl
-from kurma_core.linux import tree
+from kurma_core.trees import merging
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import DriverContext
@@ -34,7 +34,7 @@ class CopyRenderer:
 
 
 def _copy(target: str, steps: Sequence[layering.Step]) -> None:
-    tree.merge(target, steps, copy=True, check=cancellation.check)
+    merging.merge(target, steps, copy=True, check=cancellation.check)
 
 
 def _create(_: DriverContext) -> Renderer:

@@ -14,8 +14,8 @@ from kurma_core.appc import layering
 from kurma_core.errors import ConfigError
 from kurma_core.hookspecs.driver import Driver, Option
 from kurma_core.hookspecs.hooks import hookimpl
-from kurma_core.linux import tree
 from kurma_core.models.image import RenderedLayer
+from kurma_core.trees import merging
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ class OverlayRenderer:
 
 
 def _link(target: str, steps: Sequence[layering.Step]) -> None:
-    tree.merge(target, steps, check=cancellation.check)
+    merging.merge(target, steps, check=cancellation.check)
 
 
 def _create(context: DriverContext) -> Renderer:

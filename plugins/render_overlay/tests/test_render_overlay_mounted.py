@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from kurma_render_overlay.plugin import MOST_LAYERS, OverlayRenderer
 
 from kurma_core.linux import mounts
-from kurma_core.linux.overlay import mount_overlay
-from kurma_core.linux.unmount import unmount_below
 from kurma_core.testing import graphs, trees
 from kurma_core.testing.graphs import ImageModel, Store, plain
 from kurma_core.testing.renderers import check_same, render_model
+from kurma_core.trees.overlay import mount_overlay
+from kurma_core.trees.unmount import unmount_below
 
 pytestmark = pytest.mark.root
 

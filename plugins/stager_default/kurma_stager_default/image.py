@@ -15,11 +15,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import kurma_core.linux
+import kurma_core
 import kurma_stager_default
 from kurma_core.errors import StagerError
-from kurma_core.linux import elf
-from kurma_core.linux.smalljson import decode
+from kurma_core.formats import elf
+from kurma_core.formats.small_json import decode
 from kurma_stager_default import compiling
 
 NAME = "kurma.io/stager/default"
@@ -42,6 +42,8 @@ _INSIDE = "kurma_stager_default.inside"
 # By which an interpreter knows its library; "os" is frozen into it, but the file must be there.
 _LANDMARK = "os"
 _PACKAGES = ("kurma_core", "kurma_stager_default")
+#: Packages of the core that programs of the image may import.
+LIGHT = ("linux", "formats", "trees")
 
 # Standard modules that are imported late, on paths that a look at a fresh interpreter does not take.
 _LATE = (
@@ -86,7 +88,7 @@ def fingerprint() -> str:
     program = interpreter()
     loader = _loader(program)
     named = [getattr(sys, "_base_executable", None) or sys.executable, loader, os.__file__]
-    paths = [*named, *_directories("inside"), *_own_sources(), *_builders()]
+    paths = [*named, *_directories("inside").values(), *_own_sources(), *_builders()]
     seen = _seen(paths)
     digest = hashlib.sha256(f"{sys.version}\0{sys.implementation.cache_tag}\0{_stdlib()}\0".encode())
     for path in [program, os.path.realpath(loader), *_own_sources(), *_builders()]:
@@ -208,10 +210,9 @@ def _own_sources() -> list[str]:
 
 
 def own_modules(*parts: str) -> list[tuple[str, str]]:
-    """``(module name, source)`` of these packages of ours and of the light library; in order."""
+    """``(module name, source)`` of all modules that a program of these packages may import; in order."""
     found = []
-    packages = [f"kurma_stager_default.{part}" for part in parts]
-    for package, directory in zip((*packages, "kurma_core.linux"), _directories(*parts), strict=True):
+    for package, directory in _directories(*parts).items():
         names = [name for name in sorted(os.listdir(directory)) if name.endswith(".py")]
         found += [
             (package if name == "__init__.py" else f"{package}.{name[:-3]}", f"{directory}/{name}")
@@ -220,11 +221,19 @@ def own_modules(*parts: str) -> list[tuple[str, str]]:
     return found
 
 
-def _directories(*parts: str) -> list[str]:
-    """Of these packages of ours, and of the light library."""
-    here = os.path.dirname(os.path.abspath(kurma_stager_default.__file__ or ""))
-    light = os.path.dirname(os.path.abspath(kurma_core.linux.__file__ or ""))
-    return [*(f"{here}/{part}" for part in parts), light]
+def _directories(*parts: str) -> dict[str, str]:
+    """The directories of these packages of ours, and of the core's light ones, by the packages' names."""
+    ours = os.path.dirname(os.path.abspath(kurma_stager_default.__file__ or ""))
+    core = os.path.dirname(os.path.abspath(kurma_core.__file__ or ""))
+    tops = {f"kurma_stager_default.{part}": f"{ours}/{part}" for part in parts}
+    tops.update({f"kurma_core.{part}": f"{core}/{part}" for part in LIGHT})
+    found = {}
+    for package, top in tops.items():
+        for directory, below, names in os.walk(top):
+            below.sort()
+            if "__init__.py" in names:
+                found[package + directory[len(top) :].replace("/", ".")] = directory
+    return found
 
 
 def _builders() -> list[str]:

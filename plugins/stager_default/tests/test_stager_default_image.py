@@ -80,21 +80,21 @@ def test_a_program_that_no_image_can_be_made_of_is_named(tmp_path, monkeypatch):
 
 def test_the_fingerprint_follows_the_sources(monkeypatch, tmp_path):
     """H1: the image is made again when the plugin changes, also under a process that has asked before."""
-    copies = []
-    for number, directory in enumerate(image._directories("inside")):
-        copies.append(str(tmp_path / str(number)))
-        shutil.copytree(directory, copies[-1])
+    copies = {}
+    for package, directory in image._directories("inside").items():
+        copies[package] = str(tmp_path / package)
+        shutil.copytree(directory, copies[package])
     monkeypatch.setattr(image, "_known", None)
     monkeypatch.setattr(image, "_directories", lambda *parts: copies)
     first = image.fingerprint()
-    (tmp_path / "0" / "other").mkdir()  # as Python makes one
+    (tmp_path / "kurma_stager_default.inside" / "other").mkdir()  # as Python makes one
     assert image.fingerprint() == first
-    with open(tmp_path / "1" / "mounts.py", "a") as file:
+    with open(tmp_path / "kurma_core.linux" / "mounts.py", "a") as file:
         file.write("#")
     changed = image.fingerprint()
     assert changed != first
-    (tmp_path / "1" / "more.py").write_text("")
+    (tmp_path / "kurma_core.linux" / "more.py").write_text("")
     more = image.fingerprint()
     assert more not in (first, changed)
-    os.rename(tmp_path / "1" / "more.py", tmp_path / "1" / "renamed.py")
+    os.rename(tmp_path / "kurma_core.linux" / "more.py", tmp_path / "kurma_core.linux" / "renamed.py")
     assert image.fingerprint() not in (first, changed, more)

@@ -27,7 +27,7 @@ from kurma_stager_default.inside import (
     userns,
 )
 
-from kurma_core.linux.cgroup_layout import Hierarchy, Layout
+from kurma_core.linux.cgroups import Hierarchy, Layout
 from kurma_core.linux.execute import ExecuteError
 from kurma_core.models.isolator import IsolatorPlan
 
@@ -171,8 +171,8 @@ def test_what_is_said_of_devices_where_the_second_wall_is_missing(tmp_path):
 
 def test_what_is_said_of_walls_beside_an_app_that_has_none(monkeypatch):
     """H2: nothing is claimed that does not hold, also when such an app comes or goes."""
-    for wall in (become.landlock, become.seccomp):
-        monkeypatch.setattr(wall, "usable", lambda: True)
+    for wall in ("landlock_usable", "filters_usable"):
+        monkeypatch.setattr(become.sandbox, wall, lambda: True)
     monkeypatch.setattr(become, "granted", lambda plan: {21} if plan.privileged else set())
 
     def run(name, privileged=False):
@@ -325,14 +325,14 @@ def test_power_that_nothing_holds_without_landlock_is_told(monkeypatch):
     app.plan = manifest.Plan({"capabilities": ["CAP_SYS_PTRACE"]})
     host = userns.Ids(None)
     own = userns.Ids({"path": "/userns", "uids": [[0, 1000, 1]], "gids": [[0, 1000, 1]]})
-    monkeypatch.setattr(become.landlock, "usable", lambda: False)
+    monkeypatch.setattr(become.sandbox, "landlock_usable", lambda: False)
     note = become.power_note(app, host)
     assert note is not None
     assert note.startswith("app a: CAP_SYS_PTRACE without Landlock")
     assert become.power_note(app, own) is None
     app.plan = manifest.Plan({})
     assert become.power_note(app, host) is None
-    monkeypatch.setattr(become.landlock, "usable", lambda: True)
+    monkeypatch.setattr(become.sandbox, "landlock_usable", lambda: True)
     app.plan = manifest.Plan({"capabilities": ["CAP_SYS_PTRACE"]})
     assert become.power_note(app, host) is None
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kurma_stager_default.inside import applog, logturn, statusfile
 from kurma_stager_default.inside.errors import SetupError
 
-from kurma_core.linux import crilog
+from kurma_core.formats import cri_log
 
 NOW = 1_500_000_000_000_000_001
 STAMP = b"2017-07-14T02:40:00.000000001Z"
@@ -22,7 +22,7 @@ HEAD = len(STAMP) + len(b" stdout F ")
 
 def read(path, app="a"):
     """Everything that a reader finds, as (stream, partial, line)."""
-    file = crilog.LogFile(str(path), app, crilog.plain)
+    file = cri_log.LogFile(str(path), app, cri_log.plain)
     found = []
     for _, _, stream, partial, text in file.read_all():
         found += [(stream, partial, line) for line in ([text] if partial else text.split(b"\n"))]
@@ -207,7 +207,7 @@ def numbers(reader):
 def test_what_a_reader_has_not_read_is_kept(tmp_path):
     """Beyond the number of files; and no longer than it takes."""
     log = applog.AppLog(str(tmp_path / "a.log"), 300, 3)
-    reader = crilog.LogFile(str(tmp_path / "a.log"), "a", crilog.plain)
+    reader = cri_log.LogFile(str(tmp_path / "a.log"), "a", cri_log.plain)
     numbered(log, 0, 3)
     reader.chain.share()
     found = numbers(reader)
@@ -226,7 +226,7 @@ def test_what_a_reader_has_not_read_is_kept(tmp_path):
 def test_a_writer_that_stands_still_as_it_looks_for_readers_is_waited_for(tmp_path):
     """It holds each file's lock for a moment, which on a busy machine may be a long one."""
     log = applog.AppLog(str(tmp_path / "a.log"), 300, 3)
-    reader = crilog.LogFile(str(tmp_path / "a.log"), "a", crilog.plain)
+    reader = cri_log.LogFile(str(tmp_path / "a.log"), "a", cri_log.plain)
     numbered(log, 0, 3)
     looking = os.open(tmp_path / "a.log", os.O_RDONLY)
     fcntl.flock(looking, fcntl.LOCK_EX)
@@ -242,14 +242,14 @@ def test_a_writer_that_stands_still_as_it_looks_for_readers_is_waited_for(tmp_pa
 
 
 def test_a_writer_that_keeps_a_lock_for_good_is_waited_for_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("kurma_core.linux.logchain._PATIENCE", 0.5)
+    monkeypatch.setattr("kurma_core.formats.rotated_log._PATIENCE", 0.5)
     paths = [tmp_path / name for name in ("a.log.2", "a.log.1", "a.log")]
     for number, path in enumerate(paths):
         path.write_bytes(b"T stdout F %d\n" % number)
     held = [os.open(path, os.O_RDONLY) for path in paths]
     for fd in held:
         fcntl.flock(fd, fcntl.LOCK_EX)
-    reader = crilog.LogFile(str(tmp_path / "a.log"), "a", crilog.plain)
+    reader = cri_log.LogFile(str(tmp_path / "a.log"), "a", cri_log.plain)
     reader.chain.share()
     begun = time.monotonic()
     assert numbers(reader) == [0, 1, 2]
@@ -262,7 +262,7 @@ def test_a_writer_that_keeps_a_lock_for_good_is_waited_for_once(tmp_path, monkey
 def test_files_kept_for_a_reader_stay_few(tmp_path):
     """They become longer: to rename a thousand at each turn would slow the app."""
     log = applog.AppLog(str(tmp_path / "a.log"), 300, 2)
-    reader = crilog.LogFile(str(tmp_path / "a.log"), "a", crilog.plain)
+    reader = cri_log.LogFile(str(tmp_path / "a.log"), "a", cri_log.plain)
     log.write(applog.STDOUT, b"0\n")
     reader.chain.share()
     found = numbers(reader)
@@ -277,7 +277,7 @@ def test_what_is_kept_for_a_reader_is_bounded(tmp_path, monkeypatch):
     """The oldest of it goes, its space at once; the reader is told that something is missing."""
     monkeypatch.setattr(logturn, "KEPT_BYTES", 4000)
     log = applog.AppLog(str(tmp_path / "a.log"), 300, 3)
-    reader = crilog.LogFile(str(tmp_path / "a.log"), "a", crilog.plain)
+    reader = cri_log.LogFile(str(tmp_path / "a.log"), "a", cri_log.plain)
     log.write(applog.STDOUT, b"0\n")
     reader.chain.share()
     assert numbers(reader) == [0]
@@ -304,7 +304,7 @@ def test_nothing_is_kept_for_readers_on_a_disk_that_is_nearly_full(tmp_path, mon
 
     monkeypatch.setattr(os, "statvfs", lambda _: Disk)
     log = applog.AppLog(str(tmp_path / "a.log"), 300, 3)
-    reader = crilog.LogFile(str(tmp_path / "a.log"), "a", crilog.plain)
+    reader = cri_log.LogFile(str(tmp_path / "a.log"), "a", cri_log.plain)
     log.write(applog.STDOUT, b"0\n")
     reader.chain.share()
     assert numbers(reader) == [0]
@@ -324,7 +324,7 @@ def test_readers_at_full_speed(tmp_path):
     def follow(place):
         if place > 1:
             time.sleep(0.05 * place)
-        reader = crilog.LogFile(str(tmp_path / "a.log"), "a", crilog.plain)
+        reader = cri_log.LogFile(str(tmp_path / "a.log"), "a", cri_log.plain)
         reader.chain.share()
         over = False
         while not over:
@@ -460,7 +460,7 @@ def test_only_what_is_lost_is_counted(monkeypatch, tmp_path):
 def test_what_is_kept_for_readers_goes_before_anything_is_dropped(monkeypatch, tmp_path):
     disk = Disk(monkeypatch)
     log = applog.AppLog(str(tmp_path / "a.log"), 300, 2)
-    reader = crilog.LogFile(str(tmp_path / "a.log"), "a", crilog.plain)
+    reader = cri_log.LogFile(str(tmp_path / "a.log"), "a", cri_log.plain)
     log.write(applog.STDOUT, b"0\n")
     reader.chain.share()
     assert numbers(reader) == [0]
@@ -563,7 +563,7 @@ def test_a_damaged_status_is_told(tmp_path, text, said):
 
 def test_locks_of_readers_are_no_hindrance_to_one_another(tmp_path):
     (tmp_path / "a.log").write_bytes(b"")
-    readers = [crilog.LogFile(str(tmp_path / "a.log"), "a", crilog.plain) for _ in range(3)]
+    readers = [cri_log.LogFile(str(tmp_path / "a.log"), "a", cri_log.plain) for _ in range(3)]
     for reader in readers:
         reader.chain.share()
         list(reader.read_all())

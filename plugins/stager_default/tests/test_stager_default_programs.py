@@ -21,10 +21,10 @@ OF_THE_LIBRARY = {"_ctypes", "_json", "_socket", "errno", "fcntl", "gc", "select
 WITH_OS = {"_collections_abc", "_stat", "genericpath", "os", "os.path", "posixpath", "stat"}
 #: Ours, that only children, call-ins and the host need.
 NOT_OURS = {
-    "kurma_core.linux.filecopy",
     "kurma_core.linux.inotify",
-    "kurma_core.linux.netns_thread",
-    "kurma_core.linux.tree",
+    "kurma_core.linux.netlink",
+    "kurma_core.trees.copying",
+    "kurma_core.trees.merging",
     "kurma_stager_default.inside.asking",
     "kurma_stager_default.inside.callin_logs",
     "kurma_stager_default.inside.callin_run",
@@ -134,8 +134,8 @@ def test_what_is_imported_late_is_there(rootfs, tmp_path):
         for path in library.glob(f"{package}/**/*.pyc")
     }
     sources = {**dict.fromkeys(("kurma_core", "kurma_stager_default")), **dict(image.own_modules("inside"))}
-    assert {"kurma_core.linux.tree", "kurma_core.linux.filecopy"} <= there <= set(sources)
-    assert not there & {"kurma_stager_default.inside.main", "kurma_core.linux.netns_thread"}
+    assert {"kurma_core.trees.merging", "kurma_core.trees.copying"} <= there <= set(sources)
+    assert not there & {"kurma_stager_default.inside.main", "kurma_core.linux.netlink"}
     one, two, three = (tmp_path / f"{name}.py" for name in ("one", "two", "three"))
     one.write_text("def f():\n    from two import g\n    import p.q\n")
     two.write_text("if 1:\n    import three\n")
@@ -153,7 +153,7 @@ def test_what_cannot_be_compiled_is_told(tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("return\n")
     sources = image.own_modules("inside")
-    broken_one = [(name, str(broken) if name.endswith(".landlock") else source) for name, source in sources]
+    broken_one = [(name, str(broken) if name.endswith(".sandbox") else source) for name, source in sources]
     with pytest.raises(StagerError, match=r"cannot be made: .*SyntaxError") as caught:
         image.build(str(tmp_path / "rootfs"), broken_one)
     assert "\n" not in str(caught.value)

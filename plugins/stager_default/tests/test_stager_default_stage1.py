@@ -12,7 +12,7 @@ from kurma_stager_default.stage1.document import environment
 from kurma_stager_default.stage1.place import Stage1Error
 
 from kurma_core.hookspecs.driver import DriverContext
-from kurma_core.linux.cgroup_layout import Hierarchy, Layout
+from kurma_core.linux.cgroups import Hierarchy, Layout
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_the_supervisor_is_light(rootfs):
     """Every pod has one: what its program begins with needs nothing that only the entrypoints do."""
     path, _ = rootfs
     code = (path / image.code_of("pod")).read_bytes()
-    for name in (b"stage1.document", b"stage1.place", b"kurma_core.linux.places"):
+    for name in (b"stage1.document", b"stage1.place", b"kurma_core.trees.mount_targets"):
         assert name not in code
     assert b"stage1.output" in code
 

@@ -3,7 +3,7 @@
 import pytest
 from kurma_stager_default.stage1 import groups
 
-from kurma_core.linux.cgroup_layout import Hierarchy, Layout
+from kurma_core.linux.cgroups import Hierarchy, Layout
 
 
 def chosen(hierarchy, path):

@@ -15,7 +15,7 @@ from kurma_core.json_text import loads
 from kurma_core.linux import process
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
-from kurma_core.linux.unmount import unmount_below
+from kurma_core.trees.unmount import unmount_below
 from kurma_core.value import replace
 from kurma_stager_rkt import enter_attach, entrypoints, pod_files, removal, roots, settings
 from kurma_stager_rkt.apps import VERBS, PodApps

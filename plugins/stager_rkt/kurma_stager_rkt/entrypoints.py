@@ -14,8 +14,7 @@ from kurma_core.errors import CommandNotExecutableError, CommandNotFoundError, S
 from kurma_core.hookspecs.driver import HostProgram
 from kurma_core.linux import process, terminal
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.linux.held_process import exit_code, put_to_death
-from kurma_core.linux.programs import one_line
+from kurma_core.linux.programs import exit_code, one_line, put_to_death
 from kurma_stager_rkt.pod_files import ROOTFS
 from kurma_stager_rkt.pod_processes import pod_pid
 

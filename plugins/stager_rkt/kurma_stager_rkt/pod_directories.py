@@ -21,7 +21,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
-from kurma_core.linux import block_groups
+from kurma_core.linux import files
 from kurma_core.linux.beneath import remove_tree
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Places:
         """
         for state in STATES:
             os.makedirs(f"{self.root}/{state}", 0o700, exist_ok=True)
-        block_groups.spread(f"{self.root}/{EMBRYO}")
+        files.spread(f"{self.root}/{EMBRYO}")
         os.mkdir(self.path(EMBRYO, uuid), 0o750)
         place = self._locked(uuid, EMBRYO)
         try:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.reify import effective_app
-from kurma_core.linux import userdb
-from kurma_core.linux.owners import Shift
-from kurma_core.linux.places import make_dirs
+from kurma_core.trees import user_database
+from kurma_core.trees.copying import Shift
+from kurma_core.trees.mount_targets import make_dirs
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import App
@@ -133,10 +133,10 @@ def _of_user(root: str, name: str) -> dict[str, str]:
 
     :param root: the app's, by descriptor.
     """
-    user = userdb.User(0, 0, None, None, None)
+    user = user_database.User(0, 0, None, None, None)
     fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        user = userdb.find_user(fd, name, proc=True)
+        user = user_database.find_user(fd, name, proc=True)
     except (LookupError, OSError):
         pass  # stage1 finds that, too, and says so
     finally:

@@ -11,8 +11,7 @@ import os
 import signal
 
 from kurma_core.linux import process
-from kurma_core.linux.beneath import AT_FDCWD, open_beneath
-from kurma_core.linux.regular_file import open_regular
+from kurma_core.linux.beneath import AT_FDCWD, open_beneath, open_regular
 
 _MOST = 1 << 22
 

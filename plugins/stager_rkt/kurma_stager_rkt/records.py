@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 
 from kurma_core.json_text import loads
+from kurma_core.linux.beneath import open_regular
 from kurma_core.linux.files import replace_file
-from kurma_core.linux.regular_file import open_regular
 from kurma_core.models.pod import AppStatus
 from kurma_core.schema import COUNT, fit
 from kurma_core.value import frozen

@@ -13,14 +13,15 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from kurma_core.json_text import loads
-from kurma_core.linux import mounts, overlay, tree
+from kurma_core.linux import mounts
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.schema import fit
+from kurma_core.trees import merging, overlay
 from kurma_stager_rkt.pod_files import LAYERS, ROOTFS, inside, shift, tree_id
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup
-    from kurma_core.linux.owners import Shift
+    from kurma_core.trees.copying import Shift
 
 #: What a kernel says that has no overlay for these directories.
 _NO_OVERLAY = (errno.EINVAL, errno.ENODEV, errno.EOPNOTSUPP, errno.EPERM, errno.E2BIG)
@@ -28,7 +29,7 @@ _LAYERS = [str]
 
 
 class _Layer:
-    """A directory to copy, as :func:`kurma_core.linux.tree.merge` wants it."""
+    """A directory to copy, as :func:`kurma_core.trees.merging.merge` wants it."""
 
     root, filter, removed, opaque, implied = "", None, (), (), ()
 
@@ -118,7 +119,7 @@ def _make(target: str, layers: Sequence[str], upper: str, work: str, storage: st
 
 def _mount_on_itself(target: str) -> None:
     """So that all that stage1 mounts there is in one tree, whose root no other mount covers: see
-    :func:`kurma_core.linux.unmount.unmount_below`."""
+    :func:`kurma_core.trees.unmount.unmount_below`."""
     tree = mounts.open_tree(mounts.AT_FDCWD, target, recursive=False)
     try:
         mounts.set_attributes(tree, 0, recursive=False, propagation=mounts.MS_PRIVATE)
@@ -151,7 +152,7 @@ def remove_in(directory: str, name: str) -> None:
 
 
 def _copy(target: str, paths: Iterable[str], shift: Shift | None) -> None:
-    tree.merge(target, cast("Any", [_Layer(path) for path in paths]), copy=True, shift=shift)
+    merging.merge(target, cast("Any", [_Layer(path) for path in paths]), copy=True, shift=shift)
 
 
 def _look_alike(source: str, target: str) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
-from kurma_core.linux.held_process import HeldProcess
 from kurma_core.linux.inotify import Watch
+from kurma_core.linux.programs import HeldProcess
 from kurma_stager_rkt.entrypoints import said
 from kurma_stager_rkt.pod_processes import is_ready, pod_pid
 

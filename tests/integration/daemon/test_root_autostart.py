@@ -13,7 +13,7 @@ import pytest
 
 from kurma_core.client.remote import start_kurmad
 from kurma_core.errors import HostError, KurmaError, PrivilegeError, UsageError
-from kurma_core.linux.lockfile import locked
+from kurma_core.linux.files import locked
 from tests.kit.client import open_client
 from tests.kit.waiting import alive, until
 

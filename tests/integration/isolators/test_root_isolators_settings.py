@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from kurma_core.errors import IsolatorError, KurmaError
-from kurma_core.linux.cgroup_layout import Layout
+from kurma_core.linux.cgroups import Layout
 from tests.kit.images import shell
 from tests.kit.waiting import until
 

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
+from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.linux.netlink import Netlink, NetlinkError
-from kurma_core.linux.netns_thread import in_network_namespace
 from kurma_core.testing.networks import pod_namespace
 
 pytestmark = pytest.mark.root

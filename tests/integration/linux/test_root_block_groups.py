@@ -13,7 +13,7 @@ from kurma_stager_rkt.pod_directories import Places
 
 from kurma_core.image_store.durable import WorkDirectory
 from kurma_core.image_store.store import ImageStore
-from kurma_core.linux.block_groups import spread
+from kurma_core.linux.files import spread
 from kurma_core.pods.record.pod_store import PodStore
 
 pytestmark = pytest.mark.root

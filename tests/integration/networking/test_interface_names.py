@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from kurma_core.errors import NetworkError
-from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.networking.interfaces import assign, check_name
 from kurma_core.testing.networks import interfaces_in, pod_namespace
 

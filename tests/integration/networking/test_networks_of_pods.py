@@ -14,7 +14,7 @@ import pytest
 from kurma_core import config as configuration
 from kurma_core.api.network_options import parse_net, parse_ports
 from kurma_core.errors import NetworkError
-from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.models.network import NetworkRequest
 from kurma_core.networking.manager import Networking, namespace_path
 from kurma_core.plugins.registry import PluginRegistry

@@ -11,7 +11,7 @@ import uuid
 import pytest
 
 from kurma_core.errors import NetworkError
-from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.models.isolator import TrafficLimit
 from kurma_core.networking.traffic import limit_traffic
 from kurma_core.testing.networks import interfaces_in, pod_namespace

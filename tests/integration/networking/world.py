@@ -19,7 +19,7 @@ import subprocess
 import time
 import uuid
 
-from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.testing.networks import pod_namespace
 
 #: The host's interface on its link.

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from kurma_core.linux.cgroup_layout import Layout
+from kurma_core.linux.cgroups import Layout
 from tests.integration.pods.early import app_manifest, archive, fileset_manifest, tree
 from tests.kit.house import received
 from tests.kit.images import busybox_root

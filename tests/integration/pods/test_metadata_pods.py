@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import HostError
-from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.pods.record.pod_record import read_document
 from kurma_core.pods.run import pod_metadata
 from tests.integration.pods import early

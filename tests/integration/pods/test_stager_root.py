@@ -9,7 +9,7 @@ import pytest
 
 from kurma_core.api.pods import DnsRequest
 from kurma_core.errors import KurmaError
-from kurma_core.linux.cgroup_layout import Layout, controllers
+from kurma_core.linux.cgroups import Layout, controllers
 from kurma_core.version import VERSION
 from tests.kit.waiting import until
 

@@ -16,8 +16,7 @@ import pytest
 
 from kurma_core.errors import CommandNotExecutableError, CommandNotFoundError, HostError
 from kurma_core.linux import beneath, mounts, namespaces, process
-from kurma_core.linux.cgroup_layout import controllers
-from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.cgroups import CgroupTree, controllers
 from kurma_core.spawn_plan import (
     Bind,
     Directory,

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kurma_core.linux import mounts, namespaces, overlay
+from kurma_core.linux import mounts, namespaces
+from kurma_core.trees import overlay
 from tests.kit.images import busybox_root
 
 PREFIX = "coreos.com/rkt/stage1/"

@@ -7,9 +7,9 @@ import subprocess
 import pytest
 
 from kurma_core.linux.mounts import mounts_at_or_below
-from kurma_core.linux.owners import Shift
-from kurma_core.linux.tree import merge
 from kurma_core.models.isolator import IdRange
+from kurma_core.trees.copying import Shift
+from kurma_core.trees.merging import merge
 from tests.integration.stage1.test_root_stage1_called import SHORT, run
 from tests.kit.images import archive, busybox_root
 

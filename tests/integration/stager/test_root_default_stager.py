@@ -147,7 +147,7 @@ def test_killed_by_a_signal(pods):
 @pytest.mark.vm
 def test_out_of_memory_is_told_from_killed(pods):
     """H5: the kernel's own word for it is the cgroup's counter."""
-    from kurma_core.linux.cgroup_layout import Layout
+    from kurma_core.linux.cgroups import Layout
     from kurma_core.models.isolator import CgroupSetting
 
     hierarchy = Layout.detect().of("memory")

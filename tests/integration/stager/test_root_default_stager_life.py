@@ -9,7 +9,7 @@ import time
 import pytest
 
 from kurma_core.errors import StagerError
-from kurma_core.linux.cgroup_layout import Layout
+from kurma_core.linux.cgroups import Layout
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.models.pod import MountSetup
 from kurma_core.staging.callin import StagerTimes

@@ -7,9 +7,8 @@ import uuid
 import pytest
 from kurma_stager_default.inside.podgroups import PodGroups
 
-from kurma_core.linux import birthplace
-from kurma_core.linux.cgroup_layout import Hierarchy, Layout, controllers
-from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux import clone
+from kurma_core.linux.cgroups import CgroupTree, Hierarchy, Layout, controllers
 
 pytestmark = [pytest.mark.root, pytest.mark.vm]
 
@@ -22,7 +21,7 @@ def test_it_makes_way_unless_that_was_seen_to(leaf):
     try:
         pod = tree.directories()[0]
         assert controllers(pod), "a v2 controller is needed to see the rule"
-        pid = birthplace.fork_into(tree.leaf("own") if leaf else [pod])
+        pid = clone.fork_into(tree.leaf("own") if leaf else [pod])
         if pid == 0:
             code = 9
             try:

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from kurma_core.linux import crilog
-from kurma_core.linux.clock import moment
+from kurma_core.formats import cri_log
+from kurma_core.formats.timestamps import moment
 from kurma_core.models.pod import MountSetup
 from kurma_core.models.streams import LogText, Stdio
 from kurma_core.pods.inside.logs import LogReader
@@ -80,8 +80,8 @@ def by_call_in(pod, *words):
 
 def by_core(pod, app="main", name="main.log", tail=None, since=None, stream=None):
     with LogReader(pod.directory, [(app, name)]) as reader:
-        wanted = crilog.Filter(since, stream)
-        found = list(crilog.tail(filter(wanted, reader.rest()), tail, LogText))
+        wanted = cri_log.Filter(since, stream)
+        found = list(cri_log.tail(filter(wanted, reader.rest()), tail, LogText))
     return b"".join(text.text + (b"" if text.partial else b"\n") for text in found)
 
 
@@ -317,7 +317,7 @@ def test_a_reader_that_stops_reading_harms_nobody(pods, elsewhere):
     other = LogReader(pod.directory, [("main", "main.log")])
     ended, end = os.pipe()
     found = []
-    follow = other.follow(ended, lambda old: crilog.tail(old, 1, LogText))
+    follow = other.follow(ended, lambda old: cri_log.tail(old, 1, LogText))
     assert next(follow).text == b"up"
     open(f"{elsewhere}/on", "w").close()
     for text in follow:

@@ -8,7 +8,7 @@ import pytest
 from kurma_stager_default.inside import devicewall
 
 from kurma_core.linux import capabilities
-from kurma_core.linux.cgroup_layout import Hierarchy, Layout
+from kurma_core.linux.cgroups import Hierarchy, Layout
 from kurma_core.models.isolator import IsolatorPlan
 from tests.kit.images import shell
 

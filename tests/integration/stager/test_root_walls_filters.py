@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from kurma_core.linux import seccomp
+from kurma_core.linux import sandbox
 from kurma_core.models.isolator import IsolatorPlan
 from tests.kit.images import shell
 
@@ -19,10 +19,10 @@ PRIVILEGED = ("CAP_NET_BIND_SERVICE", "CAP_CHOWN")
 def refusing(*calls, answer=0x00050000 | errno.EXDEV):
     """A program that answers these calls with an error, all others with leave."""
     load, equal, leave = 0x20, 0x15, 0x06
-    parts = [seccomp.instruction(load, 0)]
+    parts = [sandbox.instruction(load, 0)]
     for number in calls:
-        parts += [seccomp.instruction(equal, number, 0, 1), seccomp.instruction(leave, answer)]
-    return b"".join([*parts, seccomp.instruction(leave, 0x7FFF0000)])
+        parts += [sandbox.instruction(equal, number, 0, 1), sandbox.instruction(leave, answer)]
+    return b"".join([*parts, sandbox.instruction(leave, 0x7FFF0000)])
 
 
 def handler(name, script):

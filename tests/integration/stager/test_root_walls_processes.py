@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from kurma_core.linux import capabilities, seccomp
+from kurma_core.linux import capabilities, sandbox
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.staging.aci import StagerImage
 from kurma_core.value import replace
@@ -197,10 +197,10 @@ def stager_without(stager_tree):
         load, equal, leave = 0x20, 0x15, 0x06
         program = b"".join(
             [
-                seccomp.instruction(load, 0),
-                seccomp.instruction(equal, number, 0, 1),
-                seccomp.instruction(leave, 0x00050000 | 38),
-                seccomp.instruction(leave, 0x7FFF0000),
+                sandbox.instruction(load, 0),
+                sandbox.instruction(equal, number, 0, 1),
+                sandbox.instruction(leave, 0x00050000 | 38),
+                sandbox.instruction(leave, 0x7FFF0000),
             ]
         )
         manifest = stager_tree.manifest

@@ -12,7 +12,8 @@ import select
 import time
 
 # All that is needed once the host's files are out of sight is imported before.
-from kurma_core.linux import execute, process, unexecutable
+from kurma_core.formats import exec_errors  # noqa: F401 - see execute
+from kurma_core.linux import execute, process
 from kurma_net_aci.inside import job, offspring, root
 
 TYPE_CHECKING = False
@@ -169,4 +170,4 @@ def _become(wanted: job.Job, caller: int, out: int, err: int, why: int) -> None:
 
 
 # Named, so that it is loaded while its file can still be seen.
-_EXPLAINS = unexecutable
+_EXPLAINS = execute

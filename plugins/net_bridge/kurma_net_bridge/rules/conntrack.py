@@ -12,7 +12,7 @@ import _socket
 import sys
 from collections.abc import Callable, Iterable
 
-from kurma_core.linux.netlink_message import attribute, nest, parse_attributes
+from kurma_core.linux.netlink import attribute, nest, parse_attributes
 from kurma_net_bridge.rules.netfilter import Netfilter
 from kurma_net_bridge.rules.plan import Published
 

@@ -11,7 +11,7 @@ import errno
 import os
 import struct
 
-from kurma_core.linux.netlink_message import (
+from kurma_core.linux.netlink import (
     ACK,
     DONE,
     DUMP,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 
-from kurma_core.linux.clock import stamp
+from kurma_core.formats.timestamps import stamp
 from kurma_stager_default.inside import logturn
 
 STDOUT = b"stdout"

@@ -70,9 +70,9 @@ def enter(
             sysmounts.mount_all(root, SHM, pod.ids, app.plan, notify)
         if app.make_directory:
             # Before the volumes are there: nothing is ever made in a directory of the host's.
-            from kurma_core.linux import places  # not for the supervisor to hold
+            from kurma_core.trees import mount_targets  # not for the supervisor to hold
 
-            os.close(places.make_dirs(root, app.working_directory, 0o755, *pod.ids.root, symlinks=True))
+            os.close(mount_targets.make_dirs(root, app.working_directory, 0o755, *pod.ids.root, symlinks=True))
         _volumes(app, root, note, pod.ids, namespace)
         if app.read_only:
             mounts.set_attributes(root, mounts.ATTR_RDONLY, recursive=False)
@@ -115,7 +115,7 @@ def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None], name
         os.chown(directory + "/upper", top.st_uid, top.st_gid)
         os.chmod(directory + "/upper", stat.S_IMODE(top.st_mode))
         try:
-            from kurma_core.linux import overlay  # not for the supervisor to hold
+            from kurma_core.trees import overlay  # not for the supervisor to hold
 
             root = overlay.mount_overlay(
                 layers, directory + "/upper", directory + "/work", volatile=True, attributes=_nodev(app)
@@ -155,7 +155,7 @@ def _copied(pod: Pod, app: App, target: str, namespace: int) -> int:
 
 
 class _Layer:
-    """A directory to copy, as :func:`kurma_core.linux.tree.merge` wants it."""
+    """A directory to copy, as :func:`kurma_core.trees.merging.merge` wants it."""
 
     root = ""
     filter = None
@@ -168,9 +168,9 @@ class _Layer:
 
 
 def _merge(target: str, paths: Iterable[str]) -> None:
-    from kurma_core.linux import tree
+    from kurma_core.trees import merging
 
-    tree.merge(target, [_Layer(path) for path in paths], copy=True)
+    merging.merge(target, [_Layer(path) for path in paths], copy=True)
 
 
 class _Target:
@@ -187,9 +187,9 @@ class _Target:
             raise SetupError(f"volume {mount.volume}: there is none") from None
         directory = stat.S_ISDIR(os.fstat(self.source).st_mode)
         try:
-            from kurma_core.linux import places  # not for the supervisor to hold
+            from kurma_core.trees import mount_targets  # not for the supervisor to hold
 
-            place = places.make_place(root, mount.path, directory=directory, owner=ids.root)
+            place = mount_targets.make_place(root, mount.path, directory=directory, owner=ids.root)
         except OSError as error:
             raise SetupError(f"{self.name}: {error.strerror}") from None
         self.fd, self.path, self.replaced = place.fd, place.path, place.replaced

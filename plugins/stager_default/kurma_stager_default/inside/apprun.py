@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from kurma_core.linux.clock import timestamp
+from kurma_core.formats.timestamps import timestamp
 from kurma_stager_default.inside import applog, child, podgroups
 from kurma_stager_default.inside.manifest import App, Pod
 

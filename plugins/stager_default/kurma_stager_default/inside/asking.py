@@ -5,7 +5,7 @@ from __future__ import annotations
 import _socket
 import os
 
-from kurma_core.linux.rights import packed, unpacked
+from kurma_core.linux.descriptor_passing import packed, unpacked
 from kurma_stager_default.inside import smalljson
 from kurma_stager_default.inside.control import PACKET, PATH, ROOM
 from kurma_stager_default.inside.errors import SetupError

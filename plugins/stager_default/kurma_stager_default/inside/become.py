@@ -9,7 +9,7 @@ import _signal  # type: ignore[import-not-found]
 import errno
 import os
 
-from kurma_core.linux import capabilities, execute, landlock, libc, namespaces, seccomp
+from kurma_core.linux import capabilities, execute, libc, namespaces, sandbox
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import PATH, App, Plan
 
@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kurma_core.linux import userdb
+    from kurma_core.trees import user_database
     from kurma_stager_default.inside.userns import Ids
 
 _PR_SET_DUMPABLE = 4
@@ -55,7 +55,7 @@ def needs_domain(plan: Plan) -> bool:
 def wall_notes(apps: Sequence[App]) -> tuple[str, str]:
     """What holds between these apps, for ``/proc`` and for keys, and for whom it does not."""
     free = [app.name for app in apps if not needs_domain(app.plan)]
-    if not landlock.usable():
+    if not sandbox.landlock_usable():
         proc = (
             "landlock: not on this kernel; apps of the same user and capabilities reach each other through /proc"
         )
@@ -70,7 +70,7 @@ def wall_notes(apps: Sequence[App]) -> tuple[str, str]:
         )
     keys = "keys: each app has a session keyring of its own"
     free = [app.name for app in apps if app.plan.keyrings]
-    if not seccomp.usable():
+    if not sandbox.filters_usable():
         why = "this kernel has no filters of system calls"
         keys += f"; {why}, so an app reaches the keyrings of the host's user of the same ID"
     elif not free:
@@ -87,7 +87,7 @@ def power_note(app: App, ids: Ids) -> str | None:
         bounds = "as far as its pod's user namespace goes" if ids.path else "and so power over the host"
         return f"app {app.name}: privileged: all capabilities and devices, nothing masked or filtered, {bounds}"
     if _CAP_SYS_ADMIN not in rights:
-        if _CAP_SYS_PTRACE in rights and not ids.path and not landlock.usable():
+        if _CAP_SYS_PTRACE in rights and not ids.path and not sandbox.landlock_usable():
             return (
                 f"app {app.name}: CAP_SYS_PTRACE without Landlock lets it reach what sets up other apps: the host"
             )
@@ -137,7 +137,8 @@ def apply_limits(plan: Plan) -> None:
     :raises SetupError: the kernel refuses one.
     """
     # While their files are to be found: they are needed in the app's root, and nobody but us has to hold them.
-    from kurma_core.linux import places, unexecutable, userdb  # noqa: F401
+    from kurma_core.formats import exec_errors  # noqa: F401
+    from kurma_core.trees import mount_targets, user_database  # noqa: F401
 
     wanted = _before[:1] if plan.oom_score_adj is None else [str(plan.oom_score_adj)]
     for value in wanted:
@@ -166,7 +167,7 @@ def apply_limits(plan: Plan) -> None:
 def _no_keys() -> bytes:
     """The filter that keeps apps from keyrings, which is the same for all."""
     if not _KEYLESS:
-        _KEYLESS.append(seccomp.refuse_keys())
+        _KEYLESS.append(sandbox.refuse_keys())
     return _KEYLESS[0]
 
 
@@ -180,7 +181,7 @@ class Identity:
 
     __slots__ = ("groups", "user")
 
-    def __init__(self, user: userdb.User, groups: list[int]) -> None:
+    def __init__(self, user: user_database.User, groups: list[int]) -> None:
         self.user = user
         self.groups = groups
 
@@ -190,16 +191,16 @@ def resolve(user: str, group: str, groups: list[int]) -> Identity:
 
     :raises SetupError: there is no such user or group.
     """
-    from kurma_core.linux import userdb
+    from kurma_core.trees import user_database
 
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        found = userdb.find_user(root, user)
+        found = user_database.find_user(root, user)
         more = list(groups)
         if group:
-            found.gid = userdb.find_group(root, group)
+            found.gid = user_database.find_group(root, group)
         elif found.name is not None:
-            more += userdb.groups_of(root, found.name)
+            more += user_database.groups_of(root, found.name)
         return Identity(found, list(dict.fromkeys(more)))
     except LookupError as error:
         raise SetupError(str(error)) from None
@@ -210,7 +211,7 @@ def resolve(user: str, group: str, groups: list[int]) -> Identity:
 
 
 def environment_of(
-    app: App, user: userdb.User, extra: list[tuple[str, str]], *, terminal: bool = False
+    app: App, user: user_database.User, extra: list[tuple[str, str]], *, terminal: bool = False
 ) -> dict[str, str]:
     """What the process finds in its environment (Y1).
 
@@ -256,10 +257,10 @@ def become(
     _leave_keyring()
     if plan.no_new_privileges:
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    if _CAP_SYS_ADMIN not in keep and landlock.usable():
-        landlock.enter_domain()
+    if _CAP_SYS_ADMIN not in keep and sandbox.landlock_usable():
+        sandbox.enter_landlock_domain()
     # None of the calls that follow is a key's, so this one may come before them.
-    if not plan.keyrings and seccomp.usable():
+    if not plan.keyrings and sandbox.filters_usable():
         _filter(_no_keys())()
 
     def change_user() -> None:
@@ -319,7 +320,7 @@ def _filter(program: bytes) -> Callable[[], None]:
             raise SetupError(f"the filter of system calls cannot be put on: {error.strerror}") from None
 
     try:
-        ready = seccomp.Filter(program)
+        ready = sandbox.Filter(program)
     except OSError as error:
         raise SetupError(f"the filter of system calls cannot be put on: {error.strerror}") from None
     return put_on

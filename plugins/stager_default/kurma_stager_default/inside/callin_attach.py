@@ -12,7 +12,8 @@ import select
 import sys
 import time
 
-from kurma_core.linux import crilog, detach_keys, terminal
+from kurma_core.formats import cri_log, detach_keys
+from kurma_core.linux import terminal
 from kurma_core.linux.inotify import Watch
 from kurma_stager_default.inside import flow, signals
 from kurma_stager_default.inside.asking import Asking, Gone, Refused
@@ -78,7 +79,7 @@ class Shown:
             self._watch = Watch(_LOGS)
         except OSError as error:
             raise SetupError(f"{_LOGS} cannot be watched: {error.strerror}") from None
-        self._log = crilog.LogFile(f"{_LOGS}/{answer['log']}", app, crilog.plain)
+        self._log = cri_log.LogFile(f"{_LOGS}/{answer['log']}", app, cri_log.plain)
         if "file" in answer:
             self._log.chain.start_at(answer["file"], answer["at"])
         self._log.chain.share()

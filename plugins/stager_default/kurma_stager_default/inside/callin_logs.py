@@ -1,7 +1,7 @@
 """``/opt/stager/logs APP [--follow] [--tail N] [--since T] [--stream stdout|stderr] [--timestamps]`` (G9).
 
 Prints what the app's current execution wrote, byte for byte, both streams as they came. It reads as the core does:
-by ``kurma_core.linux.crilog``. Followed, it goes on with the app's later executions, until the app has ended.
+by ``kurma_core.formats.cri_log``. Followed, it goes on with the app's later executions, until the app has ended.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import os
 import select
 import sys
 
-from kurma_core.linux import crilog
-from kurma_core.linux.clock import moment
+from kurma_core.formats import cri_log
+from kurma_core.formats.timestamps import moment
 from kurma_core.linux.inotify import IN_MOVED_TO, Watch
 from kurma_stager_default.inside.asking import Asking
 from kurma_stager_default.inside.errors import SetupError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from kurma_core.linux.crilog import Text
+    from kurma_core.formats.cri_log import Text
 
 _POD = "/pod"
 _LOGS = "/pod/logs"
@@ -113,14 +113,14 @@ def _apps() -> dict[str, dict[str, Any]]:
 
 
 def show(wanted: Wanted, app: dict[str, Any], out: int = 1) -> None:
-    printer, chosen = Printer(wanted.timestamps, out), crilog.Filter(wanted.since, wanted.stream)
-    file = crilog.LogFile(f"{_LOGS}/{app['log']}", wanted.app, crilog.plain)
+    printer, chosen = Printer(wanted.timestamps, out), cri_log.Filter(wanted.since, wanted.stream)
+    file = cri_log.LogFile(f"{_LOGS}/{app['log']}", wanted.app, cri_log.plain)
     watch: Watch | None = None
     if wanted.follow and not app["exited"]:
         Asking({"do": "follow"}).keep()
         watch = _watch()
         file.chain.share()
-    printer.print(crilog.tail(filter(chosen, file.read_all()), wanted.tail, crilog.plain))
+    printer.print(cri_log.tail(filter(chosen, file.read_all()), wanted.tail, cri_log.plain))
     changed = True
     while watch is not None:
         # Asked before the rest is read: what an app wrote is in its log before it is said to have ended.
@@ -130,7 +130,7 @@ def show(wanted: Wanted, app: dict[str, Any], out: int = 1) -> None:
         if app.get("log", file.name) != file.name:
             printer.print(filter(chosen, file.rest()))
             file.close()
-            file = crilog.LogFile(f"{_LOGS}/{app['log']}", wanted.app, crilog.plain)
+            file = cri_log.LogFile(f"{_LOGS}/{app['log']}", wanted.app, cri_log.plain)
             file.chain.share()
         elif app["exited"]:
             break

@@ -11,7 +11,7 @@ import os
 import select
 import sys
 
-from kurma_core.linux import birthplace, namespaces, process
+from kurma_core.linux import clone, namespaces, process
 from kurma_core.linux.execute import ExecuteError
 from kurma_stager_default.inside import become, manifest, userns
 from kurma_stager_default.inside.command import Command, read_document
@@ -86,7 +86,7 @@ def start(
     namespaces.setns(pidfd, flags)
     parent = os.getpid()
     try:
-        pid = birthplace.fork_into(tree.directories())
+        pid = clone.fork_into(tree.directories())
     except BaseException:
         if os.getpid() == parent:
             raise

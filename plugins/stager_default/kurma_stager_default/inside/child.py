@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 
-from kurma_core.linux import birthplace, mounts, namespaces
+from kurma_core.linux import clone, mounts, namespaces
 from kurma_core.linux.execute import ExecuteError
 from kurma_stager_default.inside import approot, become, userns
 from kurma_stager_default.inside.errors import SetupError
@@ -160,7 +160,7 @@ def spawn(pod: Pod, app: App, kind: str, argv: list[str], files: Files, tree: Cg
         report, told = maker.report, maker.told
     parent = os.getpid()
     try:
-        pid = birthplace.fork_into(tree.directories())
+        pid = clone.fork_into(tree.directories())
     except BaseException as error:
         if os.getpid() == parent:
             if maker is not None:

@@ -12,7 +12,7 @@ import os
 import select
 import sys
 
-from kurma_core.linux.rights import packed, room, unpacked
+from kurma_core.linux.descriptor_passing import packed, room, unpacked
 from kurma_stager_default.inside import smalljson
 
 TYPE_CHECKING = False

@@ -19,8 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kurma_core.linux.cgroup_layout import Layout
-    from kurma_core.linux.cgroups import CgroupTree
+    from kurma_core.linux.cgroups import CgroupTree, Layout
     from kurma_stager_default.inside.manifest import Plan
 
 _HOLDS = "devices: those that were not given are refused by nodev and by {}"
@@ -57,10 +56,10 @@ def close(layout: Layout, more: list[str] | None) -> str:
         _close_v1(v1, more)
         return _HOLDS.format("the devices controller")
     if v2 is not None:
-        from kurma_core.linux import device_program
+        from kurma_core.linux import bpf
 
         try:
-            device_program.attach(v2, (*sysmounts.ALLOWED, *more))
+            bpf.attach_device_program(v2, (*sysmounts.ALLOWED, *more))
         except OSError as error:
             return _lacks(str(error.strerror), more)
         return _HOLDS.format("a program of the cgroup")
@@ -86,10 +85,10 @@ def close_anew(layout: Layout, more: list[str] | None) -> str:
             return OPEN
         return close(layout, more)
     if v2 is not None:
-        from kurma_core.linux import device_program
+        from kurma_core.linux import bpf
 
         try:
-            device_program.replace(v2, None if more is None else (*sysmounts.ALLOWED, *more))
+            bpf.replace_device_program(v2, None if more is None else (*sysmounts.ALLOWED, *more))
         except OSError as error:
             return _lacks(str(error.strerror), more)
         return OPEN if more is None else _HOLDS.format("a program of the cgroup")
@@ -109,9 +108,9 @@ def narrow(tree: CgroupTree, plan: Plan, wall: list[str] | None) -> None:
     if v1 is not None:
         _close_v1(f"{v1}/{tree.name}", own)
     elif v2 is not None:
-        from kurma_core.linux import device_program
+        from kurma_core.linux import bpf
 
-        device_program.attach(f"{v2}/{tree.name}", (*sysmounts.ALLOWED, *own))
+        bpf.attach_device_program(f"{v2}/{tree.name}", (*sysmounts.ALLOWED, *own))
 
 
 def widen(
@@ -134,11 +133,11 @@ def widen(
         for line in _EVERYTHING if own is None else own:
             _write(f"{v1}/devices.allow", line)
     elif v2 is not None:
-        from kurma_core.linux import device_program
+        from kurma_core.linux import bpf
 
         for tree, theirs in others:
             narrow(tree, theirs, allowed)
-        device_program.replace(v2, None if allowed is None else (*sysmounts.ALLOWED, *allowed))
+        bpf.replace_device_program(v2, None if allowed is None else (*sysmounts.ALLOWED, *allowed))
     return allowed
 
 

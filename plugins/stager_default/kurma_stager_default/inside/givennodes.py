@@ -6,7 +6,7 @@ import os
 import stat
 
 from kurma_core.linux import mounts
-from kurma_core.linux.places import make_dirs
+from kurma_core.trees.mount_targets import make_dirs
 from kurma_stager_default.inside.errors import SetupError
 
 TYPE_CHECKING = False

@@ -9,7 +9,7 @@ import stat
 
 from kurma_core.linux import mounts, terminal
 from kurma_core.linux.beneath import open_beneath
-from kurma_core.linux.rights import packed, unpacked
+from kurma_core.linux.descriptor_passing import packed, unpacked
 from kurma_stager_default.inside.control import ROOM
 from kurma_stager_default.inside.errors import SetupError
 

@@ -13,7 +13,7 @@ import os
 import stat
 
 from kurma_core.linux import mounts
-from kurma_core.linux.places import make_mount_target
+from kurma_core.trees.mount_targets import make_mount_target
 from kurma_stager_default.inside.manifest import App, Pod
 
 HOSTS = "/etc/hosts"

@@ -11,8 +11,8 @@ import _signal  # type: ignore[import-not-found]
 import os
 import time
 
-from kurma_core.linux import capabilities, libc, memory, mounts, namespaces, process
-from kurma_stager_default.inside import userns
+from kurma_core.linux import capabilities, clone, libc, mounts, namespaces, process
+from kurma_stager_default.inside import rest, userns
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
@@ -55,7 +55,7 @@ def start_under(namespace: int, stop_fd: int) -> tuple[int, int]:
             os.close(ready)
             userns.enter(namespace)
             namespaces.unshare(SHARED)
-            pid, _ = process.clone(process.CLONE_PARENT)
+            pid, _ = clone.clone(clone.CLONE_PARENT)
             if pid == 0:
                 _be(stop_fd, told)
             os.write(number, str(pid).encode())
@@ -128,7 +128,7 @@ def _be(stop_fd: int, told: int) -> None:
     has ended before it could ask to be told of it.
     """
     try:
-        code = memory.programs()  # there is no /proc later
+        code = rest.program_pages()  # there is no /proc later
         _prepare()
         os.write(told, b"R")
         process.close_others({stop_fd})
@@ -136,7 +136,7 @@ def _be(stop_fd: int, told: int) -> None:
         _signal.raise_signal(_signal.SIGCHLD)
         _signal.sigwaitinfo([_signal.SIGCHLD])
         _reap_all()
-        memory.unmap(code)  # once it is nobody's start that waits
+        rest.drop_pages(code)  # once it is nobody's start that waits
         _reap(stop_fd)
     except BaseException as error:  # noqa: BLE001 - a forked child must never run on into its parent's code
         os.write(told, str(error).encode())

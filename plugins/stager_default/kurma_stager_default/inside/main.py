@@ -9,7 +9,7 @@ import errno
 import gc
 import os
 
-from kurma_core.linux import memory, mounts, namespaces, process
+from kurma_core.linux import libc, mounts, namespaces, process
 from kurma_stager_default.inside import (
     approot,
     become,
@@ -19,7 +19,6 @@ from kurma_stager_default.inside import (
     init,
     manifest,
     podgroups,
-    rehearsal,
     rootmaker,
     supervisor,
     sysmounts,
@@ -52,7 +51,6 @@ def main() -> int:
                 ahead = _Ahead([])
                 ahead.mount()
                 ahead.maker = rootmaker.start(ahead.mounts)
-                rehearsal.of_pod()
             if not _told_to_go():
                 house.end()
                 return 0
@@ -92,7 +90,8 @@ def _load_for_apps() -> None:
     """What only a child needs on its way to being an app: here, where nobody waits for it."""
     import fcntl  # noqa: F401
 
-    from kurma_core.linux import overlay, places, unexecutable, userdb  # noqa: F401
+    from kurma_core.formats import exec_errors  # noqa: F401
+    from kurma_core.trees import mount_targets, overlay, user_database  # noqa: F401
     from kurma_stager_default.inside import hostfiles  # noqa: F401
 
     become.prepare()
@@ -152,7 +151,7 @@ class House:
         # PID 1 is a copy of this process. What neither of the two writes to again is there once: so now, when all
         # is loaded, and with the collector's marks out of the way.
         gc.freeze()
-        memory.trim()
+        libc.trim_heap()
         #: becomes readable when somebody asks PID 1 to end
         self.requests, stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         if held:

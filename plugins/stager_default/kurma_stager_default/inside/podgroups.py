@@ -6,8 +6,7 @@ import errno
 import os
 
 from kurma_core.linux import process
-from kurma_core.linux.cgroup_layout import Layout, controllers
-from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.cgroups import CgroupTree, Layout, controllers
 from kurma_stager_default.inside.errors import SetupError
 
 TYPE_CHECKING = False
@@ -160,7 +159,7 @@ def saw_oom(fd: int) -> None:
 def end_all(tree: CgroupTree) -> bool:
     """SIGKILL to all in the cgroup, without waiting for them. :returns: whether there was anybody.
 
-    Not by ``cgroup.kill``: after it, being born there takes longer (see :mod:`kurma_core.linux.birthplace`).
+    Not by ``cgroup.kill``: after it, being born there takes longer (see :mod:`kurma_core.linux.clone`).
     """
     if not tree.pids():
         return False

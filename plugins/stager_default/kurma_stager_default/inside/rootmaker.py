@@ -120,9 +120,6 @@ def _make(heard: int, ready: int, told: int, mounted: bool) -> None:
         text = line.replace("\n", " ").encode(errors="replace")
         os.write(told, text[:_LINE] + b"\n")
 
-    from kurma_stager_default.inside import rehearsal
-
-    rehearsal.of_root()
     if not os.read(heard, 1):
         return
     try:

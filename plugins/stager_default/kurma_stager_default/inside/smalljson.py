@@ -1,11 +1,11 @@
-"""JSON of the stager's documents: as :mod:`kurma_core.linux.smalljson` has it, and always valid text."""
+"""JSON of the stager's documents: as :mod:`kurma_core.formats.small_json` has it, and always valid text."""
 
 from __future__ import annotations
 
 import _json
 
-from kurma_core.linux import smalljson
-from kurma_core.linux.smalljson import decode as decode
+from kurma_core.formats import small_json
+from kurma_core.formats.small_json import decode as decode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def encode(value: Any) -> str:
     """:raises TypeError: the value is none of JSON's."""
-    return smalljson.encode(value, _text)
+    return small_json.encode(value, _text)
 
 
 def _text(value: str) -> str:

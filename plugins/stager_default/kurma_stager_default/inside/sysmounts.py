@@ -124,10 +124,10 @@ def _mount(root: int, name: str, mount: int, ids: Ids) -> int:
 
     :returns: ``mount``.
     """
-    from kurma_core.linux import places  # not for the supervisor to hold
+    from kurma_core.trees import mount_targets  # not for the supervisor to hold
 
     try:
-        place = places.make_dirs(root, name, 0o755, *ids.root)
+        place = mount_targets.make_dirs(root, name, 0o755, *ids.root)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(

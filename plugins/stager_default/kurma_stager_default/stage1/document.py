@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from kurma_core.linux.cgroup_layout import Layout
+    from kurma_core.linux.cgroups import Layout
     from kurma_stager_default.stage1.arguments import RunArguments
     from kurma_stager_default.stage1.place import Place
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.linux.cgroup_layout import Hierarchy, Layout
-from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.cgroups import CgroupTree, Hierarchy, Layout
 
 
 def planned(name: str) -> CgroupTree:

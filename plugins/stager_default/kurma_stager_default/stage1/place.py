@@ -6,8 +6,7 @@ import json
 import os
 import sys
 
-from kurma_core.linux.cgroup_layout import Hierarchy, Layout
-from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.cgroups import CgroupTree, Hierarchy, Layout
 from kurma_core.linux.process import ProcessIdentity
 
 TYPE_CHECKING = False

@@ -7,7 +7,8 @@ from __future__ import annotations
 import os
 import stat
 
-from kurma_core.linux import beneath, mounts, places
+from kurma_core.linux import beneath, mounts
+from kurma_core.trees import mount_targets
 from kurma_stager_default.stage1.place import APPS, Stage1Error, why
 
 TYPE_CHECKING = False
@@ -80,7 +81,7 @@ def _bind(path: str) -> int:
 
 def _mount(root: int, target: str, mount: int) -> None:
     directory = stat.S_ISDIR(os.fstat(mount).st_mode)
-    fd = places.make_mount_target(root, target, directory=directory)
+    fd = mount_targets.make_mount_target(root, target, directory=directory)
     mounts.move_mount(mount, fd)
     os.close(fd)
     os.close(mount)
@@ -125,7 +126,7 @@ def _empty(place: Place, name: str, volume: dict[str, Any], document: Document) 
 
 
 def _link(root: int, path: str, to: str) -> None:
-    os.close(places.make_dirs(root, os.path.dirname(path)))
+    os.close(mount_targets.make_dirs(root, os.path.dirname(path)))
     fd = beneath.open_beneath(root, os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
     try:
         os.symlink(to, os.path.basename(path), dir_fd=fd)

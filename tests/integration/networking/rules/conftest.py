@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 from kurma_net_bridge.rules import NetworkRules, Rules
 
-from kurma_core.linux.netns_thread import in_network_namespace
+from kurma_core.linux.namespaces import in_network_namespace
 
 SERVICE = 80
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 from kurma_net_bridge.rules.netfilter import Netfilter
 
-from kurma_core.linux.netlink_message import parse_attributes
+from kurma_core.linux.netlink import parse_attributes
 from kurma_core.models.network import PortMapping
 
 from .conftest import iptables, only

@@ -9,8 +9,7 @@ import time
 import pytest
 
 from kurma_core.errors import KurmaError, PodError, PodStateError
-from kurma_core.linux.cgroup_layout import Layout
-from kurma_core.linux.cgroups import CgroupTree
+from kurma_core.linux.cgroups import CgroupTree, Layout
 from kurma_core.value import replace
 from tests.integration.pods.faults.hanging import HangingFilesystem
 from tests.integration.pods.test_pods_crash import left_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.linux.clock import moment, stamp
-from kurma_core.linux.logchain import LogChain
+from kurma_core.formats.rotated_log import LogChain
+from kurma_core.formats.timestamps import moment, stamp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ import fcntl
 import os
 import time
 
-from kurma_core.linux.beneath import AT_FDCWD
-from kurma_core.linux.regular_file import NotRegularError, open_regular
+from kurma_core.linux.beneath import AT_FDCWD, NotRegularError, open_regular
 
 _CHUNK = 1 << 20
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from kurma_core.linux import service_manager
+from kurma_core.daemon.process import service_manager
 
 
 def test_all_of_it_is_taken_out():

@@ -8,8 +8,7 @@ from __future__ import annotations
 import errno
 import os
 
-from kurma_core.linux.beneath import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, open_in_root
-from kurma_core.linux.regular_file import open_regular
+from kurma_core.linux.beneath import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, open_in_root, open_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Processes that are born into a cgroup, on every hierarchy.
+"""Makes processes by clone(2), born into a cgroup on every hierarchy.
 
 A write to ``cgroup.procs`` waits for a grace period of the kernel, some ten milliseconds, unless another such
 write was just there. Being cloned into a v2 cgroup does not wait, and neither does, on v1, a single thread that
@@ -17,15 +17,42 @@ from __future__ import annotations
 import errno
 import os
 
-from kurma_core.linux import process
+from kurma_core.linux import libc, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+CLONE_PIDFD = 0x1000
+CLONE_PARENT = 0x8000
+_CLONE_INTO_CGROUP = 0x200000000
+_SIGCHLD = 17
+
 # Kernels before 5.7 know no cgroup there; filters of system calls, such as those of containers, may refuse it.
 # Where there may be no more processes none is born, and one that moves there is let in: to look after them.
 _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.E2BIG, errno.EPERM, errno.EAGAIN)
+
+
+def clone(flags: int = 0, cgroup: int = -1) -> tuple[int, int]:
+    """Fork by the bare system call. Only for a process with one thread that execs, or ends by ``os._exit``.
+
+    :param flags: ``CLONE_PARENT`` makes the child a child of our own parent; ``namespaces.CLONE_NEW…`` work too.
+    :param cgroup: a descriptor of a v2 cgroup's directory, in which the child is born.
+    :returns: ``(pid, pidfd)`` in the parent, ``(0, -1)`` in the child.
+    :raises OSError: as the kernel says; ``ENOSYS``, ``EINVAL`` or ``E2BIG`` from one that knows no ``cgroup``.
+    """
+    pidfd = bytearray(8)
+    if cgroup < 0:
+        pid = libc.syscall("clone", flags | CLONE_PIDFD | _SIGCHLD, 0, libc.buffer(pidfd), 0, 0)
+    else:
+        # The kernel's struct clone_args. A child of our parent ends with the signal that we end with ourselves.
+        signal = 0 if flags & CLONE_PARENT else _SIGCHLD
+        flags |= CLONE_PIDFD | _CLONE_INTO_CGROUP
+        arguments = libc.words(flags, libc.address(pidfd), 0, 0, signal, 0, 0, 0, 0, 0, cgroup)
+        pid = libc.syscall("clone3", arguments, len(arguments))
+    if pid == 0:
+        return 0, -1
+    return pid, int.from_bytes(pidfd[:4], "little")
 
 
 class Birthplace:
@@ -52,14 +79,14 @@ class Birthplace:
             raise
 
     def clone(self, flags: int = 0, *, move: bool = False) -> tuple[int, int]:
-        """As :func:`process.clone`. The child must call :meth:`join`.
+        """As :func:`clone`. The child must call :meth:`join`.
 
         :param move: the child moves itself on v2, too: slower, and safe from what the module's text tells.
         """
         if self._unified is not None and not move:
             path, directory = self._unified
             try:
-                made = process.clone(flags, directory)
+                made = clone(flags, directory)
             except OSError as error:
                 if error.errno not in _CANNOT:
                     raise OSError(error.errno, error.strerror, path) from None
@@ -67,7 +94,7 @@ class Birthplace:
                 if made[0] == 0:
                     self._close_unified()  # there already
                 return made
-        return process.clone(flags)
+        return clone(flags)
 
     def join(self) -> None:
         """In the child: go where it is not yet, before it has threads or children.

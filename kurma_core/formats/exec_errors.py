@@ -1,4 +1,4 @@
-"""Why a program cannot be executed (Y3).
+"""Explains why execve(2) of a program failed: its interpreter, its ELF loader, its mode, its mount.
 
 What counts is what this process finds: call it in the root, and as the user, that the program is to have.
 """

@@ -12,15 +12,15 @@ from __future__ import annotations
 import errno
 import os
 
-from kurma_core.linux import filecopy
 from kurma_core.linux.beneath import remove_tree
+from kurma_core.trees import copying
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import Protocol
 
-    from kurma_core.linux.owners import Shift
+    from kurma_core.trees.copying import Shift
 
     class Filter(Protocol):
         """Relative paths of the finished tree that are kept."""
@@ -64,7 +64,7 @@ def merge(
     steps: Iterable[Step],
     *,
     copy: bool = False,
-    check: Callable[[], object] = filecopy.go_on,
+    check: Callable[[], object] = copying.go_on,
     shift: Shift | None = None,
 ) -> None:
     """Lay the steps' directories over ``target``, in order (N2).
@@ -82,7 +82,7 @@ def merge(
     top = os.open(target, _DIRECTORY)
     try:
         _plain_directory(top, shift)
-        copies = filecopy.Copies(top, check, shift)
+        copies = copying.Copies(top, check, shift)
         fresh = True
         for step in steps:
             copies.next_source()
@@ -92,7 +92,7 @@ def merge(
         os.close(top)
 
 
-def _lay(top: int, step: Step, copies: filecopy.Copies, copy: bool, fresh: bool) -> bool:
+def _lay(top: int, step: Step, copies: copying.Copies, copy: bool, fresh: bool) -> bool:
     """One step. Nothing happens, and the answer is False, if the filter leaves nothing of it, its root included.
 
     :param fresh: nothing has been laid down yet: the top has no looks of its own.
@@ -130,7 +130,7 @@ class _Laying:
     __slots__ = ("copies", "copy", "filter", "implied", "names", "root", "source", "target")
 
     def __init__(
-        self, source: int, target: int, names: list[str], step: Step, copies: filecopy.Copies, copy: bool
+        self, source: int, target: int, names: list[str], step: Step, copies: copying.Copies, copy: bool
     ) -> None:
         self.source = source
         self.target = target
@@ -157,7 +157,7 @@ class _Laying:
                 # Only now: nothing more is written into this directory by this step.
                 times = looks.pop()
                 if times is None:
-                    filecopy.copy_directory_attributes(self.source, self.target, self.copies.shift)
+                    copying.copy_directory_attributes(self.source, self.target, self.copies.shift)
                 else:
                     os.utime(self.target, ns=times)
                 todo.pop()
@@ -276,7 +276,7 @@ def _directory_in(parent: int, name: str) -> tuple[int, bool]:
 def _plain_directory(fd: int, shift: Shift | None) -> None:
     """As a directory looks that no image says anything about: ours, 0755, of the year 1970."""
     for name in os.listxattr(fd):
-        filecopy.drop_attribute(fd, name)  # a default ACL of the directory above leaves its mark
+        copying.drop_attribute(fd, name)  # a default ACL of the directory above leaves its mark
     owner = (os.geteuid(), os.getegid())
     os.fchown(fd, *(owner if shift is None else shift.ids(*owner)))
     os.fchmod(fd, 0o755)
@@ -293,7 +293,7 @@ def _names(path: str) -> list[str]:
 def _take_away(top: int, step: Step) -> None:
     """What a layer hides goes, before its own entries come. Directories keep their times."""
     for path in step.opaque:
-        fd = filecopy.descend(top, _names(path))
+        fd = copying.descend(top, _names(path))
         if fd is not None:
             try:
                 _remove(fd, os.listdir(fd))
@@ -303,7 +303,7 @@ def _take_away(top: int, step: Step) -> None:
         names = _names(path)
         if not names:
             raise OSError(errno.EINVAL, "a layer cannot remove its own root", path)
-        fd = filecopy.descend(top, names[:-1])
+        fd = copying.descend(top, names[:-1])
         if fd is not None:
             try:
                 _remove(fd, names[-1:])
