@@ -344,7 +344,11 @@ def test_the_first_apps_root_is_made_beside_the_stager(house, make):
     prestarted = make()
     maker = maker_of(prestarted)
     os.kill(maker, signal.SIGSTOP)
-    script = "cat /proc/[0-9]*/comm; cat /proc/self/mountinfo; echo made >/made; exec sleep 1000"
+    # A process that has ended counts as gone before the stager has reaped it.
+    script = (
+        "for each in /proc/[0-9]*; do grep -q zombie $each/status || cat $each/comm; done 2>/dev/null;"
+        "cat /proc/self/mountinfo; echo made >/made; exec sleep 1000"
+    )
     pod = CgroupTree(f"kurma/{prestarted.uuid}")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         coming = pool.submit(begin, house, prestarted, {"main": script, "other": "exec sleep 1000"})
