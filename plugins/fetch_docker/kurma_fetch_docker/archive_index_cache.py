@@ -1,6 +1,6 @@
-"""Caches the index of a compressed archive: which files it holds, and where.
+"""Caches the index of a compressed archive: the names, offsets and sizes of its files.
 
-The cache is keyed by the archive file's inode, size and times, so that a file that changed is read anew.
+The cache is keyed by the archive file's inode, size and times, so that a changed file is read again.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from threading import get_native_id
 from kurma_core.json_text import loads
 from kurma_core.value import frozen
 
-#: Documents longer than this are not kept, and no more than so many archives.
+#: Bytes of the largest cached document, and the number of cached archives.
 _LONGEST = 1 << 20
 _MOST = 64
 
 
 @frozen
 class Table:
-    """:param spans: offset and size in the tar, by name. :param links: names that stand for other names.
-    :param documents: contents of small files."""
+    """The index of one tar.
+
+    :param spans: offset and size in the tar, by name. :param links: target names of links, by name.
+    :param documents: contents of small files, by name.
+    """
 
     spans: Mapping[str, tuple[int, int]]
     links: Mapping[str, str]
@@ -32,14 +35,15 @@ class Table:
 
 
 def identity(path: str, descriptor: int) -> dict[str, object]:
-    """Of an open file: the same as long as nobody wrote to it, or put another one in its place."""
+    """Returns the cache key of an open file; it changes when the file is written to or replaced."""
     found = os.fstat(descriptor)
     names = ("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
     return {"path": path, **{name: getattr(found, name) for name in names}}
 
 
 class Remembered:
-    """One archive's file in ``state_dir/archives``. Losing or damaging it costs one unpacking."""
+    """The cache file of one archive, in ``state_dir/archives``. If it is lost or damaged, the archive is
+    decompressed once more."""
 
     def __init__(self, state_dir: str, found: Mapping[str, object]) -> None:
         self._state_dir = state_dir
@@ -49,7 +53,7 @@ class Remembered:
         self._path = os.path.join(self._directory, f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.json")
 
     def load(self) -> Table | None:
-        """None: nothing is known of it."""
+        """Reads the cached index; None: there is none."""
         try:
             with open(self._path, "rb") as file:
                 content = loads(file.read(), own=True)
@@ -65,7 +69,7 @@ class Remembered:
             return None
 
     def store(self, table: Table) -> None:
-        """Nothing is said where it cannot be kept."""
+        """Writes the index to the cache; ignores errors."""
         documents = {
             name: base64.b64encode(content).decode()
             for name, content in table.documents.items()

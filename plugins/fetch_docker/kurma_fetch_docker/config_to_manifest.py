@@ -2,8 +2,8 @@
 
 The conversion is deterministic: the same configuration under the same name gives the same manifest.
 
-``app.group`` is empty where the configuration names a user and no group: then the user's own groups are meant,
-which only the image's ``/etc/passwd`` and ``/etc/group`` tell. Whoever stores the image fills it in.
+If the configuration names a user and no group, ``app.group`` stays empty: the user's own groups are in the image's
+``/etc/passwd`` and ``/etc/group``. The image store fills it in.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from kurma_fetch_docker.oci_documents import Manifest, appc_arch, platform_text,
 
 Json = Any
 
-#: Annotation names that docker2aci made usual, and our own for what has no place in an image manifest.
+#: Prefixes of annotations: docker2aci's, and our own for values that have no key in an image manifest.
 DOCKER = "appc.io/docker"
 OURS = "kurma.io/docker"
-#: What a machine's processor runs beside its own, where an image is made for one platform alone.
+#: Further architectures that a processor runs, for images that exist for one platform only.
 _ALSO_RUN = {"amd64": ("i386",), "aarch64": ("armv7l", "armv6l"), "armv7l": ("armv6l",)}
-#: Keys of the configuration that become something else, or mean nothing here.
+#: Keys of the configuration that are converted, or have no meaning here.
 _PLACED = frozenset(
     (
         *("Entrypoint", "Cmd", "User", "Env", "WorkingDir", "Volumes", "ExposedPorts", "Labels"),
@@ -37,9 +37,9 @@ _PLACED = frozenset(
 
 @frozen
 class Origin:
-    """Where an image stands, for its name and annotations.
+    """The origin of an image, for its name and annotations.
 
-    :param registry: host[:port]; "" for one from a file.
+    :param registry: host[:port]; "" for an image from a file.
     """
 
     registry: str
@@ -50,7 +50,10 @@ class Origin:
 def image_manifest(
     config: Mapping[str, Json], manifest: Manifest, origin: Origin, request: FetchRequest
 ) -> ImageManifest:
-    """:raises FetchError: the configuration is malformed, or for a platform that there is no word for."""
+    """Converts a configuration to an image manifest.
+
+    :raises FetchError: the configuration is malformed, or for a platform without an App Container name.
+    """
     where = "/".join(part for part in (origin.registry, origin.repository) if part)
     section = config.get("config") or {}
     if not isinstance(section, dict):
@@ -62,7 +65,7 @@ def image_manifest(
             app=_app(section, where),
             annotations=_annotations(config, section, manifest, origin),
         )
-        # The reader's own checks; the group is completed later.
+        # Checks the manifest by parsing it, with a placeholder for an empty group.
         probe = document.to_json()
         probe["app"]["group"] = probe["app"]["group"] or "0"
         ImageManifest.parse(probe)
@@ -119,8 +122,8 @@ def _app(section: Mapping[str, Json], where: str) -> App:
 
 
 def _environment(section: Mapping[str, Json], where: str) -> tuple[NameValue, ...]:
-    """Of a variable set twice the last counts; one whose name no manifest can hold is left out (and kept as an
-    annotation)."""
+    """Converts the environment. If a variable is set twice, the last counts; a variable whose name a manifest
+    cannot hold is left out (an annotation keeps it)."""
     values: dict[str, str] = {}
     for line in _words(section, "Env", where):
         name, _, value = line.partition("=")

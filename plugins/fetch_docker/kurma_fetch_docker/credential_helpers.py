@@ -15,14 +15,16 @@ from kurma_core.json_text import loads
 
 #: Seconds that a helper may take.
 HELPER_TIMEOUT = 30.0
-#: Bytes of its answer, and of what it says beside it.
+#: Most bytes of its standard output, and of its standard error.
 _LONGEST = 1 << 20
 
 
 def ask_helper(name: str, server: str, named_in: str, timeout: float = HELPER_TIMEOUT) -> tuple[str, str] | None:
-    """:param name: as the file ``named_in`` has it. :param server: as the helper is to look it up.
-    :returns: user and secret; None: it knows of none.
-    :raises FetchUnauthorizedError: it is not there, fails, hangs, or answers nonsense.
+    """Asks a credential helper for a login.
+
+    :param name: the helper's name in the file ``named_in``. :param server: the name to look up.
+    :returns: user and secret; None: the helper has none.
+    :raises FetchUnauthorizedError: the helper is missing, fails, hangs, or sends a malformed answer.
     """
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise FetchUnauthorizedError(f"{named_in}: credential helper {name!r}: not a name", path=named_in)
@@ -43,9 +45,9 @@ def ask_helper(name: str, server: str, named_in: str, timeout: float = HELPER_TI
 
 
 def _run(program: str, server: str, named_in: str, timeout: float) -> tuple[int, bytes, str]:
-    """:returns: its exit status, its output, and what it said, on one line."""
+    """Runs the helper. :returns: its exit status, its standard output, and all of its output on one line."""
     try:
-        # A session of its own: what it started goes with it.
+        # A session of its own, so that the helper's own children can be killed with it.
         process = subprocess.Popen(
             [program, "get"],
             stdin=subprocess.PIPE,
@@ -67,8 +69,8 @@ def _run(program: str, server: str, named_in: str, timeout: float) -> tuple[int,
     except OverflowError:
         raise _failed(program, named_in, f"its answer is longer than {_LONGEST} bytes") from None
     finally:
-        # Also where it has ended itself, and what it started has not. Until it is waited for, which comes after,
-        # nobody else has its number.
+        # Children may outlive the helper. The PID cannot be reused before the helper is waited for, which is done
+        # below.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.__exit__(None, None, None)
@@ -76,16 +78,16 @@ def _run(program: str, server: str, named_in: str, timeout: float) -> tuple[int,
 
 
 def _said(process: subprocess.Popen[bytes], question: bytes, end: float) -> tuple[bytes, bytes]:
-    """What it writes to its outputs until it closes them.
+    """Reads the helper's standard output and error until it closes them.
 
-    :param end: as :func:`time.monotonic` counts. :raises TimeoutError: it is past.
-    :raises OverflowError: it writes more than anybody needs.
+    :param end: deadline, by :func:`time.monotonic`. :raises TimeoutError: the deadline has passed.
+    :raises OverflowError: the helper writes more than ``_LONGEST`` bytes.
     """
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
     with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
-        stdin.write(question)  # less than a pipe holds
+        stdin.write(question)  # shorter than a pipe's buffer, so it does not block
     said = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
     out, err = said
     waiting = select.poll()
@@ -108,7 +110,7 @@ def _said(process: subprocess.Popen[bytes], question: bytes, end: float) -> tupl
 
 
 def _await(process: subprocess.Popen[bytes], end: float) -> None:
-    """Its end, without taking notice of it. :raises TimeoutError: it does not come."""
+    """Waits for the helper's end without reaping it. :raises TimeoutError: it has not ended by the deadline."""
     fd = os.pidfd_open(process.pid)
     try:
         waiting = select.poll()

@@ -11,7 +11,8 @@ from kurma_core.errors import FetchError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: A compressed archive may unpack to so many times its size, or to so many bytes, whichever is more.
+#: A compressed archive may unpack to ``_MOST_RATIO`` times its size or to ``_HONEST_SIZE`` bytes, whichever is
+#: more.
 _MOST_RATIO = 1000
 _HONEST_SIZE = 64 << 20
 _PIECE = 1 << 20
@@ -20,15 +21,17 @@ _ZSTD_WINDOW = 1 << 27
 
 
 def is_compressed(file: BinaryIO) -> bool:
-    """Told by content. The file stands at its start afterwards."""
+    """Whether the file's content is compressed. Afterwards the file is positioned at its start."""
     return _opener(file) is not None
 
 
 def unpacked(file: BinaryIO, path: str, state_dir: str) -> int:
-    """:param path: for people.
-    :param state_dir: where the copy is made; its directory is made if it is missing.
-    :returns: a descriptor of the copy, to be closed by the caller.
-    :raises FetchError: it is corrupt, or unpacks to far more than it is.
+    """Decompresses the archive to a file without a name.
+
+    :param path: for messages.
+    :param state_dir: directory of the copy; it is made if it is missing.
+    :returns: a descriptor of the copy; the caller closes it.
+    :raises FetchError: the archive is corrupt, or unpacks to far more than its size.
     """
     import lzma
     import tempfile
@@ -52,7 +55,7 @@ def unpacked(file: BinaryIO, path: str, state_dir: str) -> int:
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise FetchError(f"{path}: cannot be unpacked: {error}", url=path) from None
     except Exception as error:
-        if type(error).__name__ != "ZstdError":  # of whichever library there is
+        if type(error).__name__ != "ZstdError":  # compression.zstd's or zstandard's
             raise
         raise FetchError(f"{path}: cannot be unpacked: {error}", url=path) from None
 

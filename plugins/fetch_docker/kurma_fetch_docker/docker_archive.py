@@ -29,8 +29,10 @@ Json = Any
 
 
 def resolve_archive(locator: str, rest: str, request: FetchRequest, state_dir: str) -> RemoteLayers:
-    """:param state_dir: see :meth:`.tar_members.Members.read`.
-    :raises FetchError: in one of its kinds. :raises UsageError: the locator is malformed.
+    """Resolves a locator of an archive file.
+
+    :param state_dir: see :meth:`.tar_members.Members.read`.
+    :raises FetchError: one of its subclasses. :raises UsageError: the locator is malformed.
     """
     if locator.startswith("docker-archive:"):
         path, reference = split_reference(rest)
@@ -79,7 +81,7 @@ def _docker_image(
         transport="file",
         origin=Origin(name.registry, name.repository, name.tag) if name else Origin("", _base(path), None),
         request=request,
-        # The archive has no manifest of the registry's kind: the configuration's digest stands for it.
+        # The archive has no registry manifest, so the configuration's digest takes the place of its digest.
         manifest=Manifest(digest, Descriptor("", digest, len(config)), ()),
         config=config,
         blobs=[members.blob(str(name), None) for name in layer_names],
@@ -89,7 +91,7 @@ def _docker_image(
 
 
 def _manifest(members: Members) -> list[Mapping[str, Json]]:
-    """The list in ``manifest.json``. :raises FetchError: it is malformed."""
+    """Reads the list in ``manifest.json``. :raises FetchError: it is malformed."""
     path = members.path
     try:
         content = members.content("manifest.json", MANIFEST_LIMIT)
@@ -107,7 +109,7 @@ def _manifest(members: Members) -> list[Mapping[str, Json]]:
 def _entry(
     manifest: list[Mapping[str, Json]], path: str, reference: str | None
 ) -> tuple[Mapping[str, Json], Reference | None]:
-    """The image asked for, and its name; without a wish, the only one."""
+    """Finds the requested image and its name; without a request, the only image."""
     wanted = parse_reference(reference) if reference else None
     names = []
     for entry in manifest:

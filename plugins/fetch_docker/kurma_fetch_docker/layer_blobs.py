@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @frozen
 class _DescribedBlob:
-    """What the manifest says of a blob, wherever it is had. Its key is its digest: the same layer from two
-    registries is one."""
+    """A blob as its manifest describes it, independent of its source. Its key is its digest, so that a layer from
+    two registries is downloaded once."""
 
     descriptor: Descriptor
 
@@ -39,9 +39,9 @@ class _DescribedBlob:
 
 @frozen
 class RegistryBlob(_DescribedBlob):
-    """A blob of a registry, which is spoken to only when it comes to that.
+    """A blob of a registry. The registry is contacted only when the blob is opened.
 
-    :param client: makes the client, or finds it.
+    :param client: returns the client, and makes it at the first call.
     """
 
     client: Callable[[], Client]
@@ -53,7 +53,7 @@ class RegistryBlob(_DescribedBlob):
 
 @frozen
 class UrlBlob(_DescribedBlob):
-    """A blob at an address of its own, asked for without credentials."""
+    """A blob at a URL outside the registry, fetched without credentials."""
 
     transport: Transport
     url: str
@@ -62,7 +62,7 @@ class UrlBlob(_DescribedBlob):
         """See :meth:`kurma_core.hookspecs.fetcher.RemoteBlob.open`."""
 
         def open_at(position: int) -> BaseHTTPResponse:
-            # No validator: the bytes are told by their digest.
+            # No validator is needed: the digest identifies the bytes.
             return get_from(self.transport, self.url, position)
 
         return buffered(

@@ -19,16 +19,16 @@ from kurma_fetch_docker.credential_helpers import HELPER_TIMEOUT, ask_helper
 from kurma_fetch_docker.reference import HUB, HUB_NAMES
 
 _KEYS = ("identitytoken", "registrytoken", "username", "password", "auth")
-#: What Docker stores its own registry under.
+#: Key of Docker Hub in Docker's files.
 _HUB_KEY = "https://index.docker.io/v1/"
 
 
 @frozen
 class Login:
-    """A user and a password; or, with ``user`` empty, a token to be exchanged for others.
+    """A user and a password; or, with ``user`` empty, a refresh token.
 
-    :param origin: where it was found, for people.
-    :param bearer: a token to be shown as it is, instead of the two.
+    :param origin: the file that holds it, for messages.
+    :param bearer: an access token to send unchanged, instead of user and password.
     """
 
     user: str
@@ -38,10 +38,10 @@ class Login:
 
 
 class Logins:
-    """Looked up when a registry asks for credentials.
+    """Finds logins when a registry asks for credentials.
 
-    :param auth_dir: counts before the files.
-    :param docker_config: the one file that counts; "" for those that podman and Docker look into.
+    :param auth_dir: the directory ``auth.d``, which comes before the files.
+    :param docker_config: the only file to read; "" for the files of podman and Docker.
     :param helper_timeout: seconds that a credential helper may take.
     """
 
@@ -52,7 +52,7 @@ class Logins:
         self._helper_timeout = helper_timeout
 
     def find(self, registry: str, repository: str = "") -> Login | None:
-        """The first that is there for the repository, for what it stands under, or for the registry as a whole.
+        """Returns the first login for the repository, for one of its parents, or for the registry as a whole.
 
         :raises FetchUnauthorizedError: a file is malformed, or a helper fails.
         :raises ConfigError: a file of ``auth.d`` is malformed.
@@ -107,7 +107,7 @@ class Logins:
 
 
 def _parsed(text: bytes, path: str) -> Any:
-    """:raises FetchUnauthorizedError: it is no JSON."""
+    """Parses JSON. :raises FetchUnauthorizedError: it is not JSON."""
     try:
         return loads(text)
     except JsonError as error:
@@ -120,7 +120,7 @@ def _mapping(value: Any, path: str, where: str) -> dict[str, Any]:
 
 
 def _text(value: Any, path: str, where: str) -> str:
-    """Of what is not there, ""."""
+    """Returns the text; "" for null."""
     return value or "" if isinstance(value, str | None) else _wrong(value, path, where, "text")
 
 
@@ -132,7 +132,7 @@ def _wrong(value: Any, path: str, where: str, expected: str) -> NoReturn:
 
 
 def _regular(path: str, flags: int) -> int:
-    """Opens a regular file and nothing else: a pipe may never be written to, a device never end."""
+    """Opens only a regular file: reading a pipe may block for ever, and a device may have no end."""
     fd = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -141,7 +141,7 @@ def _regular(path: str, flags: int) -> int:
 
 
 def usual_files(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Where podman, skopeo and Docker keep credentials, in podman's order (containers-auth.json(5))."""
+    """Returns the credential files of podman, skopeo and Docker, in podman's order (containers-auth.json(5))."""
     given = environment.get("REGISTRY_AUTH_FILE")
     if given:
         return (given,)
@@ -155,7 +155,7 @@ def usual_files(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def _names(registry: str, repository: str) -> tuple[str, ...]:
-    """What credentials for the repository may be stored under, the narrowest first."""
+    """Returns the keys under which files may hold credentials for the repository, the most specific first."""
     if registry == HUB:
         return (*_scopes("docker.io", repository), _HUB_KEY, *HUB_NAMES)
     return (*_scopes(registry, repository), f"https://{registry}", f"http://{registry}")
@@ -167,8 +167,8 @@ def _scopes(registry: str, repository: str) -> tuple[str, ...]:
 
 
 def _key(name: str) -> str:
-    """A name as it is compared: without scheme and API version (``https://HOST/v1/`` means the host); what else
-    follows the host is a repository, or what several stand under."""
+    """Normalizes a key for comparison: drops the scheme and the API version (``https://HOST/v1/`` means the host).
+    The rest after the host is a repository or a parent of repositories."""
     _, scheme, rest = name.partition("://")
     host, _, path = (rest if scheme else name).partition("/")
     path = path.strip("/")

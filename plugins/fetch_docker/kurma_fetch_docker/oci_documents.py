@@ -24,10 +24,10 @@ MEDIA_TYPES = (OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST)
 #: Largest manifest and largest configuration, bytes.
 MANIFEST_LIMIT = 4 << 20
 CONFIG_LIMIT = 16 << 20
-#: How deep indexes may stand in indexes, and how many of those without a platform are looked into.
+#: Maximum depth of nested indexes, and maximum number of nested indexes without a platform that are read.
 _DEPTH = 3
 _INNER = 8
-#: Media types of what configures a container; old tools gave none, or the one for anything.
+#: Media types of container configurations; old tools wrote none, or ``application/octet-stream``.
 _CONFIGS = (
     "application/vnd.oci.image.config.v1+json",
     "application/vnd.docker.container.image.v1+json",
@@ -55,9 +55,9 @@ _BACK = {
 
 @frozen
 class Descriptor:
-    """What one document says of another, or of a blob.
+    """A descriptor: a document's reference to another document or to a blob.
 
-    :param urls: where a blob may be had that registries do not hand out.
+    :param urls: addresses of a blob that registries do not distribute.
     """
 
     media_type: str
@@ -69,7 +69,7 @@ class Descriptor:
 
     @classmethod
     def parse(cls, value: Json, where: str) -> Descriptor:
-        """:raises FetchError: it is none."""
+        """Parses a descriptor. :raises FetchError: it is malformed."""
         match value:
             case {"digest": str(digest), "size": int(size)} if size >= 0 and is_digest(digest):
                 annotations = value.get("annotations")
@@ -90,7 +90,7 @@ class Descriptor:
 class Manifest:
     """One image for one platform.
 
-    :param digest: over the manifest as it was read.
+    :param digest: digest of the manifest's bytes.
     """
 
     digest: str
@@ -103,7 +103,7 @@ Load = Callable[[Descriptor], bytes]
 
 
 def _texts(annotations: Mapping[str, Json]) -> dict[str, str]:
-    """Annotations are texts; whatever else stands there says nothing."""
+    """Drops annotations that are not text."""
     return {key: value for key, value in annotations.items() if isinstance(value, str)}
 
 
@@ -113,13 +113,13 @@ def is_digest(text: str) -> bool:
 
 
 def digest_of(content: bytes, like: str = "sha256") -> str:
-    """:param like: a digest, or the algorithm of one."""
+    """Computes a digest. :param like: a digest with the wanted algorithm, or the algorithm's name."""
     algorithm = like.partition(":")[0]
     return f"{algorithm}:{hashlib.new(algorithm, content).hexdigest()}"
 
 
 def check(content: bytes, digest: str, where: str) -> bytes:
-    """:raises FetchDigestError: the content is not what the digest says."""
+    """Returns the content. :raises FetchDigestError: it does not match the digest."""
     found = digest_of(content, digest)
     if found != digest:
         raise FetchDigestError(
@@ -131,10 +131,10 @@ def check(content: bytes, digest: str, where: str) -> bytes:
 
 
 def read_json(content: bytes, where: str) -> Json:
-    """Strictly: what two readers could take for two things is refused (a key that stands twice), and so is what
-    could not be written down again.
+    """Reads JSON strictly: refuses text that two parsers could read differently (repeated keys), and values that
+    cannot be encoded again.
 
-    :raises FetchError: it is no such JSON.
+    :raises FetchError: it is not such JSON.
     """
     try:
         return loads(content)
@@ -143,7 +143,7 @@ def read_json(content: bytes, where: str) -> Json:
 
 
 def parse_json(content: bytes, where: str) -> dict[str, Json]:
-    """:raises FetchError: it is no JSON object."""
+    """Reads a JSON object. :raises FetchError: it is not one."""
     value = read_json(content, where)
     if not isinstance(value, dict):
         raise FetchError(f"{where}: is not a JSON object")
@@ -153,9 +153,9 @@ def parse_json(content: bytes, where: str) -> dict[str, Json]:
 def choose(
     content: bytes, digest: str, where: str, request: FetchRequest, load: Load, *, depth: int = _DEPTH
 ) -> Manifest:
-    """The manifest for the platform asked for, through as many indexes as it takes.
+    """Finds the manifest for the requested platform, also in nested indexes.
 
-    :param content: of a manifest or an index, checked against ``digest``.
+    :param content: a manifest or an index, checked against ``digest``.
     :raises FetchNotFoundError: the image is not made for that platform. :raises FetchError: it is malformed.
     """
     document = parse_json(content, where)
@@ -183,7 +183,7 @@ def choose(
 
 
 def descriptors(document: Mapping[str, Json], key: str, where: str) -> tuple[Descriptor, ...]:
-    """:raises FetchError: there is no list of descriptors under that key."""
+    """Reads the list of descriptors under a key. :raises FetchError: there is none."""
     items = document.get(key)
     if not isinstance(items, list):
         raise FetchError(f"{where}: has no list of {key}")
@@ -191,7 +191,7 @@ def descriptors(document: Mapping[str, Json], key: str, where: str) -> tuple[Des
 
 
 def pick(entries: Sequence[Descriptor], where: str, request: FetchRequest) -> Descriptor:
-    """:func:`fitting`, or an error that names what there is. :raises FetchNotFoundError: there is none."""
+    """Like :func:`fitting`. :raises FetchNotFoundError: no entry fits; it names the platforms of the entries."""
     chosen = fitting(entries, request)
     if chosen is None:
         raise _not_made(entries, set(), where, request)
@@ -199,7 +199,8 @@ def pick(entries: Sequence[Descriptor], where: str, request: FetchRequest) -> De
 
 
 def fitting(entries: Sequence[Descriptor], request: FetchRequest) -> Descriptor | None:
-    """The entry for the platform asked for; one without a platform counts only where it is alone."""
+    """Returns the entry for the requested platform; an entry without a platform counts only if it is the only
+    one."""
     if len(entries) == 1 and entries[0].platform is None:
         return entries[0]
     arch, variants = _PLATFORMS.get(request.arch, (request.arch, ("",)))
@@ -216,12 +217,12 @@ def fitting(entries: Sequence[Descriptor], request: FetchRequest) -> Descriptor 
 
 
 def told(value: object) -> str:
-    """What somebody wrote, as an error repeats it: short, on one line, nothing that a terminal acts on."""
+    """Quotes an untrusted value for an error: short, on one line, without control characters."""
     return repr(str(value)[:100])[1:-1]
 
 
 def platform_text(arch: str) -> str:
-    """Docker's word for an App Container architecture."""
+    """Returns Docker's name of an App Container architecture."""
     return _PLATFORMS.get(arch, (arch, ()))[0]
 
 
@@ -239,7 +240,7 @@ def _not_made(
 
 
 def _is_attestation(entry: Descriptor) -> bool:
-    """What buildx puts beside an image: no image, but words about one."""
+    """Whether the entry is an attestation about an image, which buildx puts beside the image."""
     platform = entry.platform or {}
     return "vnd.docker.reference.type" in (entry.annotations or {}) or (
         platform.get("os"),
@@ -248,7 +249,7 @@ def _is_attestation(entry: Descriptor) -> bool:
 
 
 def appc_arch(architecture: str, variant: str) -> str | None:
-    """The App Container name of Docker's architecture; None: it has none."""
+    """Returns the App Container name of Docker's architecture; None: it has none."""
     if architecture == "arm":
         return "armv6l" if variant in ("v5", "v6") else "armv7l"
     return _BACK.get(architecture)

@@ -34,7 +34,8 @@ _FULL_NAME = "io.containerd.image.name"
 
 
 def resolve_layout(locator: str, rest: str, request: FetchRequest) -> RemoteLayers:
-    """:raises FetchError: in one of its kinds. :raises UsageError: the locator is malformed."""
+    """Resolves ``oci:…``. :raises FetchError: one of its subclasses. :raises UsageError: the locator is
+    malformed."""
     path, tag, digest = split_path(rest, locator)
 
     def blob(descriptor: Descriptor) -> RemoteBlob:
@@ -70,7 +71,7 @@ def _index(path: str) -> bytes:
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """What it means that a file is not there."""
+    """Replaces the message if a file is missing."""
     try:
         yield
     except FetchNotFoundError as error:
@@ -78,7 +79,8 @@ def _named(what: str) -> Iterator[None]:
 
 
 def split_path(rest: str, locator: str) -> tuple[str, str | None, str | None]:
-    """``PATH[:REFERENCE][@DIGEST]``; see :func:`split_reference`. :raises UsageError: the digest is malformed."""
+    """Splits ``PATH[:REFERENCE][@DIGEST]``; see :func:`split_reference`. :raises UsageError: the digest is
+    malformed."""
     digest = None
     head, at, tail = rest.rpartition("@")
     if at and tail.startswith(("sha256:", "sha512:")):
@@ -88,8 +90,8 @@ def split_path(rest: str, locator: str) -> tuple[str, str | None, str | None]:
 
 
 def split_reference(rest: str) -> tuple[str, str | None]:
-    """``PATH[:REFERENCE]``: the path is the longest part before a colon that exists; if none does, what stands
-    before the first colon behind its last slash."""
+    """Splits ``PATH[:REFERENCE]``. The path is the longest existing path that ends before a colon; if none exists,
+    it ends at the first colon after the last slash."""
     rest = rest.removeprefix("//") if rest.startswith("//") else rest
     path, reference = rest, ""
     while not os.path.exists(path) and ":" in path:
@@ -113,9 +115,10 @@ def from_index(
     load: Callable[[Descriptor], bytes],
     blob: Callable[[Descriptor], RemoteBlob],
 ) -> RemoteLayers:
-    """The image of a layout, however its files are read.
+    """Resolves an image of a layout in a directory or in an archive.
 
-    :param load: a small document; its digest is checked here.
+    :param index: content of ``index.json``. :param load: reads a small document, whose digest is checked here.
+    :param blob: returns the blob of a layer.
     """
 
     def checked(descriptor: Descriptor) -> bytes:
@@ -159,13 +162,13 @@ def _chosen(
 
 
 def _names(entry: Descriptor) -> set[str]:
-    """By what one may ask for an entry: its whole names, and the tags in them."""
+    """Returns the references that select an entry: its full names, and the tags in them."""
     found = [name for key in (_NAME, _FULL_NAME) if (name := (entry.annotations or {}).get(key))]
     return {*found, *(tag for name in found if (tag := _tag_of(name)))}
 
 
 def _origin(path: str, annotations: Mapping[str, str], tag: str | None) -> Origin:
-    """The whole name that some tools enter (registry and repository), else what the file is called."""
+    """Returns the full name that some tools write (registry and repository), else the name of the file."""
     for key in (_FULL_NAME, _NAME):
         first, slash, _ = annotations.get(key, "").partition("/")
         if slash and ("." in first or ":" in first or first == "localhost"):
@@ -178,7 +181,7 @@ def _origin(path: str, annotations: Mapping[str, str], tag: str | None) -> Origi
 
 
 def _name_of(path: str) -> str:
-    """A layout knows no repository: the name of its directory or file stands for it."""
+    """Returns a name made of the layout's directory or file, since a layout has no repository name."""
     try:
         return sanitize_identifier(os.path.basename(path.rstrip("/")).removesuffix(".tar"))
     except ManifestError:
@@ -186,7 +189,7 @@ def _name_of(path: str) -> str:
 
 
 def _tag_of(name: str | None) -> str | None:
-    """Some tools write whole references where a tag belongs."""
+    """Returns the tag of a reference, since some tools write whole references in place of a tag."""
     return name.rpartition(":")[2].rpartition("/")[2] or None if name else None
 
 

@@ -21,7 +21,7 @@ OPTIONS = (
 
 
 class DockerFetcher:
-    """Resolves Docker and OCI images. One serves all four schemes."""
+    """Resolves Docker and OCI images, for all four schemes."""
 
     def __init__(self, context: DriverContext) -> None:
         self._context = context
@@ -30,8 +30,8 @@ class DockerFetcher:
         """See :meth:`kurma_core.hookspecs.fetcher.Fetcher.resolve`. Reads the manifest and the configuration, both
         checked against their digests, and no layer.
 
-        Where the image's configuration names a user and no group, the manifest's ``app.group`` is empty: the
-        user's own groups are meant, which only the image's files tell.
+        If the image's configuration names a user and no group, the manifest's ``app.group`` is empty: the
+        user's own groups are in the image's files.
         """
         scheme, _, rest = locator.partition(":")
         if scheme == "docker":

@@ -8,7 +8,7 @@ import re
 from kurma_core.errors import UsageError
 from kurma_core.value import frozen
 
-#: The host behind Docker Hub's names, and what people call it.
+#: Docker Hub's host, and its names in references.
 HUB = "registry-1.docker.io"
 HUB_NAMES = ("docker.io", "index.docker.io", HUB)
 _HINT = "an image in a registry is docker://[HOST[:PORT]/]NAME[:TAG][@DIGEST]"
@@ -23,8 +23,8 @@ class Reference:
     """One image of one repository.
 
     :param registry: ``host[:port]``; Docker Hub is always :data:`HUB`.
-    :param repository: with ``library/`` for the official ones of Docker Hub.
-    :param tag: None where only a digest is given.
+    :param repository: with ``library/`` for Docker Hub's official images.
+    :param tag: None if only a digest is given.
     :param digest: ``sha256:…``, as pinned by the user.
     """
 
@@ -35,7 +35,7 @@ class Reference:
 
     @property
     def wanted(self) -> str:
-        """What the registry is asked for: the digest before the tag."""
+        """The reference for the registry: the digest if there is one, else the tag."""
         return self.digest or self.tag or "latest"
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Reference:
 
 
 def parse_locator(locator: str) -> Reference:
-    """``docker://…``. With three slashes the host is Docker Hub, whatever the name looks like.
+    """Parses ``docker://…``. With three slashes the host is always Docker Hub.
 
     :raises UsageError: it is malformed.
     """
@@ -55,8 +55,8 @@ def parse_locator(locator: str) -> Reference:
 
 
 def parse_reference(text: str, *, shown: str | None = None) -> Reference:
-    """``[HOST[:PORT]/]NAME[:TAG][@DIGEST]``: the first part is a host if it holds a ``.`` or a ``:``, or is
-    ``localhost``, as Docker has it. :raises UsageError: it is malformed."""
+    """Parses ``[HOST[:PORT]/]NAME[:TAG][@DIGEST]``. As with Docker, the first part is a host if it holds a ``.``
+    or a ``:``, or is ``localhost``. :raises UsageError: it is malformed."""
     shown = shown or text
     body, at, digest = text.partition("@")
     if at and "/" in digest:
@@ -89,13 +89,13 @@ def parse_reference(text: str, *, shown: str | None = None) -> Reference:
 
 
 def is_host(text: str) -> bool:
-    """``host[:port]``, in lower case."""
+    """Whether the text is ``host[:port]`` in lower case."""
     host = _HOST.fullmatch(text)
     return host is not None and int(host[1] or 0) <= 65535
 
 
 def check_digest(digest: str, shown: str) -> str:
-    """:raises UsageError: it is no digest of a kind that is known."""
+    """Returns the digest. :raises UsageError: it is malformed, or its algorithm is unknown."""
     algorithm, _, digits = digest.partition(":")
     if len(digits) != _DIGITS.get(algorithm, -1) or digits.strip("0123456789abcdef"):
         raise UsageError(f"{shown}: {digest!r} is no digest", hint="a digest is sha256: and 64 hexadecimal digits")
@@ -103,7 +103,7 @@ def check_digest(digest: str, shown: str) -> str:
 
 
 def _meant(path: str) -> str:
-    """``docker:redis:7`` was written: as a path it became absolute where it was written."""
+    """Returns a hint for ``docker:redis:7``, which was parsed as a path and made absolute."""
     name = os.path.relpath(path) if path.startswith(os.getcwd() + "/") else path.lstrip("/")
     try:
         parse_reference(name)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def resolve_remote(locator: str, request: FetchRequest, context: DriverContext) -> RemoteLayers:
     """Asks the registry's mirrors, in order, and then the registry itself.
 
-    :raises FetchError: of the registry itself, in one of its kinds. :raises UsageError: the locator is malformed.
+    :raises FetchError: the registry's error, one of its subclasses. :raises UsageError: the locator is malformed.
     """
     reference = parse_locator(locator)
     endpoints = Endpoints(context, request)
@@ -52,7 +52,7 @@ def _resolve_at(
     request: FetchRequest,
     endpoints: Endpoints,
 ) -> RemoteLayers:
-    """:param after: hosts that a layer is asked of where this one fails on it."""
+    """Resolves the reference at one host. :param after: the hosts to ask for a layer if this host fails on it."""
     client = endpoints.client(host, reference.repository)
     content, digest = client.manifest(reference.wanted, reference.digest)
     url = f"{client.base}/v2/{reference.repository}/manifests/{reference.wanted}"
@@ -81,11 +81,12 @@ def _resolve_at(
 
 
 class Endpoints:
-    """How each host may be spoken to. Safe to use from several threads.
+    """Makes the client for each host, over TLS or plain HTTP. Safe to use from several threads.
 
-    Plain HTTP is spoken to registries listed as insecure, to those on this machine's loopback addresses (as Docker
-    does: nobody stands between), and to all with ``--insecure-options=http``; and there only where TLS is not
-    spoken: it is tried first. Where such a registry redirects to, or sends for tokens, the same rule holds.
+    Plain HTTP is allowed to registries listed as insecure, to registries on this machine's loopback addresses (as
+    with Docker: no other host can intercept the traffic), and to all with ``--insecure-options=http``; even then
+    it is used only if the server does not speak TLS, which is tried first. The same rule applies to the targets of
+    such a registry's redirects, and to its token server.
     """
 
     def __init__(self, context: DriverContext, request: FetchRequest) -> None:
@@ -98,14 +99,15 @@ class Endpoints:
         self._clients: dict[tuple[str, str], Client] = {}
 
     def mirrors(self, registry: str) -> tuple[str, ...]:
-        """Hosts to be asked before the registry."""
+        """Returns the mirrors to ask before the registry."""
         mirrors = self._context.registries.get("mirrors", {})
         names = HUB_NAMES if registry == HUB else (registry,)
         found = (str(host).lower() for name in names for host in mirrors.get(name, ()))
         return tuple(host for host in dict.fromkeys(found) if host != registry)
 
     def client(self, host: str, repository: str) -> Client:
-        """:raises FetchError: the host speaks neither TLS nor, where it is allowed, plain HTTP."""
+        """Returns the client for a repository. :raises FetchError: TLS fails, and plain HTTP fails or is not
+        allowed."""
         with self._lock:
             client = self._clients.get((host, repository))
             if client is None:
@@ -122,8 +124,8 @@ class Endpoints:
         return Client(self._tls, f"https://{host}", host, repository, self._logins)
 
     def away(self, descriptor: Descriptor) -> tuple[UrlBlob, ...]:
-        """Where a layer that registries do not hand out themselves is said to be ("foreign", "non-distributable").
-        It is asked for without credentials, and over TLS."""
+        """Returns the addresses of a layer that registries do not distribute ("foreign", "non-distributable").
+        They are fetched without credentials, and over TLS."""
         return tuple(
             UrlBlob(descriptor, self._tls, url) for url in descriptor.urls if urlsplit(url).scheme == "https"
         )
@@ -137,7 +139,8 @@ class Endpoints:
         return "it is on this machine" if is_loopback(host) else "--insecure-options=http"
 
     def _speaks_tls(self, host: str) -> bool:
-        """A server of plain HTTP answers a TLS greeting with nonsense, or hangs up."""
+        """Whether the server speaks TLS. A server of plain HTTP answers a TLS handshake with garbage, or hangs
+        up."""
         probe = self._transport(retries=0)
         try:
             answer, _ = probe.request(f"https://{host}/v2/", accept=range(400, 600))
@@ -159,7 +162,7 @@ class Endpoints:
             insecure=self._insecure - {"http"},
             note=self._context.note,
             plain=(lambda host: self._may_be_plain(host.lower())) if plain else lambda host: False,
-            # Nobody stands between, which is why plain HTTP will do there: so nobody is put between, either.
+            # Plain HTTP is safe on loopback only because no other host sees it, so no proxy may be used either.
             direct=lambda host: is_loopback(host.lower()),
         )
 

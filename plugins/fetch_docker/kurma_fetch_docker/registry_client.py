@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kurma_fetch_docker.logins import Logins
 
-#: How often one request says anew who we are.
+#: How often one request is repeated with new credentials.
 _INTRODUCTIONS = 5
 
 
@@ -53,9 +53,9 @@ class Client:
     # --- documents and blobs -------------------------------------------------------------------------------------
 
     def manifest(self, wanted: str, digest: str | None = None) -> tuple[bytes, str]:
-        """A manifest or index by tag or digest, and its digest, computed over what came.
+        """Fetches a manifest or index by tag or digest, and computes its digest.
 
-        :raises FetchError: :raises FetchDigestError: it is not what ``digest`` says.
+        :raises FetchError: :raises FetchDigestError: it does not match ``digest``.
         """
         url = f"{self.base}/v2/{self.repository}/manifests/{wanted}"
         content = self._document(url, {"Accept": ", ".join(MEDIA_TYPES)}, MANIFEST_LIMIT)
@@ -64,11 +64,11 @@ class Client:
         return content, digest or digest_of(content)
 
     def load(self, descriptor: Descriptor) -> bytes:
-        """A manifest that an index names."""
+        """Fetches a manifest that an index names."""
         return self.manifest(descriptor.digest, descriptor.digest)[0]
 
     def config(self, descriptor: Descriptor) -> bytes:
-        """The configuration that a manifest names."""
+        """Fetches the configuration that a manifest names."""
         url = self.blob_url(descriptor)
         return check(self._document(url, {}, CONFIG_LIMIT), descriptor.digest, url)
 
@@ -76,12 +76,12 @@ class Client:
         return f"{self.base}/v2/{self.repository}/blobs/{descriptor.digest}"
 
     def open_blob(self, descriptor: Descriptor, offset: int) -> BinaryIO:
-        """A reader from ``offset`` on that goes on by itself where the connection breaks."""
+        """Returns a reader from ``offset`` on, which resumes after a broken connection."""
         url = self.blob_url(descriptor)
 
         def open_at(position: int) -> BaseHTTPResponse:
             headers = {"Range": f"bytes={position}-"} if position else {}
-            # No validator: a blob's name is its digest.
+            # No validator is needed: a blob's name is its digest.
             return positioned(self._get(url, headers), url, position, None, self._transport.low_speed)
 
         return buffered(
@@ -101,8 +101,8 @@ class Client:
         return read_all(answer, url, limit, self._transport)
 
     def _get(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
-        """Asks; when the registry wants to know who we are, says so and asks again. A token may run out at any
-        time, also one that another thread has just got."""
+        """Sends a request; if the registry asks for credentials, authorizes and repeats it. A token may expire at
+        any time, also one that another thread has just got."""
         shown = self._authorization
         for _ in range(_INTRODUCTIONS):
             sent = {**headers, "Authorization": shown} if shown is not None else headers

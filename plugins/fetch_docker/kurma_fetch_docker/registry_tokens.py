@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
 _TOKEN_LIMIT = 1 << 20
-#: How a token server refuses; 400 is what OAuth has for a refresh token that ran out.
+#: Statuses by which a token server refuses; 400 is OAuth's for an expired refresh token.
 _DENIED = (400, 401, 403)
 
 
@@ -30,7 +30,7 @@ class RegistryAuthorizer:
 
     :param base: ``https://host[:port]`` or ``http://…``.
     :param registry: the name that credentials are looked up by.
-    :ivar origin: the file that the last credentials are from; empty: there were none.
+    :ivar origin: the file of the last credentials; empty: there were none.
     """
 
     def __init__(self, transport: Transport, base: str, registry: str, repository: str, logins: Logins) -> None:
@@ -42,10 +42,10 @@ class RegistryAuthorizer:
         self._logins = logins
 
     def authorize(self, challenge: str) -> str:
-        """The value of the ``Authorization`` header that the challenge asks for.
+        """Returns the value of the ``Authorization`` header that the challenge asks for.
 
-        :raises FetchUnauthorizedError: there are no credentials, or they do not fit.
-        :raises FetchError: the token server cannot be asked.
+        :raises FetchUnauthorizedError: there are no credentials, or they are refused.
+        :raises FetchError: the token server does not answer.
         """
         scheme, parameters = parse_challenge(challenge)
         login = self._logins.find(self._registry, self._repository)
@@ -63,9 +63,10 @@ class RegistryAuthorizer:
         raise self.unauthorized(f"asks for credentials in a way that is not understood: {challenge[:80]!r}")
 
     def token(self, parameters: Mapping[str, str], login: Login | None) -> str:
-        """A token of the server that the challenge names; credentials never go to another host over plain HTTP.
+        """Fetches a token from the server that the challenge names. Credentials are never sent to another host
+        over plain HTTP.
 
-        :raises FetchRefusedError: they would. :raises FetchError: the server gives none.
+        :raises FetchRefusedError: they would be. :raises FetchError: the server gives no token.
         """
         realm = parameters["realm"]
         if self._base.startswith("https:") and not realm.startswith("https:"):
@@ -87,7 +88,7 @@ class RegistryAuthorizer:
                 headers = {} if login is None else {"Authorization": basic(login.user, login.password)}
                 join = "&" if "?" in realm else "?"
                 answer, _ = self._transport.request(f"{realm}{join}{urlencode(query)}", headers, accept=_DENIED)
-        except UsageError as error:  # the registry's words, not the user's
+        except UsageError as error:  # the address is the registry's, not the user's
             raise FetchError(f"{self._base}: sends for tokens to no address: {error}", url=self._base) from None
         if answer.status in _DENIED:
             answer.close()
@@ -101,7 +102,7 @@ class RegistryAuthorizer:
         return token
 
     def _exchange(self, realm: str, query: Mapping[str, str], login: Login) -> BaseHTTPResponse:
-        """A refresh token (Docker's identity token) for an access token."""
+        """Exchanges a refresh token (Docker's identity token) for an access token."""
         body = {**query, "grant_type": "refresh_token", "refresh_token": login.password, "client_id": "kurma"}
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         answer, _ = self._transport.request(
@@ -136,14 +137,15 @@ def _same_host(one: str, other: str) -> bool:
 
 
 def _header_value(text: str, origin: str) -> str:
-    """:raises FetchUnauthorizedError: it would be more than one header."""
+    """Checks a token for use in a header. :raises FetchUnauthorizedError: it could inject another header."""
     if not text.isascii() or not text.isprintable():
         raise FetchUnauthorizedError(f"{origin}: its token is malformed", path=origin)
     return text
 
 
 def parse_challenge(text: str) -> tuple[str, dict[str, str]]:
-    """``WWW-Authenticate``: the scheme in lower case, and its parameters; of several challenges the first."""
+    """Parses ``WWW-Authenticate``: returns the scheme in lower case, and the parameters, of the first
+    challenge."""
     scheme, _, rest = text.strip().partition(" ")
     parameters: dict[str, str] = {}
     while rest := rest.lstrip(" ,"):
@@ -159,7 +161,7 @@ def parse_challenge(text: str) -> tuple[str, dict[str, str]]:
 
 
 def read_all(answer: BaseHTTPResponse, url: str, limit: int, transport: Transport) -> bytes:
-    """:raises FetchError: it is longer than ``limit`` bytes, breaks, or comes too slowly."""
+    """Reads a whole body. :raises FetchError: it is longer than ``limit`` bytes, breaks off, or is too slow."""
     data = content(answer, url, limit + 1, transport.document_seconds)
     if len(data) > limit:
         raise FetchError(f"{url}: is longer than {limit} bytes", url=url)

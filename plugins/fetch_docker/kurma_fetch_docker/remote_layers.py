@@ -28,11 +28,13 @@ def remote_layers(
     pinned: bool,
     others: Callable[[int], tuple[RemoteBlob, ...]] = lambda place: (),
 ) -> RemoteLayers:
-    """:param config: checked against its digest.
-    :param digest: of what the name stands for: a manifest, or an index of several.
-    :param blobs: of the layers, lowest first.
-    :param others: where else the blob of that place may be had.
-    :raises FetchError: the two documents do not fit each other, or are malformed.
+    """Makes the value that a fetcher returns for an image of layers.
+
+    :param config: the configuration, checked against its digest.
+    :param digest: digest of the document that the name refers to: a manifest, or an index of several.
+    :param blobs: blobs of the layers, lowest first.
+    :param others: returns other sources of a layer's blob, by the layer's place.
+    :raises FetchError: the manifest and the configuration contradict each other, or are malformed.
     """
     document = parse_json(config, url)
     ids = diff_ids(document, url)

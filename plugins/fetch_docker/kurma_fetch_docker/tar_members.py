@@ -26,13 +26,13 @@ _MEMBERS = 100_000
 
 
 class Members:
-    """Nothing is extracted: each file is a span of the tar.
+    """The files of an image's tar. They are not extracted: each file is a span of the tar.
 
-    What a compressed archive holds is remembered in ``state_dir``, with the small documents that were read from
-    it: as long as the file stays as it is, looking into it again unpacks nothing.
+    The index of a compressed archive, and the small documents read from it, are cached in ``state_dir``: as long
+    as the archive does not change, reading them again needs no decompression.
 
-    :param unpack: gives a descriptor of the tar itself, to be closed by whoever called.
-    :param table: where what stands in it.
+    :param unpack: opens the uncompressed tar.
+    :param table: the index of the tar.
     """
 
     def __init__(self, path: str, unpack: _Unpack, table: Table, remembered: Remembered | None) -> None:
@@ -44,8 +44,11 @@ class Members:
 
     @classmethod
     def read(cls, path: str, state_dir: str) -> Members:
-        """:param state_dir: where a compressed archive is unpacked to, in a file without a name.
-        :raises FetchError: it is no tar. :raises FetchNotFoundError: there is none."""
+        """Reads the index of the archive.
+
+        :param state_dir: directory into which a compressed archive is decompressed, in a file without a name.
+        :raises FetchError: it is not a tar. :raises FetchNotFoundError: it does not exist.
+        """
         if os.path.isdir(path):
             raise FetchError(f"{path}: a directory", hint="a layout in a directory is oci:DIR", url=path)
         with open_regular(os.fsencode(path)) as file:
@@ -58,7 +61,7 @@ class Members:
         return cls(path, unpack, table or _table(unpack), remembered)
 
     def remember(self) -> None:
-        """Keeps what was read, for the next time."""
+        """Caches the index and the documents that were read."""
         if self._remembered is not None and not self._read.keys() <= self._table.documents.keys():
             documents = {**self._table.documents, **self._read}
             self._remembered.store(Table(self._table.spans, self._table.links, documents))
@@ -67,12 +70,12 @@ class Members:
         return name in self._table.spans or name in self._table.links
 
     def blob(self, name: str, digest: str | None) -> MemberBlob:
-        """:raises FetchNotFoundError: there is no such member."""
+        """Returns a member as a blob. :raises FetchNotFoundError: there is no such member."""
         offset, size = self._table.spans[self._resolved(name)]
         return MemberBlob(self._unpack, offset, size, digest)
 
     def content(self, name: str, limit: int) -> bytes:
-        """:raises FetchNotFoundError: there is no such member."""
+        """Reads a small member. :raises FetchNotFoundError: there is no such member."""
         name = self._resolved(name)
         offset, size = self._table.spans[name]
         if size > limit:
@@ -97,7 +100,10 @@ class Members:
 
 
 def _table(unpack: _Unpack) -> Table:
-    """``docker save`` wrote a layer that occurs twice as a link to the other. :raises FetchError: it is no tar."""
+    """Reads the index of a tar. It has links, since ``docker save`` wrote repeated layers as links to the first.
+
+    :raises FetchError: it is not a tar.
+    """
     spans: dict[str, tuple[int, int]] = {}
     links: dict[str, str] = {}
     number = unpack.descriptor()
@@ -121,8 +127,8 @@ def _table(unpack: _Unpack) -> Table:
 
 
 class _Unpack:
-    """The tar itself as an open file: the archive, or what it unpacks to. Made when first wanted, closed when the
-    last who uses it is gone. Safe to use from several threads."""
+    """The uncompressed tar as an open file: the archive itself, or a decompressed copy. The copy is made at the
+    first use; the file is closed with its last user. Safe to use from several threads."""
 
     def __init__(self, path: str, state_dir: str, found: Mapping[str, object], compressed: bool) -> None:
         self.path = path
@@ -136,7 +142,7 @@ class _Unpack:
         self._number = number
 
     def descriptor(self) -> int:
-        """:raises FetchError: it cannot be unpacked, or is another file by now."""
+        """Returns the descriptor. :raises FetchError: the archive cannot be decompressed, or has changed."""
         with self._lock:
             if self._number < 0:
                 with open_regular(os.fsencode(self.path)) as file:
@@ -167,7 +173,7 @@ class MemberBlob:
 
 class _Span(io.RawIOBase):
     def __init__(self, tar: _Unpack, start: int, end: int) -> None:
-        self._tar = tar  # kept, for it closes the file when it goes
+        self._tar = tar  # keeps the file open
         self._number = tar.descriptor()
         self._position = start
         self._end = end

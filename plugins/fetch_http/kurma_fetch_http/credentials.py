@@ -5,10 +5,10 @@ Each file ``*.json`` there holds one object (or a list of them), readable by its
     {"hosts": ["example.com", "registry.example.com:5000"], "type": "basic", "user": "u", "password": "p"}
     {"hosts": ["example.com"], "type": "bearer", "token": "t"}
 
-rkt's documents are read as well: ``rktKind`` ``auth`` (of type ``basic`` or ``oauth``) and ``dockerAuth``.
+Documents of rkt are read as well: ``rktKind`` ``auth`` (of type ``basic`` or ``oauth``) and ``dockerAuth``.
 
-Files are read in the order of their names; the first that names a host counts. A host without a port stands for
-the default ports.
+Files are read in the order of their names; for each host the first file that names it counts. A host without a
+port means the default ports.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kurma_core.errors import ConfigError
 
 
 class Credentials:
-    """Looked up lazily: a run that asks for none reads nothing.
+    """Finds credentials by host. The files are read at the first look-up.
 
-    :param directory: need not exist; "" for none.
+    :param directory: it need not exist; "" for none.
     """
 
     def __init__(self, directory: str) -> None:
@@ -32,9 +32,9 @@ class Credentials:
         self._found: dict[str, dict[str, str]] | None = None
 
     def header(self, host: str) -> str | None:
-        """The value of ``Authorization`` for ``host[:port]``; None: there are no credentials for it.
+        """Returns the value of ``Authorization`` for ``host[:port]``; None: there are no credentials for it.
 
-        :raises ConfigError: a file of the directory is malformed, or others may read it.
+        :raises ConfigError: a file of the directory is malformed, or other users may read it.
         """
         entry = self._entries().get(canonical(host))
         if entry is None:
@@ -44,7 +44,10 @@ class Credentials:
         return basic(entry["user"], entry["password"])
 
     def login(self, host: str) -> tuple[str, str] | None:
-        """User and password for ``host[:port]``, where they are of that type. :raises ConfigError: as above."""
+        """Returns user and password for ``host[:port]``; None: there are none, or only a token.
+
+        :raises ConfigError: as :meth:`header`.
+        """
         entry = self._entries().get(canonical(host))
         if entry is None or entry["type"] != "basic":
             return None
@@ -68,7 +71,7 @@ class Credentials:
 
 
 def canonical(host: str) -> str:
-    """A host in lower case, without the ports that http and https have by themselves."""
+    """Returns a host in lower case, without the default ports of http and https."""
     host = host.lower()
     for port in (":443", ":80"):
         host = host.removesuffix(port)
@@ -76,7 +79,7 @@ def canonical(host: str) -> str:
 
 
 def basic(user: str, password: str) -> str:
-    """The value of ``Authorization`` for a user and a password."""
+    """Returns the value of ``Authorization`` for a user and a password."""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
@@ -106,12 +109,12 @@ def _read(path: str) -> list[dict[str, Any]]:
 
 
 def _not_waiting(path: str, flags: int) -> int:
-    """A fifo has no end, and perhaps no beginning."""
+    """Opens a file without waiting: opening a FIFO would block until it has a writer."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _from_rkt(entry: Any) -> Any:
-    """What one of rkt's documents says, in our words; anything else, and what is wrong in them, as it is."""
+    """Converts a document of rkt to our form; returns other and malformed documents unchanged."""
     if not isinstance(entry, dict) or entry.get("rktVersion") != "v1":
         return entry
     docker = entry.get("rktKind") == "dockerAuth"
@@ -143,7 +146,7 @@ def _check(path: str, entry: object) -> None:
         raise ConfigError(f"{path}: expected texts", file=path)
     token = entry.get("token", "x")
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        # Said without the token: a line end behind it is the usual slip.
+        # The message does not repeat the token. The usual mistake is a line end after it.
         raise ConfigError(f'{path}: "token" is none: it holds spaces, line ends, or nothing', file=path)
     if ":" in entry.get("user", ""):
         raise ConfigError(f'{path}: "user" must not hold a colon (RFC 7617)', file=path)

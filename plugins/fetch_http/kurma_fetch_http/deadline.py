@@ -19,9 +19,11 @@ from kurma_core.cancellation import abandoning, current
 
 @contextlib.contextmanager
 def deadline(seconds: float, end: Callable[[], None]) -> Iterator[None]:
-    """:param end: called after that many seconds, in another thread: makes the wait inside end.
-    :raises TimeoutError: that was needed, however the wait ended.
-    :raises Cancelled: the operation was cancelled, and the wait ended for it.
+    """Limits the time of a wait, as a context manager.
+
+    :param end: called after that many seconds, in another thread, to end the wait.
+    :raises TimeoutError: the time expired, whatever the wait raised or returned then.
+    :raises Cancelled: the operation was cancelled, which ended the wait.
     """
     over = threading.Event()
 
@@ -46,7 +48,7 @@ def deadline(seconds: float, end: Callable[[], None]) -> Iterator[None]:
 
 
 class LowSpeed:
-    """What is too slow for a body that may be large: fewer bytes than so many a second, over so many seconds."""
+    """The limit of slowness for a large body: fewer than ``rate`` bytes per second, over ``seconds``."""
 
     __slots__ = ("rate", "seconds")
 
@@ -59,12 +61,12 @@ class LowSpeed:
 
 
 class Pace:
-    """Ends a body that comes too slowly, as one that trickles for ever. Only time in which a read waits counts.
+    """Ends a body that arrives too slowly. Only the time in which a read waits counts.
 
-    A timer looks when enough time may have passed; a read costs no more than two looks at the clock.
+    A timer checks when enough time may have passed; a read costs only two calls of the clock.
 
-    :param end: makes the read that waits end, from another thread.
-    :ivar over: whether that was needed.
+    :param end: ends a waiting read, from another thread.
+    :ivar over: whether it was called.
     """
 
     def __init__(self, limit: LowSpeed, end: Callable[[], None]) -> None:
@@ -79,7 +81,8 @@ class Pace:
         self.over = False
 
     def read(self, some: Callable[[], bytes]) -> bytes:
-        """What ``some`` reads. :raises TimeoutError: the body comes too slowly."""
+        """Calls ``some`` and returns the bytes that it reads. :raises TimeoutError: the body arrives too
+        slowly."""
         data = b""
         with self._lock:
             self._since = time.monotonic()
@@ -130,8 +133,8 @@ class Pace:
 
 
 class _Bounded:
-    """Ends when its operation is cancelled, at whatever step of the way to an answer. The head of an answer, and a
-    proxy's word before it, must be whole within twice the time-out."""
+    """A connection that ends when its operation is cancelled, in every phase up to the answer. The head of an
+    answer, and before it a proxy's answer, must be complete within twice the time-out."""
 
     sock: Any
     timeout: Any
@@ -139,7 +142,7 @@ class _Bounded:
     _on_the_way: socket.socket | None = None
 
     def connect(self) -> None:
-        """Looks up the name, connects, asks a proxy for a tunnel, and agrees on TLS."""
+        """Resolves the name, connects, asks a proxy for a tunnel, and does the TLS handshake."""
         try:
             with current().waking(self._stop):
                 super().connect()  # type: ignore[misc]
@@ -152,7 +155,7 @@ class _Bounded:
             peer.shutdown(socket.SHUT_RDWR)
 
     def _new_conn(self) -> socket.socket:
-        """As urllib3's own: the first address of the host that takes a connection."""
+        """Connects to the first address of the host that accepts, and raises the same errors as urllib3."""
         this: Any = self
         try:
             return self._connected()
@@ -186,8 +189,8 @@ class _Bounded:
         raise failed or OSError("no address")
 
     def _watch(self, peer: socket.socket | None) -> None:
-        """From here on it can be woken. By a second descriptor, for TLS takes the first into an object of its own,
-        which nobody sees before all is agreed."""
+        """Sets the descriptor by which :meth:`_stop` interrupts the connection. It is a duplicate: the TLS layer
+        takes over the first one, and its socket object is not reachable until the handshake is done."""
         before, self._on_the_way = self._on_the_way, peer
         if before is not None:
             before.close()

@@ -28,11 +28,11 @@ _HOST = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
 class Discovery:
-    """One search, which asks no page twice.
+    """One search, which fetches each page once.
 
-    :param schemes: by which pages are asked for, in order: ``https``; plain ``http`` after it, if it is allowed.
-    :param note: tells the user something in one line.
-    :ivar failures: what went wrong at addresses that were tried. :ivar tried: addresses that were asked.
+    :param schemes: schemes for pages, in order: ``https``; plain ``http`` after it, if it is allowed.
+    :param note: prints a note for the user, one line.
+    :ivar failures: errors at addresses that were tried. :ivar tried: addresses that were asked.
     """
 
     def __init__(self, transport: Transport, schemes: Collection[str], note: Callable[[str], None]) -> None:
@@ -44,10 +44,10 @@ class Discovery:
         self.tried: list[str] = []
 
     def image(self, wanted: ImageName, text: str, request: FetchRequest) -> RemoteArchive:
-        """The archive of an image.
+        """Finds the archive of an image.
 
-        :param text: the name as it was written.
-        :raises FetchError: in one of its kinds. :raises UsageError: the name begins with no host.
+        :param text: the name as the user wrote it.
+        :raises FetchError: one of its subclasses. :raises UsageError: the name does not begin with a host.
         """
         check_host(wanted.name, text)
         try:
@@ -59,11 +59,12 @@ class Discovery:
                 if found is not None:
                     return found
         except FetchError as error:
-            self.failures.append(error)  # the host cannot be asked any further
+            self.failures.append(error)  # the host does not answer, so its pages are not tried either
         raise self.nothing(text)
 
     def _at(self, candidate: Candidate, text: str, known: str | None) -> RemoteArchive | None:
-        """:raises FetchError: the host of the name cannot be asked at all, so that its pages cannot either."""
+        """Tries one address. :raises FetchError: the name's host does not answer at all, so its pages will not
+        either."""
         try:
             return web_archive(
                 text,
@@ -73,7 +74,7 @@ class Discovery:
                 pages=not candidate.simple,
                 known=known,
             )
-        except UsageError as error:  # what makes no address is the page's fault, not the user's
+        except UsageError as error:  # the page, not the user, wrote the malformed address
             self.failures.append(FetchError(error.message, url=candidate.image))
             return None
         except FetchError as error:
@@ -85,7 +86,8 @@ class Discovery:
     # --- where an image may stand --------------------------------------------------------------------------------
 
     def _candidates(self, wanted: ImageName, request: FetchRequest) -> Iterator[Candidate]:
-        """In the order of D1: a bare name the early way first."""
+        """Yields the possible addresses in order; for a bare name simple discovery comes first, as in early
+        drafts."""
         values = {"os": request.os, "arch": request.arch, **wanted.labels}
         if wanted.bare:
             if "/" in wanted.name:  # else NAME.aci would be another host
@@ -100,7 +102,7 @@ class Discovery:
                 yield from candidates(tag, name, values)
 
     def is_open(self, tag: Tag) -> bool:
-        """Whether what the tag leads to can be asked at all; if not, it is skipped, and that is told."""
+        """Whether Kurma supports the tag's address; if not, a note says that it is skipped."""
         scheme = tag.target.partition(":")[0].lower()
         torrent = tag.target.lower().endswith("?torrent")
         if scheme in ("http", "https") and not torrent:
@@ -112,7 +114,7 @@ class Discovery:
     # --- pages ---------------------------------------------------------------------------------------------------
 
     def walk(self, name: str, kinds: Collection[str]) -> tuple[Tag, ...]:
-        """The fitting tags of the nearest page that has any: the name's own, or one above it (D2)."""
+        """Returns the matching tags of the nearest page that has any: the name's own page, or one above it."""
         path = name
         while path:
             fitting = tuple(tag for tag in self._page(path) if tag.kind in kinds and tag.covers(name))
@@ -122,7 +124,10 @@ class Discovery:
         return ()
 
     def _page(self, path: str) -> tuple[Tag, ...]:
-        """:raises FetchError: the host cannot be asked, or fails; an answer 4xx is a page without tags."""
+        """Returns the tags of a page; an answer 4xx counts as a page without tags.
+
+        :raises FetchError: the host does not answer, or fails.
+        """
         if path not in self._pages:
             self._pages[path] = self._ask(path)
         return self._pages[path]
@@ -147,14 +152,14 @@ class Discovery:
     # --- errors --------------------------------------------------------------------------------------------------
 
     def nothing(self, text: str) -> FetchError:
-        """What tells most: that credentials are wanted, then what went wrong, then that nothing is there."""
+        """Returns the most informative error: missing credentials, then other failures, then "not found"."""
         host = text.partition("/")[0].partition(":")[0].partition(",")[0]
         registry = _as_registry(text, host)
         other = [error for error in self.failures if not isinstance(error, FetchNotFoundError)]
         for error in sorted(other, key=lambda error: not isinstance(error, FetchUnauthorizedError)):
             data = {key: value for key, value in error.data.items() if key != "status"}
             hint = error.hint
-            if registry and (_status(error) or "." not in host):  # it is there, and is no publisher; or no domain
+            if registry and (_status(error) or "." not in host):  # a server without images, or no domain
                 hint = f"{hint}; {registry}" if _status(error) and hint else registry
             return type(error)(f"{text}: {error.message}", hint=hint, **data)
         if not any(self._pages.values()):
@@ -168,13 +173,13 @@ class Discovery:
 
 
 def _status(error: FetchError) -> int:
-    """What the server answered; 0: nobody did."""
+    """Returns the HTTP status of an error; 0: there was no answer."""
     status = error.data.get("status")
     return status if isinstance(status, int) else 0
 
 
 def _early_names(name: str) -> Iterator[tuple[str, str]]:
-    """A name of the early draft that ends with a version, as name and version: ``x-1.0.0`` → ``x``, ``1.0.0``."""
+    """Splits a name of the early draft that ends with a version: ``x-1.0.0`` → ``x``, ``1.0.0``."""
     directory, slash, last = name.rpartition("/")
     for place, character in enumerate(last):
         if place and character == "-" and last[place + 1 : place + 2].isdigit():
@@ -183,8 +188,8 @@ def _early_names(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _as_registry(text: str, host: str) -> str | None:
-    """The hint for who wrote an image of a registry as other programs have it: ``quay.io/x:1``, ``library/nginx``.
-    None: with labels it is a name of ours."""
+    """Returns a hint for users who wrote a registry's image as for other programs: ``quay.io/x:1``,
+    ``library/nginx``. None for names with labels, which only App Container has."""
     if "," in text:
         return None
     if "." not in host and host != "localhost":
@@ -195,9 +200,12 @@ def _as_registry(text: str, host: str) -> str | None:
 
 
 def check_host(name: str, text: str = "") -> None:
-    """:param text: as it was written.
-    :raises UsageError: the name does not begin with what could be a host.
-    :raises FetchNotFoundError: it begins with a mere word, that no domain is."""
+    """Checks that a name begins with a host.
+
+    :param text: the name as the user wrote it.
+    :raises UsageError: its first part cannot be a host.
+    :raises FetchNotFoundError: it is a single word without a domain.
+    """
     host = name.partition("/")[0]
     labels = host.split(".")
     if not all(0 < len(label) < 64 and _HOST.issuperset(label) for label in labels) or len(host) > 253:

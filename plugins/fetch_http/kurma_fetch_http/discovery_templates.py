@@ -1,7 +1,8 @@
 """Expands the URL templates of discovery tags to the addresses where an image may be.
 
-A template has two readings. The late one puts in every ``{variable}`` as it is; ``{name}`` is the whole name. The
-early one is RFC 6570, and ``{name}`` is what follows the matched prefix (``specs`` 0.1.0, Meta Discovery).
+A template has two readings. The late reading substitutes every ``{variable}`` literally; ``{name}`` is the whole
+name. The early reading is RFC 6570, and ``{name}`` is the rest after the matched prefix (``specs`` 0.1.0, Meta
+Discovery).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from kurma_fetch_http.meta_tags import Tag
 
 _VARIABLE = re.compile(r"\{[^{}]*\}?|\}")
-#: Characters that stand for themselves in what is put in: all but those that end an address's path.
+#: Characters of values that are not percent-encoded: all but those that end an address's path.
 _SAFE = "/:+,;=@!$&'()*~"
 _ASC = ("aci.asc", "archive")
 _SIG = ("sig", "tar")
@@ -26,11 +27,11 @@ _SIG = ("sig", "tar")
 
 @frozen
 class Candidate:
-    """Where an image may stand.
+    """Possible addresses of an image and its signature.
 
     :param image: the archive's address.
-    :param signatures: addresses of its signature, and over what that is; in the order in which they are tried.
-    :param simple: guessed from the name alone: a page that stands there is no image.
+    :param signatures: addresses of its signature, each with the signed content, in the order of trying.
+    :param simple: the address was guessed from the name alone, so an HTML page there does not count as an image.
     """
 
     image: str
@@ -39,10 +40,11 @@ class Candidate:
 
 
 def candidates(tag: Tag, name: str, values: Mapping[str, str]) -> tuple[Candidate, ...]:
-    """The late reading, then the early one where it is another; a reading that leaves a variable unfilled is none.
+    """Returns the addresses of the late reading, then of the early one if it differs. A reading that leaves a
+    variable without a value is skipped.
 
-    :param name: of the image; the tag's prefix is one of it.
-    :param values: the variables but ``name`` and ``ext``: ``version``, ``os``, ``arch`` and any label.
+    :param name: name of the image; the tag's prefix is a prefix of it.
+    :param values: the variables except ``name`` and ``ext``: ``version``, ``os``, ``arch`` and any label.
     """
     found = []
     late = _late(tag.target, {**values, "name": name})
@@ -55,7 +57,7 @@ def candidates(tag: Tag, name: str, values: Mapping[str, str]) -> tuple[Candidat
 
 
 def simple(name: str, scheme: str = "https") -> Candidate:
-    """Where simple discovery looks (D4)."""
+    """Returns the addresses of simple discovery."""
     return Candidate(
         f"{scheme}://{name}.aci",
         ((f"{scheme}://{name}.sig", "tar"), (f"{scheme}://{name}.aci.asc", "archive")),
@@ -64,9 +66,9 @@ def simple(name: str, scheme: str = "https") -> Candidate:
 
 
 def _is_address(text: str) -> bool:
-    """Whether it can be taken apart at all: ``https://[x/`` cannot."""
+    """Whether it can be parsed as an address: ``https://[x/`` cannot."""
     try:
-        urlsplit(text).port  # noqa: B018 - a port that is none raises only now
+        urlsplit(text).port  # noqa: B018 - urlsplit checks the port only on access
     except ValueError:
         return False
     return True
@@ -110,6 +112,6 @@ def _early(template: str, values: Mapping[str, str]) -> Candidate | None:
 
         image = expanded("aci")
         signatures = tuple((expanded(ext), over) for ext, over in (_SIG, _ASC))
-    except (ValueError, TypeError, LookupError):  # the library's way of saying that it is no template
+    except (ValueError, TypeError, LookupError):  # raised by the library for malformed templates
         return None
     return None if _VARIABLE.search(image) or not _is_address(image) else Candidate(image, signatures)

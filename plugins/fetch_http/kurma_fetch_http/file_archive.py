@@ -13,15 +13,15 @@ from kurma_core.hookspecs.fetcher import DetachedSignature, RemoteArchive
 from kurma_core.linux import beneath
 from kurma_core.value import frozen
 
-#: A detached signature is some hundred bytes; whatever is longer than this is none.
+#: Most bytes of a detached signature, which has some hundred.
 SIGNATURE_LIMIT = 1 << 20
 
 
 def local_archive(locator: str) -> RemoteArchive:
-    """The archive that a ``file://`` address names; its signature is a file beside it, see :func:`beside`.
+    """Returns the archive of a ``file://`` address; its signature is a file beside it, see :func:`beside`.
 
-    :raises UsageError: the address names another host, or no absolute path.
-    :raises FetchError: there is no such file, it may not be read, or it is none.
+    :raises UsageError: the address names another host, or its path is not absolute.
+    :raises FetchError: the file does not exist, cannot be read, or is not a regular file.
     """
     path = path_of(locator)
     blob = FileBlob.of(path)
@@ -35,8 +35,8 @@ def local_archive(locator: str) -> RemoteArchive:
 
 
 def beside(path: str) -> tuple[tuple[str, str], ...]:
-    """Where a signature of the archive at ``path`` may lie, and what it is over, in the order of looking:
-    ``X.aci.asc`` (over the archive); the early ``X.sig`` and ``X.aci.sig`` (over the tar; K3)."""
+    """Returns the possible paths of a signature of the archive at ``path``, each with the signed content, in the
+    order of trying: ``X.aci.asc`` (signs the archive); the early ``X.sig`` and ``X.aci.sig`` (sign the tar)."""
     early = [f"{path}.sig"]
     if path.endswith(".aci"):
         early.insert(0, path.removesuffix(".aci") + ".sig")
@@ -44,9 +44,9 @@ def beside(path: str) -> tuple[tuple[str, str], ...]:
 
 
 def path_of(locator: str) -> bytes:
-    """The path in a ``file://`` address, percent-decoded; bytes, for a name need not be UTF-8.
+    """Returns the path in a ``file://`` address, percent-decoded, as bytes, for a name need not be UTF-8.
 
-    :raises UsageError: it names another host, or no absolute path.
+    :raises UsageError: the address names another host, or its path is not absolute.
     """
     parts = urlsplit(locator)
     if parts.netloc not in ("", "localhost"):
@@ -68,24 +68,24 @@ class FileBlob:
 
     @classmethod
     def of(cls, path: bytes) -> FileBlob:
-        """:raises FetchError: see :func:`open_regular`."""
+        """Makes the blob of a file. :raises FetchError: see :func:`open_regular`."""
         with open_regular(path) as file:
             found = os.fstat(file.fileno())
         key = f"file {os.fsdecode(path)!r} {found.st_dev} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
         return cls(path, f"{key} {found.st_ctime_ns}", found.st_size)
 
     def open(self, offset: int = 0) -> BinaryIO:
-        """:raises FetchError: see :func:`open_regular`."""
+        """Opens the file. :raises FetchError: see :func:`open_regular`."""
         file = open_regular(self.path)
         file.seek(offset)
         return file
 
 
 def open_regular(path: bytes) -> BinaryIO:
-    """Opens a regular file for reading, and nothing else: see :func:`kurma_core.linux.beneath.open_regular`.
+    """Opens a regular file for reading; see :func:`kurma_core.linux.beneath.open_regular`.
 
-    :raises FetchNotFoundError: there is none. :raises FetchRefusedError: it may not be read.
-    :raises FetchError: it is something else.
+    :raises FetchNotFoundError: it does not exist. :raises FetchRefusedError: it may not be read.
+    :raises FetchError: it is not a regular file.
     """
     name = os.fsdecode(path)
     try:

@@ -16,7 +16,7 @@ from kurma_core.errors import (
 
 
 def translated(error: BaseException, url: str) -> FetchError:
-    """:param url: as it may be shown."""
+    """Returns the fetch error for an error of urllib3 or a socket. :param url: the address without credentials."""
     proxied = ""
     if isinstance(error, exceptions.ProxyError):
         proxied = " by the proxy"
@@ -43,7 +43,7 @@ def translated(error: BaseException, url: str) -> FetchError:
 
 
 def proxy_login(url: str) -> FetchRefusedError:
-    """The proxy asks for credentials."""
+    """Returns the error for a proxy that asks for credentials."""
     return FetchRefusedError(
         f"{url}: the proxy asks for credentials, or does not accept those it got",
         hint="put them into the proxy's address in the environment: https_proxy=http://USER:PASSWORD@HOST:PORT",
@@ -52,15 +52,15 @@ def proxy_login(url: str) -> FetchRefusedError:
 
 
 def _refused_tunnel(refusal: str, url: str) -> FetchError:
-    """:param refusal: status and reason, as the proxy gave them."""
+    """Returns the error for a refused tunnel. :param refusal: the proxy's status and reason."""
     if refusal.startswith("407"):
         return proxy_login(url)
     return FetchRefusedError(f"{url}: the proxy does not connect to it ({' '.join(refusal.split())})", url=url)
 
 
 def is_passing(error: FetchError) -> bool:
-    """Whether it may well be gone at the next attempt: a connection that broke. Not a refusal, and not a time-out,
-    which has cost long enough."""
+    """Whether the next attempt may succeed: after a broken connection. Not after a refusal; and not after a
+    time-out, since the user has waited long enough."""
     return isinstance(error, FetchTruncatedError)
 
 
@@ -90,7 +90,7 @@ def _tls_error(error: ssl.SSLError | None, text: str, url: str) -> FetchError:
 
 
 def _within(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
-    """The first of that kind among an exception, its arguments and what caused it."""
+    """Returns the first exception of that kind among an exception, its arguments and its causes."""
     seen = 0
     while error is not None and seen < 10:
         if isinstance(error, kind):

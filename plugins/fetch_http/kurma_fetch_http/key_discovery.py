@@ -14,14 +14,14 @@ from kurma_fetch_http.web_archive import small_body
 if TYPE_CHECKING:
     from kurma_fetch_http.discovery import Discovery
 
-#: A file of keys is some kilobytes.
+#: Most bytes of a file of keys, which has some kilobytes.
 _KEYS_LIMIT = 1 << 20
 
 
 def discover_keys(discovery: Discovery, name: str) -> tuple[PublicKey, ...]:
-    """The keys published for names that begin with ``name``; empty: none are.
+    """Fetches the keys published for names that begin with ``name``; empty: none are published.
 
-    :raises FetchError: in one of its kinds. :raises UsageError: the name begins with no host.
+    :raises FetchError: one of its subclasses. :raises UsageError: the name does not begin with a host.
     """
     check_host(name)
     addresses = dict.fromkeys(tag.target for tag in discovery.walk(name, KEYS) if discovery.is_open(tag))
@@ -32,7 +32,7 @@ def discover_keys(discovery: Discovery, name: str) -> tuple[PublicKey, ...]:
         except FetchError as error:
             discovery.failures.append(error)
             continue
-        except UsageError as error:  # an address that is none is the page's fault, not the user's
+        except UsageError as error:  # the page, not the user, wrote the malformed address
             discovery.failures.append(FetchError(error.message, url=address))
             continue
         discovery.tried.append(address)

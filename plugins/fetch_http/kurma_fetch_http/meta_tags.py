@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 
 from kurma_core.value import frozen
 
-#: Bytes of a page that are looked at: the tags stand in its head.
+#: Bytes of a page that are parsed: the tags are in its head.
 PAGE_LIMIT = 1 << 18
 IMAGES = frozenset(("ac-discovery",))
-#: The second is a slip of the early draft's example, which real pages copied.
+#: The second is a mistake in an example of the early draft, which real pages copied.
 KEYS = frozenset(("ac-discovery-pubkeys", "ac-discovery-keys"))
 
 
@@ -27,25 +27,26 @@ class Tag:
     target: str
 
     def covers(self, name: str) -> bool:
-        """Whether the prefix is the name's, by whole components: ``example.com/a`` is not ``example.com/ab``'s."""
+        """Whether the prefix matches whole components of the name: ``example.com/a`` does not match
+        ``example.com/ab``."""
         return name == self.prefix or name.startswith(f"{self.prefix}/")
 
 
 def tags_of(page: bytes, content_type: str = "") -> tuple[Tag, ...]:
-    """The tags in a page's head, in order; nothing raises, whatever the page is.
+    """Returns the tags in a page's head, in order. It raises no error, also for malformed pages.
 
-    :param content_type: as the server gave it.
+    :param content_type: the server's ``Content-Type``.
     """
     reader = _Head()
-    # The parser gives up on some malformed declarations; what came before them counts.
+    # The parser raises on some malformed declarations; the tags before them count.
     with contextlib.suppress(AssertionError, ValueError):
-        # Not closed: what is left over then is an unfinished tag, and looking into it can take quadratic time.
+        # The parser is not closed: the rest is an unfinished tag, and parsing it can take quadratic time.
         reader.feed(_text(page[:PAGE_LIMIT], content_type))
     return tuple(reader.tags)
 
 
 class _Head(HTMLParser):
-    """Only the head: what stands in the body may have been written by the site's visitors."""
+    """Collects the tags of the head only: the body may contain text by the site's visitors."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -57,7 +58,7 @@ class _Head(HTMLParser):
             self._over = True
         if tag != "meta" or self._over:
             return
-        # Of an attribute given twice the first counts, as in browsers.
+        # If an attribute is repeated, the first counts, as in browsers.
         values = {name: value or "" for name, value in reversed(attrs)}
         kind = values.get("name", "").strip().lower()
         words = values.get("content", "").split()
@@ -70,7 +71,8 @@ class _Head(HTMLParser):
 
 
 def _text(page: bytes, content_type: str) -> str:
-    """The tags are ASCII, and so are their bytes in nearly every encoding: only the wide ones must be known."""
+    """Decodes a page. The tags are ASCII, with the same bytes in nearly every encoding; only UTF-16 and UTF-32
+    need their own decoder."""
     declared = content_type.lower().partition("charset=")[2].strip(" \"'").partition(";")[0].strip(" \"'")
     wide = declared if declared.startswith(("utf-16", "utf-32", "utf16", "utf32")) else "utf-8"
     for mark, encoding in (

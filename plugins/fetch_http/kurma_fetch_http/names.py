@@ -23,15 +23,15 @@ class NameFetcher:
         self._context = context
 
     def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive:
-        """See :meth:`kurma_core.hookspecs.fetcher.Fetcher.resolve` (D1–D4)."""
+        """See :meth:`kurma_core.hookspecs.fetcher.Fetcher.resolve`."""
         from kurma_core.appc.image_name import parse_image_name
 
         wanted = parse_image_name(locator)
         return self._discovery(request.insecure).image(wanted, locator, request)
 
     def public_keys(self, name: str, request: FetchRequest) -> tuple[PublicKey, ...]:
-        """See :meth:`kurma_core.hookspecs.fetcher.KeyFinder.public_keys`. With the relaxation ``pubkey`` they may
-        come over plain HTTP, as with ``http``."""
+        """See :meth:`kurma_core.hookspecs.fetcher.KeyFinder.public_keys`. With the relaxation ``pubkey``, as with
+        ``http``, keys may come over plain HTTP."""
         from kurma_core.appc.image_name import parse_image_name
         from kurma_fetch_http.key_discovery import discover_keys
 
@@ -48,5 +48,5 @@ class NameFetcher:
 
 @hookimpl
 def kurma_fetcher() -> Driver[Fetcher]:
-    """Archives from wherever the owner of their name says that they are."""
+    """Archives by name, from the addresses that the name's owner publishes."""
     return Driver(create=NameFetcher, options=OPTIONS)

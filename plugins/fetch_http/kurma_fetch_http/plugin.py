@@ -12,7 +12,7 @@ from kurma_core.hookspecs.hooks import hookimpl
 if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import RemoteArchive
 
-#: What the section of each of the three schemes may hold; shared with whoever uses :class:`.transport.Transport`.
+#: Options of each of the three schemes; other plugins that use :class:`.transport.Transport` share them.
 OPTIONS = (
     Option(
         "timeout",

@@ -25,14 +25,14 @@ _SKIP = 1 << 16
 
 
 class ResumingReader(io.RawIOBase):
-    """Reads a body; where the connection breaks or stalls, asks again from there on, with back-off.
+    """Reads a body; if the connection breaks or stalls, requests the rest again, with back-off.
 
-    :param open_at: asks for the body from an offset on; raises FetchError if that cannot be had.
-    :param first: an answer that is there already, standing at ``offset``.
-    :param size: of the whole body, None if unknown: then its end is where the server ends it.
-    :param retries: how often in a row, without a byte gained, it asks again; 0: never, for bodies that cannot be
-        told from others at the same address.
-    :param low_speed: what is too slow: then it asks again, too, but in all no more often than ``retries`` says.
+    :param open_at: requests the body from an offset on; raises FetchError if that fails.
+    :param first: an answer that exists already, positioned at ``offset``.
+    :param size: size of the whole body; None if unknown: then the body ends where the server ends it.
+    :param retries: number of successive requests without a new byte; 0: no request is repeated, for bodies without
+        a validator.
+    :param low_speed: the limit of slowness; a slow body is requested again, too, at most ``retries`` times in all.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ResumingReader(io.RawIOBase):
         if not self.closed:
             self._ended = True
             self._pace.close()
-            # Whoever waits in a read in another thread wakes.
+            # This ends a read that waits in another thread.
             with contextlib.suppress(ValueError, RuntimeError, OSError):
                 self._answer.shutdown()
             # Closed, not drained: the rest may be gigabytes.
@@ -96,12 +96,12 @@ class ResumingReader(io.RawIOBase):
         super().close()
 
     def _read_some(self, size: int) -> bytes:
-        """:raises FetchError: the connection broke, stalled, or ended before its time."""
+        """Reads available bytes. :raises FetchError: the connection broke, stalled, or ended early."""
         if self._size is not None and self._offset >= self._size:
             return b""
         try:
             with current().waking(self._answer.shutdown):
-                # What is there, so that it is known how fast it comes.
+                # read1 returns the bytes that are available, so that the pace can be measured.
                 data = self._pace.read(lambda: self._answer.read1(size, decode_content=False))
         except TimeoutError as error:
             self._slow += 1
@@ -115,7 +115,7 @@ class ResumingReader(io.RawIOBase):
         return data
 
     def _resume(self, error: FetchError) -> None:
-        """Asks again from where the body broke; ``error`` is raised when that was done often enough."""
+        """Requests the body again from the current offset; raises ``error`` when the retries are used up."""
         if (
             self._given_up()
             or max(self._failures, self._slow - 1) >= self._retries
@@ -133,12 +133,12 @@ class ResumingReader(io.RawIOBase):
             raise error
 
     def _given_up(self) -> bool:
-        """Another thread has closed it, perhaps just now."""
+        """Whether another thread has closed the reader."""
         return self._ended
 
 
 def buffered(reader: ResumingReader) -> BinaryIO:
-    """The reader as what the core expects; unbuffered, for the core reads large pieces."""
+    """Casts the reader to the type that the core expects. It stays unbuffered, for the core reads large pieces."""
     return cast("BinaryIO", reader)
 
 
@@ -150,10 +150,10 @@ def get_from(
     validator: str | None = None,
     headers: dict[str, str] | None = None,
 ) -> BaseHTTPResponse:
-    """A body from ``offset`` on, also of a server that knows no ranges: then what comes before is read over.
+    """Requests a body from ``offset`` on. If the server does not support ranges, the bytes before it are skipped.
 
-    :param validator: ETag or Last-Modified of the body that is meant; None: the address alone tells it.
-    :raises FetchTruncatedError: another body stands there by now.
+    :param validator: ETag or Last-Modified of the expected body; None: the address identifies it.
+    :raises FetchTruncatedError: the body at the address has changed.
     """
     sent = dict(headers or {})
     if offset:
@@ -167,7 +167,8 @@ def get_from(
 def positioned(
     answer: BaseHTTPResponse, url: str, offset: int, validator: str | None, low_speed: LowSpeed
 ) -> BaseHTTPResponse:
-    """The answer to a request for a range, standing at ``offset``. :raises FetchTruncatedError: see above."""
+    """Positions the answer to a request for a range at ``offset``. :raises FetchTruncatedError: the body has
+    changed."""
     if answer.status == 206:
         span = answer.headers.get("Content-Range", "")
         if not span.startswith(f"bytes {offset}-"):
@@ -202,7 +203,7 @@ def _skip(answer: BaseHTTPResponse, url: str, left: int, pace: Pace) -> None:
 
 
 def validators(answer: BaseHTTPResponse) -> tuple[str, ...]:
-    """What tells this body from another at the same address, the surest first: a strong ETag, Last-Modified."""
+    """Returns the validators of a body, the most reliable first: a strong ETag, Last-Modified."""
     etag = answer.headers.get("ETag", "")
     modified = answer.headers.get("Last-Modified", "")
     strong = (etag,) if etag and not etag.startswith("W/") else ()

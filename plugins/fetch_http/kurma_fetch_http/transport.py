@@ -1,8 +1,8 @@
-"""One careful HTTP client: proxies, TLS, redirects, time-outs, retries, and errors by kind.
+"""An HTTP client: proxies, TLS, redirects, time-outs, retries, and errors by kind.
 
-Nothing here knows what an image is; the Docker fetcher uses it too. What urllib3 could do by itself (redirects,
-retries) is done here, for three things are wanted that it does not know: a redirect must not lead from TLS to
-plain HTTP, credentials must not follow to another host, and ``Retry-After`` must be bounded.
+It does not depend on images; the Docker fetcher uses it, too. Redirects and retries are done here and not by
+urllib3, which lacks three rules: a redirect must not lead from TLS to plain HTTP, credentials must not be sent to
+another host after a redirect, and ``Retry-After`` must be bounded.
 """
 
 from __future__ import annotations
@@ -36,34 +36,36 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import DriverContext
 
 REDIRECTS = 10
-#: Longest that one ``Retry-After`` is obeyed, and longest that one request waits in all, in seconds.
+#: Maximum of one ``Retry-After``, and of all waits of one request, in seconds.
 LONGEST_WAIT = 60.0
-#: Waits from this many seconds on are told.
+#: Waits from this many seconds on are noted.
 _TOLD_WAIT = 2.0
 _REDIRECT = frozenset((301, 302, 303, 307, 308))
 _AGAIN = frozenset((429, 500, 502, 503, 504))
 _GOOD = frozenset((200, 206))
-#: Bytes of an answer that is not wanted which are read, so that its connection serves on.
+#: Bytes of an unwanted answer that are read, so that its connection can be reused.
 _DISCARDED = 1 << 14
-#: Seconds that their coming may take.
+#: Seconds that reading them may take.
 _DISCARDING = 2.0
 
 
 class Transport:
-    """HTTP requests with one set of options. Safe to use from several threads. Whatever is waited for ends with
+    """HTTP requests with one set of options. Safe to use from several threads. Every wait ends with
     :class:`kurma_core.errors.Cancelled` when the operation (:func:`kurma_core.cancellation.current`) is cancelled.
 
-    :param timeout: seconds, for the connection and for each read; the head of an answer has twice that in all.
+    :param timeout: seconds, for the connection and for each read; the head of an answer may take twice as long in
+        all.
     :param retries: how often a broken connection or a 5xx or 429 answer is tried again.
-    :param ca_file: PEM file of further authorities; "" for none. The system's are those of OpenSSL, so that
-        ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` count.
+    :param ca_file: PEM file of further authorities; "" for none. The system's authorities are OpenSSL's, so that
+        ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` apply.
     :param insecure: ``tls``: certificates are not verified; ``http``: plain HTTP is allowed.
-    :param credentials: looked up by host for every request that brings none of its own.
+    :param credentials: credentials by host, for requests without an ``Authorization`` of their own.
     :param sleep: waits that many seconds.
-    :param note: told of long waits, in one line.
-    :param plain: whether plain HTTP may be spoken to ``host[:port]``, beside what ``insecure`` allows.
-    :param direct: whether ``host[:port]`` is asked without a proxy, whatever the environment says.
-    :param low_speed: what is too slow for a large body. :param document_seconds: that a small one may take in all.
+    :param note: prints a note about a long wait, one line.
+    :param plain: whether plain HTTP to ``host[:port]`` is allowed although ``insecure`` does not allow it.
+    :param direct: whether requests to ``host[:port]`` bypass the environment's proxy.
+    :param low_speed: the limit of slowness for a large body. :param document_seconds: the time limit of a small
+        one.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class Transport:
 
     @classmethod
     def from_config(cls, context: DriverContext, insecure: Collection[str]) -> Transport:
-        """As the options of :data:`kurma_fetch_http.plugin.OPTIONS` say."""
+        """Makes a transport from the options :data:`kurma_fetch_http.plugin.OPTIONS`."""
         config = context.config
         return cls(
             timeout=float(config.get("timeout", 30.0)),
@@ -116,12 +118,12 @@ class Transport:
         body: bytes | None = None,
         accept: Collection[int] = (),
     ) -> tuple[BaseHTTPResponse, str]:
-        """Asks, following redirects and trying again where that makes sense. The body is not read.
+        """Sends a request, follows redirects, and retries temporary failures. The body is not read.
 
-        :param headers: ``Authorization`` among them goes to this host alone, not to where it redirects.
-        :param accept: answers beside 200 and 206 that the caller wants to see.
-        :returns: the answer, to be released by the caller, and the address that gave it.
-        :raises FetchError: in one of its kinds. :raises UsageError: the address is malformed.
+        :param headers: an ``Authorization`` among them is sent to this host only, not to the targets of redirects.
+        :param accept: statuses besides 200 and 206 that are returned.
+        :returns: the answer, which the caller releases, and the address that gave it.
+        :raises FetchError: one of its subclasses. :raises UsageError: the address is malformed.
         """
         sent = dict(headers or {})
         for _ in range(REDIRECTS):
@@ -138,7 +140,8 @@ class Transport:
     # --- one request ---------------------------------------------------------------------------------------------
 
     def check(self, url: str) -> None:
-        """:raises UsageError: it is no address. :raises FetchRefusedError: it may not be asked so."""
+        """Checks an address. :raises UsageError: it is malformed. :raises FetchRefusedError: plain HTTP is not
+        allowed."""
         try:
             parts = urlsplit(url)
             _ = parts.port
@@ -162,7 +165,10 @@ class Transport:
     def _persist(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, accept: Collection[int]
     ) -> BaseHTTPResponse:
-        """Until the answer is good, a redirect, wanted, or final; what is an error is raised."""
+        """Sends one request and retries it until the answer is a success, a redirect, accepted, or final.
+
+        :raises FetchError: the final answer is an error.
+        """
         waited = 0.0
         for attempt in range(self.retries + 1):
             last = attempt == self.retries
@@ -208,7 +214,7 @@ class Transport:
             raise http_errors.translated(error, shown(url)) from error
 
     def _pool(self, url: str) -> urllib3.PoolManager:
-        """The pool for this address: direct, or through the proxy that the environment names for it."""
+        """Returns the pool for this address: direct, or through the proxy that the environment names for it."""
         proxy = None if self._direct(urlsplit(url).netloc) else proxy_for(url)
         pool = self._pools.get(proxy)
         if pool is None:
@@ -235,17 +241,17 @@ class Transport:
             )
         try:
             self.check(new)
-        except UsageError as error:  # not what the user wrote
+        except UsageError as error:  # the server, not the user, wrote the address
             raise FetchError(f"{shown(url)}: redirects wrongly: {error.message}", url=shown(url)) from None
         same = (before.scheme, before.netloc) == (after.scheme, after.netloc)
         return new, {name: value for name, value in headers.items() if same or name != "Authorization"}
 
 
 def content(answer: BaseHTTPResponse, url: str, limit: int, seconds: float) -> bytes:
-    """The body of an answer, or its first ``limit`` bytes: of small things, which are not worth resuming.
+    """Reads a small body, or its first ``limit`` bytes, without resuming.
 
-    :param seconds: that it may take in all.
-    :raises FetchError: the connection broke, or it takes longer.
+    :param seconds: the time limit.
+    :raises FetchError: the connection broke, or the time expired.
     """
     pieces: list[bytes] = []
     left = limit
@@ -262,14 +268,14 @@ def content(answer: BaseHTTPResponse, url: str, limit: int, seconds: float) -> b
         raise http_errors.translated(error, shown(url)) from error
     finally:
         if not left:
-            answer.close()  # the rest is not wanted
+            answer.close()  # the rest is unread, so the connection cannot be reused
         answer.release_conn()
     return b"".join(pieces)
 
 
 def discard(answer: BaseHTTPResponse) -> None:
-    """Done with an answer whose body nobody wants: a short one is read, so that the connection can be used again;
-    a long one (it may have no end) costs the connection."""
+    """Discards an answer: reads a short body, so that the connection can be reused; closes the connection of a
+    long body, which may have no end."""
     try:
         with deadline(_DISCARDING, answer.shutdown):
             short = len(answer.read(_DISCARDED, decode_content=False)) < _DISCARDED
@@ -282,12 +288,12 @@ def discard(answer: BaseHTTPResponse) -> None:
 
 
 def backoff(attempt: int) -> float:
-    """Seconds to wait before trying again, for attempts from 0: 0.2, 0.4, 0.8 … at most 5."""
+    """Returns the seconds to wait before the next attempt, for attempts from 0: 0.2, 0.4, 0.8 … at most 5."""
     return min(5.0, 0.2 * float(2**attempt))
 
 
 def proxy_for(url: str) -> str | None:
-    """The proxy that ``http_proxy``, ``https_proxy``, ``all_proxy`` and ``no_proxy`` name for an address."""
+    """Returns the proxy for an address by ``http_proxy``, ``https_proxy``, ``all_proxy`` and ``no_proxy``."""
     from urllib.request import getproxies_environment, proxy_bypass
 
     parts = urlsplit(url)
@@ -303,7 +309,7 @@ def proxy_for(url: str) -> str | None:
 
 
 def _proxied(proxy: str, options: dict[str, Any]) -> urllib3.ProxyManager:
-    """Through a proxy; credentials in its address (``http://USER:PASSWORD@HOST``) are given to it."""
+    """Makes a pool that uses a proxy, with the credentials in its address (``http://USER:PASSWORD@HOST``)."""
     from urllib.parse import unquote
 
     parts = urlsplit(proxy)
@@ -313,8 +319,8 @@ def _proxied(proxy: str, options: dict[str, Any]) -> urllib3.ProxyManager:
 
 
 def shown(url: str) -> str:
-    """An address as messages and records may show it: without credentials, and without the query, which in
-    signed addresses is one."""
+    """Returns an address for messages and records: without credentials, and without the query, which is a
+    credential in signed addresses."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
@@ -336,13 +342,13 @@ def _tls_context(ca_file: str, *, verified: bool) -> SSLContext:
     if not verified:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        # The user asked for it and is told in our own words.
+        # The user asked for it, and Kurma prints a note of its own.
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     return context
 
 
 def _retry_after(answer: BaseHTTPResponse, attempt: int) -> float:
-    """Seconds, as a number or a date in the answer says, else by back-off."""
+    """Returns the seconds to wait, by the answer's ``Retry-After`` (a number or a date), else by back-off."""
     text = answer.headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:10])
@@ -352,13 +358,16 @@ def _retry_after(answer: BaseHTTPResponse, attempt: int) -> float:
         try:
             return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
         except (ValueError, OverflowError):
-            pass  # unreadable: as if it were not there
+            pass  # a malformed header is ignored
     return backoff(attempt)
 
 
 def _refuse(answer: BaseHTTPResponse, url: str, pause: float) -> NoReturn:
-    """:param pause: seconds after which it may be asked again.
-    :raises FetchError: of the kind that the status means."""
+    """Raises the error for a status.
+
+    :param pause: seconds after which the server accepts another request.
+    :raises FetchError: always, the subclass for the status.
+    """
     status, name = answer.status, shown(url)
     answer.close()
     if status in (404, 410):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
 _YEAR = 365 * 86400
-#: Of a number in a header.
+#: Most digits of a number in a header.
 _DIGITS = 18
 _NOT_MODIFIED = 304
 
@@ -32,23 +32,23 @@ def web_archive(
     pages: bool = True,
     known: str | None = None,
 ) -> RemoteArchive:
-    """The archive at an http or https address.
+    """Returns the archive at an http or https address.
 
-    One GET tells what a HEAD would (not every server answers those alike), and its body is what the first
-    ``open`` reads.
+    It sends one GET in place of a HEAD, which some servers answer differently; the first ``open`` reads the body
+    of that answer.
 
     :param url: its address; None: the locator.
-    :param signatures: addresses where its signature may stand, and over what it is then, in order; None: those
+    :param signatures: possible addresses of its signature, each with the signed content, in order; None: those
         of :func:`.file_archive.beside`.
-    :param pages: False: an HTML page counts as nothing found, for many servers have one for every address.
-    :param known: the blob's key of last time; where that still stands there, the body is not asked for.
-    :raises FetchError: in one of its kinds.
+    :param pages: False: an HTML page counts as "not found", for many servers answer every address with a page.
+    :param known: the blob's key of the last time; if the server still has that body, it is not transferred.
+    :raises FetchError: one of its subclasses.
     """
     address = locator if url is None else url
     places = signature_places(address) if signatures is None else signatures
     answer, final = transport.request(address, _unless(known), accept=(_NOT_MODIFIED,))
     if answer.status == _NOT_MODIFIED and (known or "").split(" ")[1:2] != [shown(final)]:
-        answer.close()  # so says another place, of another body
+        answer.close()  # a redirect led to another address, so "not modified" is about another body
         answer, final = transport.request(address)
     if not pages and answer.headers.get("Content-Type", "").lower().startswith("text/html"):
         answer.close()
@@ -67,8 +67,7 @@ def web_archive(
 class WebBlob:
     """A body at an address, as a :class:`kurma_core.hookspecs.fetcher.RemoteBlob`.
 
-    It can be resumed only where the server gives a validator: otherwise nothing says that the rest belongs to
-    what is there already.
+    It can be resumed only if the server sends a validator: without one the rest may belong to another body.
     """
 
     def __init__(
@@ -78,13 +77,13 @@ class WebBlob:
         self._url = url
         unchanged = answer.status == _NOT_MODIFIED and known is not None
         self._validator = _validator(known) if unchanged else next(iter(validators(answer)), None)
-        chunked = "Transfer-Encoding" in answer.headers  # then any length is to be ignored (RFC 9112, 6.3)
+        chunked = "Transfer-Encoding" in answer.headers  # then Content-Length must be ignored (RFC 9112, 6.3)
         self.size: int | None = None if chunked or unchanged else _number(answer.headers.get("Content-Length", ""))
         self.digest: str | None = None
         self.key = None if self._validator is None else f"web {shown(final)} {self._validator}"
         self._first: BaseHTTPResponse | None = None if unchanged else answer
         self._lock = threading.Lock()
-        # An image that is in the store already is not read: its connection is not left to the garbage collector.
+        # If the image is in the store already, the body is not read; this closes its connection.
         weakref.finalize(self, answer.close)
 
     def open(self, offset: int = 0) -> BinaryIO:
@@ -112,12 +111,12 @@ class WebBlob:
 
 
 def _validator(known: str | None) -> str:
-    """Of a blob's key."""
+    """Returns the validator in a blob's key."""
     return (known or "").partition(" ")[2].partition(" ")[2]
 
 
 def _unless(known: str | None) -> dict[str, str]:
-    """The headers that ask for a body only if it is not the known one."""
+    """Returns the headers that request a body only if it differs from the known one."""
     validator = _validator(known) if (known or "").startswith("web ") else ""
     if not validator:
         return {}
@@ -125,12 +124,12 @@ def _unless(known: str | None) -> dict[str, str]:
 
 
 def _number(text: str) -> int | None:
-    """A number of decimal digits; None: it is none, or larger than any honest one."""
+    """Parses decimal digits; None: it is not a number, or has too many digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
 
 
 def _max_age(control: str) -> int:
-    """Seconds for which the server calls its answer fresh (0: not); a year at most."""
+    """Returns the seconds for which the server calls its answer fresh (0: it does not); at most a year."""
     directives = [part.strip().lower() for part in control.split(",")]
     if "no-cache" in directives or "no-store" in directives:
         return 0
@@ -139,7 +138,8 @@ def _max_age(control: str) -> int:
 
 
 def signature_places(url: str) -> tuple[tuple[str, str], ...]:
-    """Where the signature of the archive at an address may stand, and over what it is then, in order."""
+    """Returns the possible addresses of the signature of the archive at an address, each with the signed content,
+    in order."""
     parts = urlsplit(url)
     return tuple(
         (urlunsplit((parts.scheme, parts.netloc, path, parts.query, "")), over)
@@ -156,10 +156,10 @@ def _signature(transport: Transport, places: Sequence[tuple[str, str]]) -> Detac
 
 
 def small_body(transport: Transport, url: str, limit: int, what: str) -> bytes | None:
-    """The whole body at an address; None: there is none.
+    """Fetches the whole body at an address; None: not found.
 
-    :param limit: bytes. :param what: for people: what it should be.
-    :raises FetchError: it is longer, or in one of its kinds.
+    :param limit: bytes. :param what: description of the expected content, for messages.
+    :raises FetchError: the body is longer, or the request failed.
     """
     try:
         answer, final = transport.request(url)
