@@ -11,11 +11,11 @@ from kurma_core.schema import describe
 
 
 def members(name: str, value: Any, known: Collection[str], example: str) -> Mapping[str, Any]:
-    """The members of the isolator's value that are there; null is as good as none.
+    """Returns the members of the isolator's value that are not null.
 
-    :param known: those that it may have.
-    :param example: of a value, for the error.
-    :raises IsolatorError: it is no object, or has others.
+    :param known: the members that it may have.
+    :param example: an example value, for the error.
+    :raises IsolatorError: the value is not an object, or has other members.
     """
     if not isinstance(value, Mapping):
         raise IsolatorError(f"isolator {name}: expected an object such as {example}, got {describe(value)}")
@@ -28,11 +28,11 @@ def members(name: str, value: Any, known: Collection[str], example: str) -> Mapp
 
 
 def amount(name: str, value: Mapping[str, Any], key: str, unit: str, *, least: int = 0) -> int | None:
-    """One member, in base units; None: it is not there.
+    """Reads one member, in base units; None: it is missing.
 
-    :param unit: as of :func:`kurma_core.appc.quantity.parse_quantity`.
-    :param least: what it must be at least.
-    :raises IsolatorError: it is no quantity, or too small.
+    :param unit: as in :func:`kurma_core.appc.quantity.parse_quantity`.
+    :param least: the minimum.
+    :raises IsolatorError: it is not a quantity, or too small.
     """
     if key not in value:
         return None
@@ -53,10 +53,10 @@ def amount(name: str, value: Mapping[str, Any], key: str, unit: str, *, least: i
 def request_and_limit(
     name: str, value: Any, unit: str, example: str, *, least: int = 1
 ) -> tuple[int | None, int | None]:
-    """``request``, which is the limit where it is not given, and ``limit``. One of them is there.
+    """Reads ``request``, which defaults to the limit, and ``limit``. At least one is required.
 
-    :param least: what the limit must be at least.
-    :raises IsolatorError: neither is there, or more is requested than there may be.
+    :param least: the minimum of the limit.
+    :raises IsolatorError: both are missing, or the request exceeds the limit.
     """
     given = members(name, value, ("request", "limit", "default"), example)
     if given.get("default", False) is not False:
@@ -76,9 +76,9 @@ def request_and_limit(
 
 
 def default_limit(name: str, value: Any, unit: str, example: str, *, least: int = 1) -> int:
-    """The limit of an isolator that is for all devices: {"default": true, "limit": …}.
+    """Reads the limit of an isolator that applies to all devices: {"default": true, "limit": …}.
 
-    :raises IsolatorError: it is for some only, requests something, or has no limit.
+    :raises IsolatorError: ``default`` is not true, there is a request, or the limit is missing.
     """
     given = members(name, value, ("default", "limit", "request"), example)
     if given.get("default") is not True or "request" in given:
@@ -90,7 +90,7 @@ def default_limit(name: str, value: Any, unit: str, example: str, *, least: int 
 
 
 def required_limit(name: str, given: Mapping[str, Any], unit: str, example: str, *, least: int = 1) -> int:
-    """:param given: of :func:`members`. :raises IsolatorError: it has no limit."""
+    """Reads the limit. :param given: the result of :func:`members`. :raises IsolatorError: it has no limit."""
     limit = amount(name, given, "limit", unit, least=least)
     if limit is None:
         raise IsolatorError(f"isolator {name}: expected a limit, such as {example}")
@@ -98,7 +98,7 @@ def required_limit(name: str, given: Mapping[str, Any], unit: str, example: str,
 
 
 def told(unit: str, **amounts: int | None) -> str:
-    """Amounts in base units, for people: ``request 250 millicores, limit 500 millicores``."""
+    """Formats amounts in base units, for people: ``request 250 millicores, limit 500 millicores``."""
     return ", ".join([f"{key} {number} {unit}".rstrip() for key, number in amounts.items() if number is not None])
 
 
@@ -112,7 +112,7 @@ def _at_least(least: int, unit: str) -> str:
 
 
 def whole_number(name: str, value: Any, least: int, most: int) -> int:
-    """:raises IsolatorError: the value is not a whole number from ``least`` to ``most``."""
+    """Reads a whole number. :raises IsolatorError: the value is not one from ``least`` to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise IsolatorError(
             f"isolator {name}: expected a whole number from {least} to {most}, got {describe(value)}"

@@ -18,7 +18,7 @@ from kurma_isolators_linux import procfs
 if TYPE_CHECKING:
     from kurma_core.hookspecs.isolator import IsolatorHost
 
-#: What Kurma itself is held to, which apps inherit: a profile with its mode, or a context.
+#: Files with Kurma's own label, which apps inherit: a profile with its mode, or a context.
 _OWN = ("proc/self/attr/apparmor/current", "proc/self/attr/current")
 _UNCONFINED = "unconfined"
 _ENABLED = "sys/module/apparmor/parameters/enabled"
@@ -31,8 +31,8 @@ _PARTS = ("user", "role", "type", "level")
 
 
 def apparmor_profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """``{"profile": "my-profile"}``, or the name alone. A profile that is not loaded is refused, and not ignored,
-    where the kernel has AppArmor."""
+    """Compiles ``{"profile": "my-profile"}``, or the name alone. If the kernel has AppArmor, a profile that is not
+    loaded is an error, and not ignored."""
     value = _profile(name, value)
     enabled = procfs.text(host, _ENABLED)
     if enabled != "Y":
@@ -49,7 +49,7 @@ def apparmor_profile(name: str, value: Any, scope: str, host: IsolatorHost) -> C
 
 
 def _profile(name: str, value: Any) -> str:
-    """:raises IsolatorError: it is not what this isolator is."""
+    """Reads the profile's name. :raises IsolatorError: the value has another form."""
     if isinstance(value, dict):
         if value.keys() != {"profile"}:
             found = ", ".join(sorted(value)) or "nothing"
@@ -74,8 +74,8 @@ def _not_a_profile(name: str, found: str) -> IsolatorError:
 
 
 def apparmor_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-    """Another profile than the one that Kurma itself is held to, which apps have by default. Where Kurma is
-    unconfined, every profile takes away."""
+    """Requires a grant for a profile other than Kurma's own, which apps have by default. If Kurma is unconfined,
+    every profile only restricts, and needs no grant."""
     profile = _profile(name, value)
     if procfs.text(host, _ENABLED) != "Y":
         return ()
@@ -86,8 +86,8 @@ def apparmor_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tu
 
 
 def selinux_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-    """Another context than Kurma's own, unless that is of a type that is unconfined. Which of two contexts allows
-    more only the policy knows."""
+    """Requires a grant for a context other than Kurma's own, unless Kurma's has an unconfined type: only the
+    policy knows which of two contexts allows more."""
     context = _context(name, value)
     if not os.path.isdir(f"{host.root.rstrip('/')}/{_SELINUX}"):
         return ()
@@ -99,9 +99,9 @@ def selinux_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tup
 
 
 def _mode(name: str, profile: str, host: IsolatorHost) -> str:
-    """``enforce``, ``complain``, ``kill``, ``unconfined``, ….
+    """Returns the mode of a loaded profile: ``enforce``, ``complain``, ``kill``, ``unconfined``, ….
 
-    :raises IsolatorError: it is not loaded, or that cannot be found out.
+    :raises IsolatorError: the profile is not loaded, or the list of profiles cannot be read.
     """
     path = f"{host.root.rstrip('/')}/{_PROFILES}"
     try:
@@ -128,8 +128,8 @@ def _mode(name: str, profile: str, host: IsolatorHost) -> str:
 
 
 def selinux_context(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """``{"user": "system_u", "role": "system_r", "type": "container_t", "level": "s0"}``. Whether the policy knows
-    it, and lets a program come to it, the kernel says when the program is executed."""
+    """Compiles ``{"user": "system_u", "role": "system_r", "type": "container_t", "level": "s0"}``. Only at the
+    exec of the app's program does the kernel check that the policy has the context and allows the transition."""
     context = _context(name, value)
     if not os.path.isdir(f"{host.root.rstrip('/')}/{_SELINUX}"):
         return Compiled(IsolatorPlan(), "ignored", "this kernel has no SELinux, or it is switched off")
@@ -143,7 +143,7 @@ def selinux_context(name: str, value: Any, scope: str, host: IsolatorHost) -> Co
 
 
 def _context(name: str, value: Any) -> str:
-    """As the kernel writes it."""
+    """Returns the context in the kernel's form. :raises IsolatorError: the value has another form."""
     if not isinstance(value, dict) or value.keys() != set(_PARTS):
         got = (
             f"an object of {', '.join(sorted(value)) or 'nothing'}" if isinstance(value, dict) else describe(value)
@@ -165,7 +165,7 @@ def _context(name: str, value: Any) -> str:
 
 
 def _of(scope: str, plan: IsolatorPlan, note: str) -> Compiled:
-    """A pod's is what its apps have that have none of their own: a default of theirs."""
+    """Makes the result. A pod's label has no plan: the driver's defaults give it to each app without a label."""
     outcome = "modified" if note else "enforced"
     if scope == "pod":
         return Compiled(IsolatorPlan(), outcome, note, apps=IsolatorPlan())

@@ -49,7 +49,7 @@ _V1_FILES = {
 _FLAT = "cgroup v1 knows no limit for a pod as a whole: each app is held to it"
 _BUFFERED = "cgroup v1 does not hold back what is written by way of the cache"
 
-#: Device and what is limited → the most of it in a second.
+#: Device and limited quantity (a key of ``io.max``) → limit per second.
 _Limits = dict[tuple[str, str], int]
 
 
@@ -81,14 +81,15 @@ def block(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
 
 
 def pod_limits(names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Any], ...]:
-    """The pod's limits that an app without such has on v1, where the pod's own cgroup cannot bound it."""
+    """Returns the pod's limits for an app without limits of its own on v1, where the pod's cgroup cannot limit
+    it."""
     if host.cgroups.get("blkio") != 1:
         return ()
     return tuple((name, host.pod[name]) for name in BLOCK_NAMES if name in host.pod and name not in names)
 
 
 def _limits(name: str, value: Any, host: IsolatorHost) -> tuple[_Limits, str]:
-    """What the isolator says, device by device; or why it says nothing here."""
+    """Returns the isolator's limit for each device; or the reason why it has no effect on this host."""
     unit, example = _BLOCK_UNITS[name], _BLOCK_EXAMPLES[name]
     if name in (BLOCK_BANDWIDTH, BLOCK_IOPS):
         limit = default_limit(name, value, unit, example)
@@ -109,7 +110,7 @@ def _limits(name: str, value: Any, host: IsolatorHost) -> tuple[_Limits, str]:
 
 
 def _of_all(isolators: Mapping[str, Any], host: IsolatorHost) -> _Limits:
-    """What all of a scope say, the lowest of each."""
+    """Returns the lowest limits of all block isolators of a scope."""
     found: _Limits = {}
     for name in BLOCK_NAMES:
         if name in isolators:
@@ -123,7 +124,7 @@ def _lowest(limits: _Limits, others: _Limits) -> _Limits:
 
 
 def _v2_settings(limits: _Limits) -> tuple[CgroupSetting, ...]:
-    """One line for a device: what it does not name stays as it was."""
+    """Returns one line for each device; keys that a line of ``io.max`` does not name keep their values."""
     lines: dict[str, str] = {}
     for (device, what), limit in limits.items():
         lines[device] = f"{lines.get(device, device)} {what}={limit}"
@@ -157,7 +158,7 @@ def device_under(path: str, root: str) -> tuple[str, str]:
     """
     try:
         path = os.path.realpath(path)
-    except OSError:  # it changes meanwhile
+    except OSError:  # a part of the path was removed meanwhile
         return "", f"there is no {path} on this host"
     if not os.path.lexists(path):
         return "", f"there is no {path} on this host"
@@ -172,7 +173,7 @@ def device_under(path: str, root: str) -> tuple[str, str]:
 
 
 def _mounted(path: str, root: str) -> tuple[str, str]:
-    """Number and source of what is mounted there."""
+    """Returns device number and source of the mount that holds the path."""
     number = source = best = ""
     try:
         with open(f"{root}/proc/self/mountinfo", errors="surrogateescape") as file:
@@ -186,7 +187,7 @@ def _mounted(path: str, root: str) -> tuple[str, str]:
 
 
 def _whole(number: str, root: str) -> str:
-    """The device that a partition is of; any other is whole."""
+    """Returns the number of the whole device that a partition belongs to; other numbers are returned unchanged."""
     place = os.path.realpath(f"{root}/sys/dev/block/{number}")
     if os.path.exists(f"{place}/partition"):
         place = os.path.dirname(place)
@@ -211,7 +212,8 @@ NETWORK_NAMES = {NETWORK_BANDWIDTH: ("in", "out"), NETWORK_READ: ("in",), NETWOR
 
 _NETWORK_EXAMPLE = '{"default": true, "limit": "1M"}'
 _DEVICE_EXAMPLE = '{"device": "eth0", "limit": "1M"}'
-# Bytes per second: less does not carry a packet in a second or two; more the kernel's shaper does not take.
+# Bytes per second: below the least, a packet takes longer than a second or two; the kernel's shaper has a 32-bit
+# rate.
 _LEAST_RATE, _MOST_RATE = 1000, (1 << 32) - 1
 _LONGEST_NAME = 15
 

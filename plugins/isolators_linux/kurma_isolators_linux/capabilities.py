@@ -24,13 +24,13 @@ _NOT_FROM_REGISTRIES = frozenset(linux.BITS[f"CAP_{name}"] for name in ("AUDIT_W
 
 
 def remove_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """The default of the image's kind without these. A capability beyond the default is not there anyway."""
+    """Compiles a remove set: the default set of the image's kind without these capabilities."""
     left = default_set(host) - _read(name, value)
     return Compiled(IsolatorPlan(capabilities=tuple(linux.names(left))))
 
 
 def retain_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """Exactly these."""
+    """Compiles a retain set: exactly these capabilities, as far as Kurma has them itself."""
     wanted = _read(name, value)
     kept = wanted & available(host)
     names = tuple(linux.names(kept))
@@ -42,18 +42,18 @@ def retain_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
 
 
 def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-    """Of a retain set: every capability beyond the default of the image's kind."""
+    """Requires a grant for every capability of a retain set beyond the default of the image's kind."""
     return tuple(Power(f"{name}={each}") for each in linux.names(_read(name, value) - default_set(host)))
 
 
 def default_set(host: IsolatorHost) -> frozenset[int]:
-    """The capabilities of an app that asks for none: App Container's fourteen, or podman's eleven where the image
-    came from a registry."""
+    """Returns the default capabilities of an app: App Container's fourteen, or podman's eleven if the image came
+    from a registry."""
     return linux.DEFAULT_SET - _NOT_FROM_REGISTRIES if host.registry_image else linux.DEFAULT_SET
 
 
 def default_value(*, registry_image: bool) -> dict[str, list[str]]:
-    """The value of ``os/linux/capabilities-remove-set`` that stands for :func:`default_set`."""
+    """Returns the value of ``os/linux/capabilities-remove-set`` that compiles to :func:`default_set`."""
     return {"set": linux.names(_NOT_FROM_REGISTRIES) if registry_image else []}
 
 
@@ -78,7 +78,7 @@ def _bit(name: str, word: Any) -> int:
     if isinstance(word, str):
         import difflib
 
-        # What all of them begin with makes none of them alike.
+        # Compared without the common prefix CAP_, which would make all names similar.
         upper = word.upper().removeprefix("CAP_")
         near = difflib.get_close_matches(upper[:40], [each.removeprefix("CAP_") for each in linux.NAMES], 1)
         hint = f"did you mean CAP_{near[0]}?" if near else hint
@@ -92,8 +92,9 @@ def _bit(name: str, word: Any) -> int:
 
 
 def available(host: IsolatorHost) -> frozenset[int]:
-    """What can be given here: what we have, or, in a user namespace, all that the kernel knows."""
-    # Every app's defaults import this module; only a retain set looks at the machine.
+    """Returns the capabilities that apps can get: Kurma's own, or, in a user namespace, all that the kernel
+    has."""
+    # Every app's defaults import this module; only a retain set needs procfs.
     from kurma_isolators_linux import procfs
 
     if not host.userns:

@@ -1,4 +1,4 @@
-"""Gives apps devices of the host (``kurma.io/devices``): reads the wish and looks up the device nodes."""
+"""Compiles ``kurma.io/devices``: gives apps devices of the host, by their current numbers, owners and modes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _KEYS = frozenset(("path", "hostPath", "access"))
 _ACCESS = "rwm"
-#: In every app's ``/dev`` already; and what is no device of the host's to give: terminals are the pod's own.
+#: Devices that every app's ``/dev`` has.
 _GIVEN = frozenset(("console", "full", "null", "ptmx", "random", "tty", "urandom", "zero"))
 #: Those of them that are the same device on the host: an app's console and terminals are not the host's.
 _SAME = frozenset(("full", "null", "random", "urandom", "zero"))
@@ -29,7 +29,7 @@ _EXAMPLE = '[{"path": "/dev/fuse", "access": "rw"}], or ["/dev/fuse"]'
 
 @frozen
 class _Wanted:
-    """:param path: in the app; ``source`` on the host."""
+    """A requested device. :param path: in the app. :param source: on the host."""
 
     path: str
     source: str
@@ -37,15 +37,15 @@ class _Wanted:
 
 
 def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-    """Every device of the host's but those that all apps have."""
+    """Requires a grant for every device of the host except those that all apps have."""
     found = [one for one in _read(name, value) if one.source.removeprefix("/dev/") not in _SAME]
     return tuple(Power(f"{name}={one.source}") for one in found)
 
 
 def devices(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """Each with the numbers, owner and mode that it has on the host now.
+    """Compiles the list: each device gets the numbers, owner and mode that it has on the host now.
 
-    :raises IsolatorError: there is no such device, or it cannot be one of an app's ``/dev``.
+    :raises IsolatorError: the host has no such device, or the path is not allowed in an app's ``/dev``.
     """
     found = tuple(_device(name, one, host.root) for one in _read(name, value))
     if scope == "pod":
@@ -133,7 +133,7 @@ def _as_device(path: str, status: os.stat_result, access: str = _ACCESS) -> Devi
 
 
 def all_devices(root: str) -> tuple[Device, ...]:
-    """Every node of the host's ``/dev`` that an app has not of its own."""
+    """Returns every node of the host's ``/dev`` except those that an app has of its own."""
     top = f"{root.rstrip('/')}/dev"
     return tuple(sorted(_below(top, "/dev"), key=lambda device: device.path))
 
@@ -143,7 +143,7 @@ def _below(directory: str, path: str) -> Iterator[Device]:
         with os.scandir(directory) as listed:
             entries = list(listed)
     except OSError:
-        return  # gone meanwhile, or none
+        return  # removed meanwhile, or not a directory
     for entry in entries:
         if path == "/dev" and entry.name in (*_OWN, *_GIVEN):
             continue

@@ -46,7 +46,7 @@ _COMPILERS = {
     "os/linux/selinux-context": "apparmor_selinux:selinux_context",
 }
 _BOTH = ("app", "pod")
-#: In which scopes an isolator has a meaning; those that are not here: an app's.
+#: The scopes in which an isolator has a meaning; isolators that are not listed here: apps only.
 _SCOPES: dict[str, tuple[str, ...]] = {
     "resource/cpu": _BOTH,
     "resource/memory": _BOTH,
@@ -68,10 +68,11 @@ _SCOPES: dict[str, tuple[str, ...]] = {
     "os/linux/namespaces": _BOTH,
     "os/linux/privileged": _BOTH,
 }
-#: Processes and threads of an app that says nothing of them: enough for any, not for a fork bomb. As podman's.
+#: Default limit of an app's processes and threads: enough for any program, not for a fork bomb. Podman's is the
+#: same.
 PIDS = 2048
-#: Name → module and function that tells which power over the host a value asks for, beyond the default (X6):
-#: ``function(name, value, scope, host) -> tuple[Power, ...]``. What is not here divides or limits what there is.
+#: Name → module and function that returns the powers over the host that a value asks for, beyond the default:
+#: ``function(name, value, scope, host) -> tuple[Power, ...]``. All other isolators only divide or limit resources.
 _GATED = {
     "host/api-access": "host_access:api_powers",
     "host/privileged": "host_access:powers",
@@ -88,7 +89,7 @@ _GATED = {
     "os/linux/selinux-context": "apparmor_selinux:selinux_powers",
     "resource/cpu": "resources:cpu_powers",
 }
-#: The parts of those that do not have one for each path, call or name.
+#: The parts of the gated isolators; None: any path, call or name is a part; not listed: no parts.
 _PARTS: dict[str, tuple[str, ...] | None] = {
     "host/api-access": ("full", "read"),
     "kurma.io/devices": None,
@@ -100,7 +101,7 @@ _PARTS: dict[str, tuple[str, ...] | None] = {
     "os/linux/selinux-context": None,
 }
 _SYSCTL = "os/unix/sysctl"
-#: A pod's hold for each of its apps that has none of its own.
+#: A pod's label applies to each of its apps without a label of its own.
 _LABELS = ("os/linux/apparmor-profile", "os/linux/selinux-context")
 _REMOVE_CAPABILITIES = "os/linux/capabilities-remove-set"
 _CAPABILITIES = frozenset([_REMOVE_CAPABILITIES, "os/linux/capabilities-retain-set"])
@@ -138,7 +139,10 @@ class LinuxIsolators:
         return found
 
     def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-        """:raises IsolatorError: the value is wrong, or the isolator has no meaning in that scope."""
+        """Compiles an isolator by its module.
+
+        :raises IsolatorError: the value is wrong, or the isolator has no meaning in that scope.
+        """
         scopes = _SCOPES.get(name, ("app",))
         if scope not in scopes:
             raise IsolatorError(

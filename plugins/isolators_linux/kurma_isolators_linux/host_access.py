@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 KINDS = ("ipc", "net", "pid", "user", "uts")
 _WORDS = ("host", "private")
-#: Where an app finds the host's files, its ``/proc``, and the directory of all pods (those of Kurma's first life).
+#: Directory in the app with the host's files, its ``/proc``, and the directory of all pods, as in early Kurma.
 HOST = "/host"
-#: What an app may ask the daemon for that is to have its API: all, or to look.
+#: Value of ``host/api-access`` → the app's rights to the daemon's API.
 RIGHTS = {True: "full", "read": "read"}
 
 
@@ -30,7 +30,7 @@ RIGHTS = {True: "full", "read": "read"}
 
 
 def namespaces_of(name: str, value: Any) -> Mapping[str, str]:
-    """:raises IsolatorError: it is not what this isolator is."""
+    """Reads the value. :raises IsolatorError: it has another form."""
     got = None
     if not isinstance(value, dict):
         got = describe(value)
@@ -57,7 +57,7 @@ def namespaces_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> 
 
 
 def namespaces(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """The core has decided already, and made what is to be made: what came of the wish is told."""
+    """Reports whether the pod got these namespaces. The core has decided and made them before."""
     notes = []
     for kind, word in sorted(namespaces_of(name, value).items()):
         got = "host" if kind in host.shared else "private"
@@ -73,19 +73,20 @@ _OWN = {"host": "the host's", "private": "its own"}
 
 
 def wanted(name: str, value: Any) -> bool:
-    """:raises IsolatorError: neither true nor false."""
+    """Reads true or false. :raises IsolatorError: the value is neither."""
     if not isinstance(value, bool):
         raise IsolatorError(f"isolator {name}: expected true or false, got {describe(value)}")
     return value
 
 
 def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-    """Of isolators that are true or false."""
+    """Requires a grant for the value true."""
     return (Power(name),) if wanted(name, value) else ()
 
 
 def privileged(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """Every capability, every device, nothing masked, no filter of system calls by default."""
+    """Compiles ``os/linux/privileged``: every capability, every device, no masked paths, no default filter of
+    system calls."""
     if not wanted(name, value):
         return Compiled(IsolatorPlan())
     from kurma_core.linux import capabilities as linux
@@ -110,7 +111,7 @@ def privileged(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
 
 
 def host_privileged(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """The host's files, processes and pods, below ``/host``."""
+    """Mounts the host's files, processes and pods below ``/host``."""
     if not wanted(name, value):
         return Compiled(IsolatorPlan())
     shown = {"root": "/", "proc": "/proc", **({"pods": host.pods} if host.pods else {})}
@@ -122,7 +123,7 @@ def host_privileged(name: str, value: Any, scope: str, host: IsolatorHost) -> Co
 
 
 def api_rights(name: str, value: Any) -> str | None:
-    """``full``, ``read``, or None. :raises IsolatorError: it is none of true, false and "read"."""
+    """Returns ``full``, ``read``, or None. :raises IsolatorError: the value is none of true, false and "read"."""
     if value is False:
         return None
     if value is not True and value != "read":
@@ -131,7 +132,7 @@ def api_rights(name: str, value: Any) -> str | None:
 
 
 def api_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-    """Who wants all of it is content with what is granted."""
+    """Requires a grant. An app that asks for the whole API also runs with a grant of its read-only part."""
     rights = api_rights(name, value)
     if rights is None:
         return ()
@@ -139,7 +140,7 @@ def api_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[P
 
 
 def api_access(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """A socket of the daemon's, which the core makes: for as long as there is a daemon."""
+    """Gives the app a socket of the daemon. The core makes it, and it exists while a daemon runs."""
     rights = api_rights(name, value)
     if rights is None:
         return Compiled(IsolatorPlan())
@@ -150,7 +151,7 @@ def api_access(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
 
 
 def _of(scope: str, plan: IsolatorPlan, outcome: str = "enforced", note: str = "") -> Compiled:
-    """A pod's isolator is one of each of its apps."""
+    """Makes the result; a pod's isolator applies to each of its apps."""
     if scope == "pod":
         return Compiled(IsolatorPlan(), outcome, note, apps=plan)
     return Compiled(plan, outcome, note)

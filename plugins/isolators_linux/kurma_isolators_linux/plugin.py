@@ -1,4 +1,4 @@
-"""The hook of the Linux isolators (X1)."""
+"""The hook of the Linux isolators."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Reads /proc and /sys of the machine below ``IsolatorHost.root``, and Kurma's own capabilities. Writes nothing.
+"""Reads /proc and /sys below ``IsolatorHost.root``, and Kurma's own capabilities. It writes nothing.
 
-Where a file is missing, the caller's usual value is taken.
+If a file is missing, a default is used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def text(host: IsolatorHost, name: str) -> str | None:
-    """A file's text without blanks at its ends; None: it is not there, or may not be read.
+    """Reads a file's text without white space at its ends; None: it is missing, or may not be read.
 
     :param name: relative to the root: ``proc/self/status``.
     """
@@ -26,7 +26,7 @@ def text(host: IsolatorHost, name: str) -> str | None:
 
 
 def number(host: IsolatorHost, name: str, otherwise: int) -> int:
-    """The whole number that the file holds."""
+    """Reads a whole number from a file. :param otherwise: returned if there is none."""
     try:
         return int(text(host, name) or "")
     except ValueError:
@@ -34,7 +34,8 @@ def number(host: IsolatorHost, name: str, otherwise: int) -> int:
 
 
 def capabilities(host: IsolatorHost) -> frozenset[int]:
-    """Those that Kurma has, and so can give; where somebody else only asks, those that root would have."""
+    """Returns Kurma's own capabilities, which it can give to apps; for a user other than root, those that root
+    would have."""
     found = {}
     for line in (text(host, "proc/self/status") or "").splitlines():
         key, _, value = line.partition(":")

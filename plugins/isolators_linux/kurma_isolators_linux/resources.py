@@ -18,18 +18,18 @@ SHARES = "os/linux/cpu-shares"
 
 _CPU_EXAMPLE = '{"request": "250m", "limit": "500m"}'
 _MEMORY_EXAMPLE = '{"request": "1G", "limit": "2G"}'
-# Bytes with which nothing comes to be started: what makes an app of a process needs some, and the stager is in the
-# pod's cgroup. Twice what was measured.
+# Minimum of a memory limit, in bytes, twice the measured need: starting an app takes memory in its cgroup, and the
+# stager is in the pod's cgroup.
 _LEAST_MEMORY = {"app": 4 << 20, "pod": 16 << 20}
-# Microseconds: the usual period, and the longest that the kernel takes, for quotas that would be too short else.
+# Microseconds: the default period; the kernel's longest, used for small quotas; and the kernel's shortest quota.
 _PERIOD, _LONG_PERIOD, _SHORTEST_QUOTA = 100_000, 1_000_000, 1_000
-# What the kernel takes, and what everybody has who does not ask.
+# The kernel's minimum, maximum and default.
 FEWEST_SHARES, MOST_SHARES, USUAL_SHARES = 2, 262_144, 1024
 _FEWEST_WEIGHT, _MOST_WEIGHT, USUAL_WEIGHT = 1, 10_000, 100
 
 
 def cpu(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """{request, limit} in cores: the share where time is short, and what may be used of each second."""
+    """Compiles {request, limit} in cores: the request is the share when processors are busy, the limit a quota."""
     request, limit = request_and_limit(name, value, "cores", _CPU_EXAMPLE)
     version = host.cgroups.get("cpu")
     if version is None:
@@ -38,7 +38,7 @@ def cpu(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     notes = []
     settings: tuple[CgroupSetting, ...] = ()
     if limit is not None and version == 1 and scope == "app" and CPU in host.pod:
-        # A child with more than its parent is refused there; one without a limit of its own has its parent's.
+        # v1 refuses a child's quota above its parent's; a child without a quota has its parent's.
         _, most = request_and_limit(CPU, host.pod[CPU], "cores", _CPU_EXAMPLE)
         if most is not None and limit > most:
             notes.append(f"held to the pod's limit, {format_quantity(most, 'cores')}")
@@ -54,7 +54,7 @@ def cpu(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
 
 
 def cpu_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-    """Of a pod: a request for more than a core, which is a larger share than other pods have
+    """Requires a grant for a pod's request of more than one core, which is a larger share than other pods have
     (:func:`cpu_shares_powers`)."""
     request, _ = request_and_limit(name, value, "cores", _CPU_EXAMPLE)
     more = request is not None and request * USUAL_SHARES // 1000 > USUAL_SHARES
@@ -67,8 +67,8 @@ def _share(milli: int, version: int) -> CgroupSetting:
 
 
 def share(shares: int, version: int) -> CgroupSetting:
-    """``shares`` as on v1; on v2 in proportion, so that who has twice the shares of another has twice its weight,
-    and who has the usual ones has the usual one."""
+    """Sets ``shares`` on v1; on v2 a proportional weight, so that twice the shares are twice the weight, and the
+    default shares are the default weight."""
     shares = min(max(shares, FEWEST_SHARES), MOST_SHARES)
     if version == 1:
         return CgroupSetting("cpu", "cpu.shares", str(shares))
@@ -77,7 +77,7 @@ def share(shares: int, version: int) -> CgroupSetting:
 
 
 def _quota(milli: int, version: int) -> tuple[CgroupSetting, ...]:
-    """The largest of quotas, for all that a host has, needs none: there is no more."""
+    """Returns the settings of a quota. The caller sets no quota for all of a host's processors."""
     period = _PERIOD if milli * _PERIOD // 1000 >= _SHORTEST_QUOTA else _LONG_PERIOD
     quota = milli * period // 1000
     if version == 1:
@@ -89,7 +89,8 @@ def _quota(milli: int, version: int) -> tuple[CgroupSetting, ...]:
 
 
 def memory(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """{request, limit} in bytes: what is spared in need, and what it may have, swap included."""
+    """Compiles {request, limit} in bytes: the kernel spares the request when memory is short; the limit includes
+    swap."""
     request, limit = request_and_limit(name, value, "bytes", _MEMORY_EXAMPLE, least=_LEAST_MEMORY[scope])
     version = host.cgroups.get("memory")
     if version is None:
@@ -121,12 +122,13 @@ _FILES = {
 
 
 def _counts_swap(version: int, root: str) -> bool:
-    """Whether the kernel holds cgroups to their swap."""
+    """Whether the kernel counts swap per cgroup."""
     import os
 
     if version == 1:
         return os.path.exists(f"{root}/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")
-    # There the root cgroup tells nothing; a kernel without swap has no file, and needs none.
+    # On v2 the root cgroup has no file for swap, so the kernel's command line is read. A kernel without
+    # /proc/swaps has no swap to count.
     try:
         with open(f"{root}/proc/cmdline") as file:
             off = "swapaccount=0" in file.read().split()
@@ -136,13 +138,14 @@ def _counts_swap(version: int, root: str) -> bool:
 
 
 def cpu_shares_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-    """Of a pod: more than other pods have. An app's shares count among the apps of its pod alone."""
+    """Requires a grant for more shares of a pod than the default. An app's shares only count among the apps of its
+    pod."""
     shares = whole_number(name, value, FEWEST_SHARES, MOST_SHARES)
     return (Power(name),) if scope == "pod" and shares > USUAL_SHARES else ()
 
 
 def cpu_shares(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """The share of processor time beside others who want it too: 1024 is what everybody has."""
+    """Compiles the share of processor time when processors are busy; 1024 is the default."""
     shares = whole_number(name, value, FEWEST_SHARES, MOST_SHARES)
     version = host.cgroups.get("cpu")
     if version is None:

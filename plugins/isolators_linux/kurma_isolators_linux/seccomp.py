@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 RETAIN = "os/linux/seccomp-retain-set"
 REMOVE = "os/linux/seccomp-remove-set"
-#: Kept whatever is retained: to execute the app's program, to come back from a signal's handler, to end.
+#: Calls that are always allowed: to execute the app's program, to return from a signal handler, to exit.
 LIFE = ("execve", "exit", "exit_group", "restart_syscall", "rt_sigreturn")
 _ALL, _EMPTY = "@appc.io/all", "@appc.io/empty"
 
 
 def retain_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """These calls are allowed, and no others. What the default profile says of a call's arguments holds, too.
-    ``@appc.io/all`` in it: there is no filter."""
+    """Compiles a retain set: only these calls are allowed. The default profile's checks of arguments apply, too.
+    With ``@appc.io/all`` there is no filter."""
     names, refusal = _read(name, value)
     if _ALL in names:
         return Compiled(IsolatorPlan(), note="every system call is allowed")
@@ -54,7 +54,7 @@ def retain_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
 
 
 def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-    """Of a retained set: each word that stands for a call which the default profile refuses to that app."""
+    """Requires a grant for each word of a retain set that allows a call which the default profile refuses."""
     names, _ = _read(name, value)
     numbers = seccomp_profile.numbers_here()
     if seccomp_profile.unfiltered(host):
@@ -70,7 +70,8 @@ def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power
 
 
 def remove_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """These calls are refused, and all that the default profile refuses. ``@appc.io/empty`` in it: that alone."""
+    """Compiles a remove set: these calls are refused besides those of the default profile. With ``@appc.io/empty``
+    the filter is the default profile."""
     names, refusal = _read(name, value)
     if _EMPTY in names:
         return seccomp_profile.profile("kurma.io/seccomp-profile", "default", scope, host)
@@ -94,7 +95,7 @@ def remove_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
 
 
 def _read(name: str, value: Any) -> tuple[frozenset[str], program.Leaf]:
-    """The names as they stand, and what becomes of a call that is not allowed."""
+    """Reads the names, and the result of a call that is not allowed."""
     expected = f'isolator {name}: expected {{"set": [calls…], "errno": NAME}}'
     if not isinstance(value, dict) or not isinstance(value.get("set"), list):
         raise IsolatorError(f"{expected}, got {describe(value)}")
@@ -126,10 +127,10 @@ def _refusal(name: str, code: Any) -> program.Leaf:
 def _resolve(
     name: str, names: frozenset[str], numbers: Mapping[str, int], held: frozenset[str]
 ) -> tuple[frozenset[str], str]:
-    """The calls that are meant, and a note of those that this machine has not.
+    """Expands names and wildcards to calls, and notes calls that this machine does not have.
 
     :param held: the app's capabilities.
-    :raises IsolatorError: there is no call of that name on any machine.
+    :raises IsolatorError: no machine has a call of that name.
     """
     found = {each for each in names if each in numbers}
     absent = []
@@ -202,7 +203,7 @@ _SYSTEMD = {
 
 
 def wildcards() -> list[str]:
-    """Every wildcard that names calls."""
+    """Returns every wildcard that names calls."""
     return [
         *[f"@{whose}/default-{kind}" for whose in ("docker", "rkt") for kind in ("blacklist", "whitelist")],
         *[f"@systemd/{name}" for name in sorted(_SYSTEMD)],
@@ -210,10 +211,10 @@ def wildcards() -> list[str]:
 
 
 def calls_of(wildcard: str, known: Collection[str], held: Collection[str]) -> frozenset[str]:
-    """What a wildcard of :func:`wildcards` stands for.
+    """Expands a wildcard of :func:`wildcards`.
 
     :param known: every call of this machine.
-    :param held: the app's capabilities, by which Docker's list is longer or shorter.
+    :param held: the app's capabilities, on which Docker's list depends.
     """
     whose, _, name = wildcard.partition("/")
     if whose == "@systemd":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kurma_core.hookspecs.isolator import IsolatorHost
 
-#: Refused, unless the app has one of these capabilities.
+#: Calls that are refused unless the app has one of these capabilities.
 GUARDED = {
     ("CAP_SYS_ADMIN",): """
         fanotify_init fsconfig fsmount fsopen fspick listns lookup_dcookie lsm_get_self_attr lsm_list_modules
@@ -43,34 +43,34 @@ GUARDED = {
     ("CAP_SYS_TIME",): "clock_settime clock_settime64 settimeofday stime",
     ("CAP_SYS_TTY_CONFIG",): "vhangup",
 }
-#: Refused to everybody: what is the host's, and what is only there for programs of another age.
+#: Calls that are always refused: they act on the host, or are obsolete.
 REFUSED = """
     _sysctl add_key afs_syscall create_module get_kernel_syms getpmsg io_uring_enter io_uring_register
     io_uring_setup kexec_file_load kexec_load keyctl nfsservctl putpmsg query_module request_key security swapoff
     swapon sysfs tuxcall uselib ustat vm86 vm86old vserver"""
 
 _ADMIN = "CAP_SYS_ADMIN"
-# CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; NEWTIME means something else to clone
+# CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; the bit of NEWTIME has another meaning in clone
 _NAMESPACES = 0x7E020000
 _NEW_TIME = 0x80
-# PER_LINUX, PER_LINUX32, each with UNAME26 or without; "what is it now?"
+# PER_LINUX, PER_LINUX32, each with UNAME26 or without; and the query of the current personality
 _PERSONALITIES = (0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
-# AF_ALG, AF_VSOCK: the kernel's ciphers, and the way out of a virtual machine
+# AF_ALG, AF_VSOCK: the kernel's ciphers, and connections from a virtual machine to its host
 _FAMILIES = (38, 40)
 _PACKET, _NETLINK, _NETLINK_AUDIT = 17, 16, 9
 
 _NO = program.error(errno.EPERM)
-#: The answer to a call that came to Linux later.
+#: The result of calls that are newer than this list.
 MISSING = program.error(errno.ENOSYS)
 
 
-#: Profiles that were compiled before, by machine and capabilities.
+#: Compiled profiles, by machine and capabilities.
 _compiled: dict[tuple[str, frozenset[str]], bytes] = {}
 _MOST = 64
 
 
 def refused(capabilities: Collection[str]) -> list[str]:
-    """Names of the calls that are refused whatever they are given, to an app with these capabilities."""
+    """Returns the names of the calls that are refused with any arguments, for an app with these capabilities."""
     names = REFUSED.split()
     for needed, guarded in GUARDED.items():
         if not any(name in capabilities for name in needed):
@@ -78,14 +78,14 @@ def refused(capabilities: Collection[str]) -> list[str]:
     return names
 
 
-#: Calls that are allowed or refused by their arguments; with ``clone3``, whose arguments no filter sees.
+#: Calls that are allowed or refused by their arguments; and ``clone3``, whose arguments a filter cannot read.
 BY_ARGUMENTS = ("clone", "clone3", "personality", "socket", "unshare")
 
 
 def leaves_of(numbers: dict[str, int], capabilities: Collection[str]) -> dict[int, program.Leaf]:
-    """What becomes of each call of an app with these capabilities (``CAP_…``), by number.
+    """Returns the filter's result for each call by number, for an app with these capabilities (``CAP_…``).
 
-    :param numbers: those of this machine's calls, by name.
+    :param numbers: numbers of this machine's calls, by name.
     """
     leaves = dict.fromkeys(numbers.values(), program.ALLOW)
     for name in refused(capabilities):
@@ -101,16 +101,17 @@ def leaves_of(numbers: dict[str, int], capabilities: Collection[str]) -> dict[in
 
 
 def compile_profile(numbers: dict[str, int], capabilities: Collection[str]) -> bytes:
-    """The program for an app with these capabilities, on this machine (see :func:`leaves_of`)."""
+    """Assembles the filter for an app with these capabilities, on this machine (see :func:`leaves_of`)."""
     return program.assemble(machine(), leaves_of(numbers, capabilities), MISSING, program.KILL)
 
 
 def _socket(capabilities: Collection[str]) -> program.Leaf:
-    """What becomes of ``socket``, by its family and protocol.
+    """Filters ``socket`` by family and protocol.
 
-    CAP_NET_RAW alone opens raw IP sockets. A packet socket would also forge the link-layer addresses of other pods
-    on the same bridge, so it takes CAP_NET_ADMIN besides. The audit log is the host's: CAP_AUDIT_WRITE, which is
-    in the App Container default set, does not reach it. libaudit takes EINVAL for "no audit here".
+    With CAP_NET_RAW an app can open raw IP sockets. A packet socket could also forge the link-layer addresses of
+    other pods on the same bridge, so it needs CAP_NET_ADMIN besides. The audit log is the host's, so
+    CAP_AUDIT_WRITE, which is in the App Container default set, does not give access to it. libaudit takes EINVAL
+    for "no audit".
     """
     leaf = program.ALLOW
     if not {"CAP_AUDIT_CONTROL", "CAP_AUDIT_READ"}.intersection(capabilities):
@@ -122,7 +123,7 @@ def _socket(capabilities: Collection[str]) -> program.Leaf:
 
 
 def profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """``default``: the profile of an app that has no filter of its own; ``none``: no filter."""
+    """Compiles ``default``, the profile of apps without a filter of their own, or ``none``: no filter."""
     if value not in ("default", "none"):
         from kurma_core.schema import describe
 
@@ -133,7 +134,7 @@ def profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     if numbers is None:
         return unknown_machine()
     held = granted(host)
-    # There are few, and assembling one takes longer than all else of an app's isolators.
+    # Cached: there are few profiles, and assembling one takes longer than compiling all other isolators of an app.
     key = machine(), held
     found = _compiled.get(key)
     if found is None:
@@ -144,7 +145,7 @@ def profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
 
 
 def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-    """No filter, where there would be one."""
+    """Requires a grant for ``none``, unless the app has no filter by default."""
     return (Power(f"{name}=none"),) if value == "none" and not unfiltered(host) else ()
 
 
@@ -154,7 +155,7 @@ def unfiltered(host: IsolatorHost) -> bool:
 
 
 def granted(host: IsolatorHost) -> frozenset[str]:
-    """The capabilities that an app's isolators leave it."""
+    """Returns the app's capabilities under its isolators."""
     for kind in ("retain", "remove"):
         name = f"os/linux/capabilities-{kind}-set"
         if name in host.siblings:
@@ -168,12 +169,12 @@ def granted(host: IsolatorHost) -> frozenset[str]:
 
 
 def machine() -> str:
-    """As ``uname`` names it."""
+    """Returns the machine's name as in ``uname``."""
     return os.uname().machine
 
 
 def numbers_here() -> dict[str, int] | None:
-    """Numbers of this machine's calls, by name; None: no table of them is here."""
+    """Returns the numbers of this machine's calls, by name; None: there is no table for the machine."""
     try:
         return system_calls.numbers(machine())
     except LookupError:

@@ -97,14 +97,15 @@ timer_gettime64 timer_settime64 timerfd timerfd_gettime64 timerfd_settime64 trun
 usr26 usr32 utimensat_time64 utrap_install vm86 vm86old waitpid
 """
 
-#: What an x32 program calls by older numbers; kernels before 5.4 answer them without x32's mark, too.
+#: Numbers of calls that only x32 programs use; kernels before 5.4 accept them also without the x32 bit.
 X32_ALONE = range(512, 548)
 
 _TABLES = {"x86_64": _X86_64, "aarch64": _AARCH64, "arm64": _AARCH64}
 
 
 def numbers(machine: str) -> dict[str, int]:
-    """Number by name. :param machine: as ``uname`` names it. :raises LookupError: no table of it is here."""
+    """Returns the numbers of calls by name. :param machine: as in ``uname``. :raises LookupError: no table for
+    it."""
     if machine not in _numbers:
         _numbers[machine] = _numbered(machine)
     return _numbers[machine]
@@ -120,6 +121,6 @@ def _numbered(machine: str) -> dict[str, int]:
 
 
 def elsewhere(machine: str) -> frozenset[str]:
-    """Calls that other machines have, and that one has not."""
+    """Returns the names of calls that other machines have and this one lacks."""
     names = {*_X86_64.split(), *_AARCH64.split(), *_ELSEWHERE.split()} - {"-"}
     return frozenset(names - numbers(machine).keys())

@@ -1,4 +1,5 @@
-"""Running a script of a network's image: the program that does it, its locks, and what it reports."""
+"""Runs a script of a network's image in a helper program, which holds the network's locks and reports the
+result."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ import kurma_core
 from kurma_core.errors import NetworkError
 from kurma_net_aci.inside import job
 
-#: Seconds beyond the time limit after which the program itself must have ended.
+#: Seconds that the program itself may take beyond the script's time limit.
 _MARGIN = 30.0
-#: Seconds that it may take to end a script that nobody waits for any more.
+#: Seconds that the program may take to end the script when the call is interrupted.
 _STOPPING = 10.0
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(job.__file__)), "program.py")
 _CORE = os.path.dirname(os.path.dirname(os.path.abspath(kurma_core.__file__)))
 _OWN = _PROGRAM.removesuffix("/kurma_net_aci/inside/program.py")
-#: What a Kurma that ignores them must not hand on.
+#: Signals reset to their defaults in the program: ignored signals would be inherited.
 _RESET = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -36,17 +37,18 @@ def run(
 ) -> job.Report:
     """Runs a script to its end, as root, in the network's root.
 
-    It is in a session of its own: a Ctrl-C meant for Kurma does not leave it half done; whatever ends this wait
-    ends the script.
+    The script runs in a session of its own, so that a Ctrl-C meant for Kurma does not reach it. If this wait is
+    interrupted, the script is ended.
 
     :param timeout: seconds.
-    :param keep: what it leaves running stays if it succeeds; else that is killed.
-    :param locks: descriptors that stay open until it has ended, should Kurma be killed meanwhile.
+    :param keep: processes that the script leaves running stay if it succeeds; otherwise they are killed.
+    :param locks: descriptors of locks, which stay held until the script has ended, also if Kurma is killed
+        meanwhile.
     :raises NetworkError: it could not be started, or its program was killed.
     """
     wanted = job.Job(rootfs, timeout, keep, dict(environment), command)
     argv = [getattr(sys, "_base_executable", "") or sys.executable, "-I", "-S", _PROGRAM, _CORE, _OWN]
-    # Files in memory: nothing can block on them, whoever keeps an end.
+    # Files in memory and not pipes: a process that keeps one open cannot block its reader or writer.
     files = [os.memfd_create(name, os.MFD_CLOEXEC) for name in ("configuration", "report")]
     try:
         os.pwrite(files[0], stdin, 0)
@@ -76,7 +78,8 @@ def run(
 
 
 def _moves(places: Mapping[int, int]) -> list[tuple[int, ...]]:
-    """What gives a new program descriptors at other numbers than they have here, whatever those are."""
+    """Returns the file actions that move descriptors to other numbers in the new program; the numbers may
+    overlap."""
     free = max(*places, *places.values()) + 1
     actions: list[tuple[int, ...]] = [(os.POSIX_SPAWN_DUP2, fd, free + number) for number, fd in places.items()]
     for number in places:
@@ -89,7 +92,7 @@ def _content(fd: int) -> bytes:
 
 
 def _wait(pid: int, timeout: float) -> None:
-    """Until the program has ended; it has, whichever way this is left."""
+    """Waits until the program has ended; if the wait is interrupted or the time expires, ends the program."""
     held = os.pidfd_open(pid)
     ended = False
     try:
@@ -98,7 +101,7 @@ def _wait(pid: int, timeout: float) -> None:
         try:
             ended = bool(poll.poll(timeout * 1000))
         finally:
-            if not ended:  # we are interrupted, or it hangs
+            if not ended:  # the wait was interrupted, or the program hangs
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
                 if not poll.poll(_STOPPING * 1000):

@@ -1,8 +1,8 @@
-"""Processes that a setup has left running. They are known by their root directory, which is the network's: however
-they forked, and whatever their parents are by now.
+"""Finds, moves and ends processes that a network's setup has left running (helpers).
 
-They have a cgroup of their own, ``kurma-networks/…``: in that of the command that happened to run the setup they
-would be counted, and end, with its service.
+A helper is identified by its root directory, which is the network's, independent of forks and parents. Helpers get
+a cgroup of their own, ``kurma-networks/…``: in the cgroup of the command that ran the setup they would be
+accounted to its service, and end with it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from contextlib import suppress
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.process import pidfd_open, pidfd_send_signal, wait_pidfd
 
-#: Seconds that they have to end after SIGTERM, and to be gone after SIGKILL.
+#: Seconds that helpers have to end after SIGTERM, and after SIGKILL.
 _GRACE, _PATIENCE = 2.0, 10.0
 
 
 def running(path: str) -> list[int]:
-    """PIDs of the processes that have ``path`` as their root."""
+    """Returns the PIDs of the processes that have ``path`` as their root."""
     try:
         wanted = os.stat(path)
     except FileNotFoundError:
@@ -30,9 +30,9 @@ def running(path: str) -> list[int]:
 
 
 def settle(path: str) -> None:
-    """Moves them into their cgroup, if there are any. For who knows that nothing else runs in that root.
+    """Moves the helpers into their cgroup. No other process may run in that root meanwhile.
 
-    :raises OSError: they stay where they are.
+    :raises OSError: the cgroup cannot be made or written to; the helpers stay in theirs.
     """
     settled: set[int] = set()
     while fresh := [pid for pid in running(path) if pid not in settled]:
@@ -45,9 +45,10 @@ def settle(path: str) -> None:
 
 
 def end(path: str) -> list[int]:
-    """Ends them: by SIGTERM, then by force; their cgroup goes too. :returns: those that do not die.
+    """Ends the helpers by SIGTERM, then by SIGKILL, and removes their cgroup. :returns: PIDs of helpers that do
+    not die.
 
-    :raises OSError: the cgroup stays.
+    :raises OSError: the cgroup cannot be removed.
     """
     left = _end(path)
     if not left:
@@ -66,12 +67,12 @@ def _end(path: str) -> list[int]:
         left = running(path)
         if not left or time.monotonic() > limit:
             return left
-        # What was forked meanwhile is found by the next round.
+        # The next round finds processes that were forked meanwhile.
         _round(path, signal.SIGKILL, limit)
 
 
 def _round(path: str, number: int, limit: float) -> None:
-    """Signals all of them, and waits until they are gone, or the time is over."""
+    """Signals all helpers, and waits until they have ended or the time has expired."""
     held = []
     try:
         wanted = os.stat(path)
@@ -82,7 +83,7 @@ def _round(path: str, number: int, limit: float) -> None:
             with suppress(ProcessLookupError):
                 fd = pidfd_open(pid)
                 held.append(fd)
-                if _has_root(pid, wanted):  # still, now that it is held
+                if _has_root(pid, wanted):  # checked again: before pidfd_open the PID could be reused
                     pidfd_send_signal(fd, number)
         for fd in held:
             wait_pidfd(fd, limit - time.monotonic())
@@ -94,6 +95,6 @@ def _round(path: str, number: int, limit: float) -> None:
 def _has_root(pid: int, wanted: os.stat_result) -> bool:
     try:
         found = os.stat(f"/proc/{pid}/root")
-    except OSError:  # it has ended; it is a thread of the kernel's
+    except OSError:  # it has ended, or is a kernel thread
         return False
     return (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)

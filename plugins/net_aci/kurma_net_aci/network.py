@@ -1,4 +1,4 @@
-"""The driver: a pod joins and leaves a network by the scripts of an image (Kurma Network Specification; W2)."""
+"""The driver of networks whose plugin is an image: runs its scripts for pods (Kurma Network Specification)."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from kurma_net_aci.words import what_happened
 
 Json = Any
 _VERBS = {"setup": "set up", "add": "join", "del": "leave"}
-#: Bytes of a result; a longer one is none.
+#: Most bytes of a result.
 _RESULT_MAX = 1 << 20
-#: Times that a network is set up which others remove before it can be used.
+#: Attempts to set up a network that other processes remove before it can be used.
 _TRIES = 10
 
 
 class AciNetwork:
     """Serves every network whose plugin is an image.
 
-    :param host_image: finds and verifies an image that runs with host privilege (K5).
+    :param host_image: finds and verifies an image that runs with host privilege.
     :param timeout: seconds that each script may take.
-    :param note: tells the user something in one line.
-    :param daemon: this process is a daemon: its start has every network set up anew.
+    :param note: prints a note for the user, one line.
+    :param daemon: this process is a daemon, which sets up every network again after its start.
     """
 
     def __init__(
@@ -54,28 +54,29 @@ class AciNetwork:
         self._timeout = timeout
         self._note = note
         self._daemon = daemon
-        #: Of this process: by network, what was set up, and what could not be, with the reason.
+        #: By network, the setups that succeeded in this process, and those that failed, with the error.
         self._set_up: dict[str, Mapping[str, Json]] = {}
         self._failed: dict[str, tuple[Mapping[str, Json], NetworkError]] = {}
 
-    # -- what there is --
+    # -- setup and status --
 
     def setup(self, config: Mapping[str, Json]) -> None:
-        """Verifies the image, and runs its ``setup`` unless that has succeeded already: for this image and this
-        configuration, since the machine or the daemon started.
+        """Verifies the image, and runs its ``setup`` unless that has succeeded for this image and this
+        configuration since the start of the machine or the daemon.
 
         :raises NetworkError: a script is missing, or ``setup`` fails or has failed in this process.
-        :raises KurmaError: the image cannot be had, or nothing that counts vouches for it.
+        :raises KurmaError: the image cannot be fetched, or is not trusted.
         """
         with self._ready(config):
             pass
 
     def publishes(self, config: Mapping[str, Json]) -> bool:
-        """The document has no way to tell a script of ports."""
+        """False: the specification has no way to pass ports to a script."""
         return False
 
     def status(self, config: Mapping[str, Json]) -> None:
-        """:raises KurmaError: pods could not join now, and why. Nothing is run."""
+        """Checks that pods could join now, without running a script. :raises KurmaError: they could not, and
+        why."""
         image = self._image(config)
         place = self._place(config)
         root = roots.find(place, image.id)
@@ -86,7 +87,9 @@ class AciNetwork:
     # -- joining and leaving --
 
     def add(self, context: AttachmentContext) -> NetworkResult:
-        """:raises NetworkError: the script failed, or printed no CNI result; ``delete`` undoes what it did.
+        """Joins the pod by the script ``add``.
+
+        :raises NetworkError: the script failed, or printed no CNI result; ``delete`` undoes it.
         :raises KurmaError: as :meth:`setup`.
         """
         config, network = context.attachment.config, context.attachment.network
@@ -105,8 +108,8 @@ class AciNetwork:
         return result
 
     def delete(self, context: AttachmentContext) -> None:
-        """Runs ``del`` in the root that ``add`` ran in, with the same arguments; an ``add`` that still runs, of a
-        Kurma that was killed, is waited for. Where nothing was added, or ``del`` has succeeded, nothing is run.
+        """Runs ``del`` in the root of ``add``, with the same arguments. It waits for an ``add`` that still runs
+        after its Kurma was killed. If the pod was not added, or ``del`` has succeeded already, it runs no script.
 
         :raises NetworkError: the script failed; it may be tried again.
         """
@@ -126,7 +129,7 @@ class AciNetwork:
                         network=place.network,
                     )
                 joined = place.read(pod, interface)
-                if joined is None:  # torn
+                if joined is None:  # the record is damaged
                     joined = Joined(pod, context.pod_name, context.namespace, root.image, context.attachment)
                 place.write(replace(joined, added=False))
                 self._call(place, root, "del", joined, (lock, own_lock))
@@ -134,8 +137,8 @@ class AciNetwork:
         self._sweep(place)
 
     def _replaced(self, context: AttachmentContext) -> bool:
-        """Whether there is another root for one that was lost: it is better than none. Where the image cannot be
-        had or verified any more, nothing can be run, and the pod is not kept for it.
+        """Makes another root in place of a lost one, for ``del``; returns whether that succeeded. If the image
+        cannot be fetched or verified any more, ``del`` cannot run, and the pod leaves without it.
         """
         try:
             self.setup(context.attachment.config)
@@ -146,10 +149,10 @@ class AciNetwork:
         return True
 
     def check(self, context: AttachmentContext) -> None:
-        """What can be told of a network that only its scripts know: that the pod is joined, and that its interface
-        is there.
+        """Checks that the pod is joined and that its interface exists; only the scripts know more about the
+        network.
 
-        :raises NetworkError: it is not so.
+        :raises NetworkError: the pod is not joined, or the interface is missing.
         """
         network = context.attachment.network
         joined = Place(self._state_dir, network).read(context.pod, context.interface)
@@ -184,7 +187,7 @@ class AciNetwork:
         config: Mapping[str, Json],
         locks: tuple[int, ...],
     ) -> Report:
-        """:raises NetworkError: it has not succeeded; in what words."""
+        """Runs a script. :raises NetworkError: it failed, with its output."""
         path = roots.script_path(script)
         about = f'cannot {_VERBS[script]} network "{place.network}": {path} of {root.aci}'
         try:
@@ -205,7 +208,7 @@ class AciNetwork:
 
     @staticmethod
     def _root_of(place: Place, pod: str, interface: str) -> Root | None:
-        """The root that the pod was added with; if that is lost, the network's own."""
+        """Returns the root in which the pod was added; if that is lost, the network's current root."""
         joined = place.read(pod, interface)
         root = None if joined is None else roots.find(place, joined.image)
         return root or roots.find(place, str((place.setup() or {}).get("image")))
@@ -214,7 +217,7 @@ class AciNetwork:
 
     @contextmanager
     def _ready(self, config: Mapping[str, Json]) -> Iterator[tuple[Place, Root, int]]:
-        """The network, set up, with its lock held, which is shared with others that use it."""
+        """Yields the network after its setup, with its shared lock held."""
         image = self._image(config)
         place, wanted = self._place(config), self._wanted(config, image)
         for _ in range(_TRIES):
@@ -225,12 +228,12 @@ class AciNetwork:
                     return
             self._raise_failure(place.network, wanted)
             with place.lock(alone=True) as lock:
-                if self._found(place, wanted) is None:  # nobody else has done it meanwhile
+                if self._found(place, wanted) is None:  # another process may have set it up meanwhile
                     self._set_up_now(place, wanted, image, lock)
         raise NetworkError(f'network "{place.network}" is removed as fast as it is set up', network=place.network)
 
     def _found(self, place: Place, wanted: Mapping[str, Json]) -> Root | None:
-        """Its root, if it is set up as it is wanted."""
+        """Returns the network's root, if the network is set up for this image and configuration."""
         if place.setup() != wanted or (self._daemon and self._set_up.get(place.network) != wanted):
             return None
         return roots.find(place, wanted["image"])
@@ -241,7 +244,7 @@ class AciNetwork:
             root = roots.find(place, image.id) or self._make_root(place, image, wanted["config"]["aci"])
             roots.check_scripts(root, place.network)
             self._run(place, root, "setup", [], wanted["config"], (lock,))
-            with suppress(OSError):  # a host whose cgroups cannot be written to: helpers stay in the caller's
+            with suppress(OSError):  # if cgroups cannot be written to, helpers stay in the caller's cgroup
                 helpers.settle(root.path)
             place.write_setup(wanted)
         except NetworkError as error:
@@ -256,11 +259,11 @@ class AciNetwork:
         except NetworkError:
             if os.path.isdir(image.path):
                 raise
-            # The store was swept between its answer and the copy.
+            # A sweep removed the image from the store after the look-up.
             return roots.make(place, self._host_image(aci), aci)
 
     def _raise_failure(self, network: str, wanted: Mapping[str, Json]) -> None:
-        """A setup that has failed is not run again by this process, nor is anything that needs it."""
+        """Raises the error of a setup that failed earlier in this process, which does not run it again."""
         failed = self._failed.get(network)
         if failed is not None and failed[0] == wanted:
             error = failed[1]
@@ -268,7 +271,7 @@ class AciNetwork:
 
     @staticmethod
     def _wanted(config: Mapping[str, Json], image: HostTree) -> dict[str, Json]:
-        """What a setup is good for; it stands on disk when it has succeeded."""
+        """Returns the record of a successful setup: boot, image and configuration for which it is valid."""
         return {"version": VERSION, "boot": boot_id(), "image": image.id, "config": dict(config)}
 
     def _image(self, config: Mapping[str, Json]) -> HostTree:
@@ -286,13 +289,13 @@ class AciNetwork:
     def _place(self, config: Mapping[str, Json]) -> Place:
         return Place(self._state_dir, config["name"])
 
-    # -- taking away --
+    # -- removal --
 
     def remove(self, config: Mapping[str, Json]) -> None:
-        """Ends what ``setup`` has left running, and removes the roots. What else it has made on the host only the
-        image knows, and the document has no script that would take it away.
+        """Ends the helpers of ``setup``, and removes the roots. Other results of ``setup`` on the host stay: only
+        the image knows them, and the specification has no script that removes them.
 
-        :raises NetworkError: pods are joined, or something does not go.
+        :raises NetworkError: pods are joined, or a helper or a root cannot be removed.
         """
         place = self._place(config)
         if place.exists():
@@ -311,7 +314,7 @@ class AciNetwork:
         self._failed.pop(place.network, None)
 
     def _sweep(self, place: Place) -> None:
-        """Roots of earlier images whose last pod has gone."""
+        """Removes the roots of earlier images after their last pod has left."""
         if self._superfluous(place):
             with place.lock_if_free() as free:
                 if free:
@@ -320,7 +323,7 @@ class AciNetwork:
     def _superfluous(self, place: Place) -> tuple[str, ...]:
         joined = [place.read(pod, interface) for pod, interface in place.joined()]
         if None in joined:
-            return ()  # torn: nobody knows which root it needs
+            return ()  # a damaged record does not tell which root the pod needs
         needed = [one.image for one in joined if one is not None]
         return roots.superfluous(place, (place.setup() or {}).get("image"), needed)
 
@@ -345,10 +348,10 @@ class AciNetwork:
             )
         roots.remove(place, name)
 
-    # -- looking after it --
+    # -- check and repair --
 
     def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
-        """Attachments whose pod is gone, and roots that nobody needs."""
+        """Finds attachments whose pod is gone, and unused roots."""
         known = {config["name"] for config in configs}
         found = []
         for place in Place.all(self._state_dir):
@@ -370,7 +373,7 @@ class AciNetwork:
         return tuple(found)
 
     def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
-        """Runs ``del`` for such attachments, and removes such roots."""
+        """Runs ``del`` for attachments whose pod is gone, and removes unused roots."""
         by_name = {config["name"]: config for config in configs}
         why: dict[tuple[str, str], str] = {}
         for place in Place.all(self._state_dir):
@@ -395,7 +398,7 @@ class AciNetwork:
 
 
 def _context_of(place: Place, pod: str, interface: str, config: Mapping[str, Json] | None) -> AttachmentContext:
-    """The arguments of an ``add``, from its record; where that is torn, what can be known of them."""
+    """Returns the arguments of an ``add`` from its record; if that is damaged, arguments made of the names."""
     joined = place.read(pod, interface)
     if joined is not None:
         return AttachmentContext(pod, joined.pod_name, joined.namespace, interface, joined.attachment)
@@ -411,7 +414,7 @@ def _interfaces() -> list[str]:
 
 
 def _result(report: Report, network: str) -> NetworkResult:
-    """The CNI result that ``add`` has printed. :raises NetworkError: it is none."""
+    """Parses the CNI result that ``add`` has printed. :raises NetworkError: it is malformed."""
     about = f'cannot join network "{network}": {roots.script_path("add")} printed'
     if len(report.stdout) > _RESULT_MAX:
         raise NetworkError(f"{about} more than {_RESULT_MAX} bytes instead of a result", network=network)

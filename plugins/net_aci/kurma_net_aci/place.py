@@ -1,4 +1,5 @@
-"""What is kept of one network, and its locks."""
+"""The state directory of one network whose plugin is an image: records of its setup and its pods, and its
+locks."""
 
 from __future__ import annotations
 
@@ -28,15 +29,16 @@ _JOINED = {
     "attachment": Attachment,
     "added": bool,
 }
-#: Shape of the record.
+#: The part of ``setup.json`` that is checked.
 _IMAGE = {"image": str}
 
 
 @frozen
 class Joined:
-    """One attachment, from before its ``add`` until after its ``del``.
+    """The record of one attachment, from before its ``add`` until after its ``del``.
 
-    :param image: of the root that ``add`` ran in. :param attachment: with its configuration as it was.
+    :param image: the image of the root in which ``add`` ran. :param attachment: with its configuration at that
+        time.
     :param added: ``add`` has succeeded, and no ``del`` has begun.
     """
 
@@ -49,14 +51,14 @@ class Joined:
 
 
 class _Held(Exception):
-    """Somebody else has the lock."""
+    """Another process or thread holds the lock."""
 
 
 class Place:
-    """``networks/NAME/`` in the plugin's state directory, root's alone::
+    """``networks/NAME/`` in the plugin's state directory; only root may enter it::
 
-    lock                      shared by calls, for one alone while the network is set up or removed
-    setup.json                which setup has succeeded
+    lock                      shared by calls, exclusive while the network is set up or removed
+    setup.json                record of the setup that has succeeded
     roots/IMAGE/              roots.py
     joined/POD:INTERFACE.json
     joined/POD:INTERFACE.lock one call at a time for each
@@ -71,7 +73,7 @@ class Place:
 
     @staticmethod
     def all(state_dir: str) -> tuple[Place, ...]:
-        """Of every network that something is kept of."""
+        """Returns the directories of all networks."""
         return tuple(Place(state_dir, name) for name in _names(os.path.join(state_dir, "networks")))
 
     def exists(self) -> bool:
@@ -81,7 +83,9 @@ class Place:
 
     @contextmanager
     def lock(self, *, alone: bool = False) -> Iterator[int]:
-        """:returns: the descriptor that holds it; whoever inherits that holds it too.
+        """Locks the network. :param alone: exclusively.
+
+        :returns: the descriptor of the lock; a process that inherits it holds the lock, too.
         :raises NetworkError: the state directory cannot be written to.
         """
         with self._locked(os.path.join(self.path, "lock"), alone=alone) as fd:
@@ -89,7 +93,7 @@ class Place:
 
     @contextmanager
     def lock_if_free(self) -> Iterator[bool]:
-        """For one alone; False where anybody holds it."""
+        """Locks the network exclusively; yields False if another process or thread holds the lock."""
         try:
             with self._locked(os.path.join(self.path, "lock"), alone=True, wait=False):
                 yield True
@@ -98,7 +102,7 @@ class Place:
 
     @contextmanager
     def lock_joined(self, pod: str, interface: str) -> Iterator[int]:
-        """The same for one attachment. Goes as a file with its record."""
+        """Locks one attachment exclusively. The lock's file is removed with the attachment's record."""
         with self._locked(self._file(pod, interface, "lock"), alone=True) as fd:
             yield fd
 
@@ -129,7 +133,7 @@ class Place:
     # -- setup --
 
     def setup(self) -> Mapping[str, Json] | None:
-        """What :meth:`write_setup` has written; None: nothing, or what is no such thing."""
+        """Reads the record that :meth:`write_setup` has written; None: it is missing or damaged."""
         try:
             with open(os.path.join(self.path, _SETUP), encoding="utf-8") as file:
                 value: Mapping[str, Json] = loads(file.read(), own=True)
@@ -145,10 +149,10 @@ class Place:
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(self.path, _SETUP))
 
-    # -- who is joined --
+    # -- joined pods --
 
     def write(self, joined: Joined) -> None:
-        """:raises NetworkError: the disk is full, or the like."""
+        """Writes the record of an attachment. :raises NetworkError: it cannot be written."""
         value = {
             "version": VERSION,
             "pod": joined.pod,
@@ -161,7 +165,7 @@ class Place:
         self._write(self._file(joined.pod, joined.attachment.interface, "json"), value)
 
     def read(self, pod: str, interface: str) -> Joined | None:
-        """None: the pod is not joined; or the record is torn (:meth:`knows` tells which).
+        """Reads the record of an attachment; None: it is missing or damaged (:meth:`knows` tells which).
 
         :raises FormatVersionError: a newer version of this plugin wrote it.
         """
@@ -184,24 +188,25 @@ class Place:
             return None
 
     def knows(self, pod: str, interface: str) -> bool:
-        """Whether there is a record, torn or not."""
+        """Whether there is a record, damaged or not."""
         return os.path.lexists(self._file(pod, interface, "json"))
 
     def forget(self, pod: str, interface: str) -> None:
-        """The record goes, and then its lock. For who holds that; nothing there is success."""
+        """Removes the record, and then its lock's file. The caller holds the lock. Repeatable."""
         for kind in ("json", "lock"):
             with suppress(FileNotFoundError):
                 os.unlink(self._file(pod, interface, kind))
 
     def joined(self) -> tuple[tuple[str, str], ...]:
-        """Pod and interface of every record."""
+        """Returns pod and interface of every record."""
         names = [name.removesuffix(".json") for name in _names(self._joined) if name.endswith(".json")]
         return tuple((pod, interface) for pod, _, interface in [name.partition(":") for name in names])
 
     # -- all of it --
 
     def remove(self) -> None:
-        """For who holds the lock alone. :raises NetworkError: as the kernel says."""
+        """Removes the directory. The caller holds the lock exclusively. :raises NetworkError: it cannot be
+        removed."""
         with self._writing():
             parent = os.open(self._parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

@@ -16,7 +16,7 @@ def _create(context: DriverContext) -> Network:
 
 @hookimpl
 def kurma_network() -> Driver[Network]:
-    """The driver of networks whose ``aci`` is an image (W2)."""
+    """The driver of networks whose ``aci`` is an image."""
     return Driver(
         create=_create,
         options=(

@@ -1,8 +1,8 @@
-"""The roots of a network's scripts: one for each image, kept as long as a pod or the network needs it (W2).
+"""The roots of a network's scripts: one for each image, kept as long as a pod or the network needs it.
 
-A root is a copy of the image's tree, and its own from then on: what scripts write stays, file locks work between
-calls, and a pod can be taken out by the image that took it in, also once the store has lost that, or never lets it
-run again. (An overlay would do neither: one upper directory must not be mounted twice at a time.)
+A root is a copy of the image's tree: files that scripts write stay, file locks work between calls, and a pod can
+leave by the same image by which it joined, also after that image was removed from the store or is no longer
+trusted. (An overlay cannot do this: one upper directory must not be mounted twice at a time.)
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ SCRIPTS = ("setup", "add", "del")
 #: Characters of an image's ID that name its root.
 _NAME = 40
 _NEW = ".new"
-#: Shape of the record.
+#: Shape of ``image.json``.
 _ROOT_RECORD = {"image": str, "environment": {str: str}, "aci": str}
 
 
 def script_path(script: str) -> str:
-    """Where the image has it (Kurma Network Specification, The Container and The API)."""
+    """Returns the path of a script in the image (Kurma Network Specification, The Container and The API)."""
     return f"/opt/network/{script}"
 
 
 @frozen
 class Root:
-    """:param path: the tree. :param environment: of its scripts. :param aci: where the image came from."""
+    """A root of a network's scripts.
+
+    :param path: the tree. :param environment: environment of the scripts. :param aci: locator of the image.
+    """
 
     image: str
     path: str
@@ -50,7 +53,7 @@ class Root:
 
 @frozen
 class _Step:
-    """All of a tree, as :func:`kurma_core.trees.merging.merge` wants it."""
+    """A whole tree as an argument of :func:`kurma_core.trees.merging.merge`."""
 
     path: str
     root: str = ""
@@ -61,7 +64,7 @@ class _Step:
 
 
 def find(place: Place, image: str) -> Root | None:
-    """The root made of that image, if there is one."""
+    """Returns the root made from that image; None: there is none."""
     directory = os.path.join(place.roots, image[:_NAME])
     try:
         with open(os.path.join(directory, "image.json"), encoding="utf-8") as file:
@@ -73,9 +76,9 @@ def find(place: Place, image: str) -> Root | None:
 
 
 def make(place: Place, image: HostTree, aci: str) -> Root:
-    """A new root. For who holds the network's lock alone.
+    """Makes a new root. The caller holds the network's lock exclusively.
 
-    :raises NetworkError: the disk is full; the tree is being taken out of the store.
+    :raises NetworkError: the disk is full, or the store is removing the tree.
     """
     final = os.path.join(place.roots, image.id[:_NAME])
     new = os.path.join(place.roots, _NEW)
@@ -104,7 +107,7 @@ def make(place: Place, image: HostTree, aci: str) -> Root:
 
 
 def check_scripts(root: Root, network: str) -> None:
-    """:raises NetworkError: one is missing, or cannot be executed."""
+    """Checks the scripts of a root. :raises NetworkError: one is missing, or is not executable."""
     top = os.open(root.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for script in SCRIPTS:
@@ -136,7 +139,7 @@ def _problem(top: int, path: str) -> str | None:
 
 
 def names(place: Place) -> tuple[str, ...]:
-    """Of all roots, begun ones included."""
+    """Returns the names of all roots, incomplete ones included."""
     try:
         return tuple(sorted(os.listdir(place.roots)))
     except FileNotFoundError:
@@ -148,16 +151,20 @@ def path_of(place: Place, name: str) -> str:
 
 
 def superfluous(place: Place, current: str | None, needed: Collection[str]) -> tuple[str, ...]:
-    """Names of roots that neither the network nor a pod needs.
+    """Returns the names of roots that neither the network nor a pod needs.
 
-    :param current: image of the network's root now. :param needed: images of the roots that pods were added with.
+    :param current: image of the network's current root. :param needed: images of the roots in which pods were
+        added.
     """
     kept = {image[:_NAME] for image in (*needed, *([] if current is None else [current]))}
     return tuple(name for name in names(place) if name not in kept)
 
 
 def remove(place: Place, name: str) -> None:
-    """For who holds the network's lock alone; nothing may run in it. :raises NetworkError: as the kernel says."""
+    """Removes a root. The caller holds the network's lock exclusively, and no process may run in the root.
+
+    :raises NetworkError: it cannot be removed.
+    """
     try:
         _remove(place, name)
     except OSError as error:

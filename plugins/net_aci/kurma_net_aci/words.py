@@ -1,4 +1,4 @@
-"""What has become of a script, for people."""
+"""Describes the failure of a script, for error messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kurma_net_aci.inside.job import Report
 
 
 def what_happened(report: Report, timeout: float) -> str:
-    """Of a script that has not succeeded: the rest of a sentence that begins with its name."""
+    """Returns the rest of a sentence that begins with the script's name, for a script that failed."""
     said = one_line(report.stderr + b" " + report.stdout)
     if report.how == job.NOT_EXECUTED:
         return f"cannot be executed: {said}"

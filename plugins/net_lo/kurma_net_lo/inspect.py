@@ -1,4 +1,4 @@
-"""What the loopback interface of the current network namespace lacks."""
+"""Checks the loopback interface of the current network namespace."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _IPV6_LOOPBACK = "0" * 31 + "1"
 
 
 def missing() -> str | None:
-    """What is wrong with lo, or None. Looks from the calling thread's namespace."""
+    """Describes what is wrong with lo in the calling thread's network namespace; None: nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         flags = int.from_bytes(_ask(sock, _SIOCGIFFLAGS)[16:18], "little")
         if not flags & _IFF_UP:
             return "lo is down"
         try:
-            # It may have others besides, as that of the metadata service: this one is asked for.
+            # lo may have further addresses, such as the metadata service's: the request names 127.0.0.1.
             address = socket.inet_ntoa(_ask(sock, _SIOCGIFADDR)[20:24])
             netmask = socket.inet_ntoa(_ask(sock, _SIOCGIFNETMASK)[20:24])
         except OSError as error:
@@ -35,18 +35,19 @@ def missing() -> str | None:
 
 
 def _ask(sock: socket.socket, request: int) -> bytes:
-    """``struct ifreq``: the name, and which of its addresses is meant (the first one, if it lacks that)."""
+    """Sends an ioctl with a ``struct ifreq``: the name, and one address of it (the kernel takes the first address
+    if the interface lacks that one)."""
     asked = b"lo".ljust(16, b"\0") + struct.pack("=HH4s", socket.AF_INET, 0, socket.inet_aton("127.0.0.1"))
     return fcntl.ioctl(sock.fileno(), request, asked.ljust(40, b"\0"))
 
 
 def _ipv6_is_right() -> bool:
-    """IPv6 may be missing from the kernel, or be off in the namespace."""
+    """Whether lo has ::1/128, or IPv6 is missing from the kernel or off in the namespace."""
     try:
         with open("/proc/sys/net/ipv6/conf/lo/disable_ipv6", encoding="ascii") as file:
             if file.read().strip() == "1":
                 return True
-        # The file under /proc/net is of the process' first thread; this one's is elsewhere.
+        # /proc/net belongs to the first thread of the process, which is in another network namespace.
         with open("/proc/thread-self/net/if_inet6", encoding="ascii") as file:
             words = [line.split() for line in file]
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The loopback network: the hook and its driver (W6)."""
+"""The loopback network: the hook and its driver."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-#: The name under which configurations made for other Kurmas know this plugin (Kurma Network Specification).
+#: The plugin's name in the Kurma Network Specification, and so in configurations for other Kurmas.
 ALIAS = "apcera.com/kurma/lo-netplugin"
 
 
 class LoopbackNetwork:
     """Raises ``lo``; the kernel then gives it 127.0.0.1/8 and, unless IPv6 is off, ::1/128.
 
-    Works in process, by one ioctl. Keeps no state: the interface is made and goes with its namespace.
+    It works in process, by one ioctl, and keeps no state: the kernel makes and removes ``lo`` with the namespace.
     """
 
     def setup(self, config: Mapping[str, Any]) -> None:
         """Nothing can be configured, so nothing can be wrong."""
 
     def add(self, context: AttachmentContext) -> None:
-        """:raises NetworkError: the namespace cannot be entered, or the kernel refuses."""
+        """Raises ``lo``. :raises NetworkError: the namespace cannot be entered, or the kernel refuses."""
         from kurma_core.linux.loopback import raise_lo
 
         _inside(context, raise_lo)
@@ -42,7 +42,7 @@ class LoopbackNetwork:
         """Nothing to undo: a namespace's loopback goes with it."""
 
     def check(self, context: AttachmentContext) -> None:
-        """:raises NetworkError: lo is down, or lacks one of its addresses."""
+        """Checks ``lo``. :raises NetworkError: it is down, or lacks one of its addresses."""
         from kurma_net_lo.inspect import missing
 
         found = _inside(context, missing)
@@ -50,13 +50,14 @@ class LoopbackNetwork:
             raise NetworkError(f"loopback of pod {context.pod}: {found}", network=context.attachment.network)
 
     def remove(self, config: Mapping[str, Any]) -> None:
-        """Pods share nothing of it."""
+        """Nothing to remove: pods share no resource."""
 
 
 def _inside(context: AttachmentContext, function: Callable[[], T]) -> T:
     try:
         if get_native_id() != os.getpid():
-            # No signal interrupts this thread on its way there or home: it needs no other one for that.
+            # Python delivers signals only to the main thread, so no handler can interrupt this thread between
+            # entering the namespace and leaving it.
             with in_netns(context.namespace):
                 return function()
         return in_network_namespace(context.namespace, function)

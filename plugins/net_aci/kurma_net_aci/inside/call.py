@@ -1,7 +1,7 @@
-"""One call of a script: started in the network's root, listened to, ended when its time is over.
+"""Runs one script in the network's root, collects its output, and ends it when its time has expired.
 
-This program outlives the Kurma that started it: the time limit holds, and the locks are held, whatever becomes of
-that. SIGTERM makes it end the script at once.
+This program outlives the Kurma that started it, so that the time limit applies and the locks are held also if
+Kurma is killed. On SIGTERM it ends the script at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import select
 import time
 
-# All that is needed once the host's files are out of sight is imported before.
+# The modules must be imported before pivot_root(2): later the host's files cannot be reached.
 from kurma_core.formats import exec_errors  # noqa: F401 - see execute
 from kurma_core.linux import execute, process
 from kurma_net_aci.inside import job, offspring, root
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SIGKILL, _SIGTERM = 9, 15
-#: Bytes that are kept: of standard output the first (a result that is longer is none), of standard error the last.
+#: Bytes that are kept: the first of standard output (a longer result is an error), the last of standard error.
 _STDOUT_MAX, _STDERR_MAX = 1 << 20, 16 << 10
 _PIECE = 1 << 16
-#: Pieces that are read of each stream once the script has ended; somebody else may go on writing for ever.
+#: Pieces that are read of each stream after the script's end; another process may go on writing for ever.
 _LAST_PIECES = 64
-#: Seconds that killed processes may take to be gone.
+#: Seconds that killed processes may take to end.
 _PATIENCE = 5.0
 
 
 def main(words: list[str]) -> None:
-    """:param words: :meth:`job.Job.words`. The report goes to descriptor 1."""
+    """Runs the script and writes the report to descriptor 1. :param words: :meth:`job.Job.words`."""
     wanted = job.Job.of_words(words)
     process.close_others({job.STDIN, job.REPORT, 2, *job.LOCKS})
-    # Not for the script's eyes; the report's number is free for its output.
+    # The script must not get the report's descriptor; the number 1 is needed for its standard output.
     report = os.dup(job.REPORT)
     process.set_child_subreaper()
     try:
@@ -60,7 +60,7 @@ class Call:
         self._stderr = b""
 
     def run(self) -> job.Report:
-        """Starts it and sees it end."""
+        """Starts the script and waits for its end."""
         stop = _stop_pipe()
         out, out_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         err, err_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -74,7 +74,8 @@ class Call:
         for fd in (out_end, err_end, why_end):
             os.close(fd)
         held = process.pidfd_open(child)
-        # It is over before the script is anything: the error, or nothing when the script has been executed.
+        # The exec closes the pipe: an empty read means that the script has been executed; otherwise it is the
+        # error.
         reason = os.read(why, 4096)
         how = self._listen(held, stop, {out: self._to_stdout, err: self._to_stderr})
         number = 0
@@ -92,7 +93,7 @@ class Call:
         return job.Report(how, number, self._stdout, self._stderr)
 
     def _listen(self, held: int, stop: int, streams: dict[int, Callable[[bytes], None]]) -> str:
-        """Until the script has ended, its time is over, or somebody wants it ended; how it was."""
+        """Reads output until the script has ended, its time has expired, or SIGTERM came; returns which."""
         poll = select.poll()
         for fd in (held, stop, *streams):
             poll.register(fd, select.POLLIN)
@@ -111,7 +112,7 @@ class Call:
                 if data:
                     streams[fd](data)
                 else:
-                    poll.unregister(fd)  # it has closed the stream, and goes on
+                    poll.unregister(fd)  # the script has closed the stream, and goes on
 
     def _end_all(self) -> None:
         left = offspring.end_all(_PATIENCE)
@@ -131,7 +132,7 @@ class Call:
             to(data)
 
     def _to_stdout(self, data: bytes) -> None:
-        # One byte more than is allowed tells that there was more.
+        # One byte more than allowed is kept, so that the reader notices a result that is too long.
         self._stdout += data[: _STDOUT_MAX + 1 - len(self._stdout)]
 
     def _to_stderr(self, data: bytes) -> None:
@@ -139,7 +140,7 @@ class Call:
 
 
 def _stop_pipe() -> int:
-    """A descriptor that can be read once SIGTERM has come."""
+    """Returns a descriptor that becomes readable when SIGTERM arrives."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     _signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     _signal.signal(_SIGTERM, lambda number, frame: None)
@@ -147,10 +148,11 @@ def _stop_pipe() -> int:
 
 
 def _become(wanted: job.Job, caller: int, out: int, err: int, why: int) -> None:
-    """The child: root with all that root may (inside the network's root already), in a session of its own."""
+    """Executes the script in the child: as root with all capabilities, in a session of its own, inside the
+    network's root."""
     try:
         os.setsid()
-        # It does not outlive this program, should that be killed; its own children might.
+        # The script is killed with this program; its own children may survive.
         process.set_pdeathsig(_SIGKILL)
         if os.getppid() != caller:
             os._exit(execute.NOT_FOUND)
@@ -169,5 +171,5 @@ def _become(wanted: job.Job, caller: int, out: int, err: int, why: int) -> None:
         os._exit(execute.NOT_FOUND)
 
 
-# Named, so that it is loaded while its file can still be seen.
+# A reference keeps the import above, which must happen while the host's files can be reached.
 _EXPLAINS = execute

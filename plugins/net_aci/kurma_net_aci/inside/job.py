@@ -1,10 +1,10 @@
-"""What is to be run, and what became of it: the two things that Kurma and the program tell each other."""
+"""The messages between Kurma and the program: the script to run, and the report of its end."""
 
 from __future__ import annotations
 
-#: Descriptors of the program: the script's input, the report, and locks that it holds while it lives.
+#: Descriptors of the program: the script's input, the report, and locks that it holds until its end.
 STDIN, REPORT, LOCKS = 0, 1, (3, 4)
-#: How a call may end. The number beside it: exit status, signal, or nothing.
+#: How a call may end: :attr:`Report.how`.
 EXITED, KILLED, TIMEOUT, STOPPED, NOT_EXECUTED, NO_ROOT = (
     "exited",
     "killed",
@@ -16,9 +16,11 @@ EXITED, KILLED, TIMEOUT, STOPPED, NOT_EXECUTED, NO_ROOT = (
 
 
 class Job:
-    """:param rootfs: the network's root. :param timeout: seconds.
-    :param keep: what the script leaves running stays, if it succeeds.
-    :param environment: the script's, whole. :param command: the script's path in its root, and its arguments.
+    """A script to run.
+
+    :param rootfs: the network's root. :param timeout: seconds.
+    :param keep: processes that the script leaves running stay, if it succeeds.
+    :param environment: the script's whole environment. :param command: its path in the root, and its arguments.
     """
 
     __slots__ = ("command", "environment", "keep", "rootfs", "timeout")
@@ -33,7 +35,7 @@ class Job:
         self.command = command
 
     def words(self) -> list[str]:
-        """As arguments of a program."""
+        """Encodes the job as arguments of a program."""
         variables = [f"{name}={value}" for name, value in self.environment.items()]
         return [
             self.rootfs,
@@ -46,7 +48,7 @@ class Job:
 
     @classmethod
     def of_words(cls, words: list[str]) -> Job:
-        """The other way."""
+        """Decodes :meth:`words`."""
         rootfs, timeout, keep, count = words[:4]
         first = 4 + int(count)
         environment = {}
@@ -57,10 +59,11 @@ class Job:
 
 
 class Report:
-    """What became of a call.
+    """The result of a call.
 
     :param how: one of the words above. :param number: exit status, or signal.
-    :param stdout: its beginning. :param stderr: its end; where nothing could be run: why.
+    :param stdout: the beginning of the output. :param stderr: the end of the output; if the script could not be
+        executed, the reason.
     """
 
     __slots__ = ("how", "number", "stderr", "stdout")
@@ -80,7 +83,7 @@ class Report:
 
     @classmethod
     def of_bytes(cls, data: bytes) -> Report | None:
-        """None: it is none; the program was ended before it could write one."""
+        """Parses a report; None: it is incomplete, since the program was killed before it could write it."""
         head, line, rest = data.partition(b"\n")
         words = head.decode(errors="replace").split(" ")
         if not line or len(words) != 3:

@@ -1,5 +1,5 @@
-"""All that a process has started, and their ends. For a process that is its descendants' subreaper, and has no
-other children than those: however they fork, they stay its descendants.
+"""Ends all descendants of this process. It must be their subreaper, so that they stay its descendants however they
+fork, and must have no other children.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SIGKILL, _SIGSTOP = 9, 19
-#: Rounds in which what is stopped can be found to have forked once more.
+#: Rounds of finding and stopping descendants, which may fork before they are stopped.
 _ROUNDS = 100
 _TURN = 0.005
 
 
 def end_all(patience: float) -> list[int]:
-    """Kills every descendant and waits for it. None there is success, and costs nothing.
+    """Kills every descendant and waits for its end.
 
     :param patience: seconds.
-    :returns: those that do not die: they hang in the kernel.
+    :returns: PIDs of descendants that do not die, since they hang in the kernel.
     """
     end = time.monotonic() + patience
     while _reaped():
         held: dict[int, int] = {}
         try:
-            # Stopped, they fork no faster than they are found.
+            # All are stopped before they are killed, so that they cannot fork faster than they are found.
             for _ in range(_ROUNDS):
                 fresh = _hold_new(held)
                 for pid in fresh:
@@ -48,7 +48,7 @@ def end_all(patience: float) -> list[int]:
 
 
 def _reaped() -> bool:
-    """Waits for those that have ended; whether there are others."""
+    """Reaps children that have ended; returns whether others remain."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
@@ -58,7 +58,7 @@ def _reaped() -> bool:
 
 
 def _hold_new(held: dict[int, int]) -> list[int]:
-    """Descendants that are not in ``held`` yet, put into it."""
+    """Opens a pidfd for each new descendant, puts it into ``held``, and returns the new PIDs."""
     parents = dict(_parents())
     known = {os.getpid(), *held}
     found = []
@@ -72,7 +72,7 @@ def _hold_new(held: dict[int, int]) -> list[int]:
                 fd = process.pidfd_open(pid)
             except ProcessLookupError:
                 continue
-            # Its number may be another's by now: what is held is asked once more.
+            # The PID may have been reused before pidfd_open: check the parent again.
             if _parent(pid) not in known:
                 os.close(fd)
                 continue
@@ -92,7 +92,7 @@ def _parents() -> Iterator[tuple[int, int]]:
 
 
 def _parent(pid: int) -> int:
-    """0: there is no such process, or it has ended and only waits to be waited for."""
+    """Returns the PID of the parent; 0: the process does not exist, or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
