@@ -74,3 +74,15 @@ def encode(value: Any, quoted: Callable[[str], str] = _json.encode_basestring_as
     if hasattr(value, "items"):  # a mapping, be it a read-only view
         return "{" + ",".join([f"{quoted(key)}:{encode(item, quoted)}" for key, item in value.items()]) + "}"
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def encode_valid(value: Any) -> str:
+    """As :func:`encode`, and always valid text: an undecodable byte of the system becomes U+FFFD.
+
+    :raises TypeError: as :func:`encode`.
+    """
+    return encode(value, _valid)
+
+
+def _valid(text: str) -> str:
+    return _json.encode_basestring_ascii(text.encode(errors="surrogateescape").decode(errors="replace"))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kurma_stager_default.inside import applog, callin_logs
+from kurma_stager_default.inside.callins import logs
+from kurma_stager_default.inside.streams import app_log
 
 from kurma_core.formats import cri_log
 from kurma_core.formats.timestamps import moment, stamp
@@ -23,21 +24,21 @@ CHUNK = st.one_of(
     st.binary(min_size=1, max_size=30),
     st.sampled_from([b"\n", b"line\n", b"two\nlines\n", b"a part ", b"end\n", b"\0\r\n\xff", b"y" * 300, b"\n\n"]),
 )
-WRITES = st.lists(st.tuples(st.sampled_from([applog.STDOUT, applog.STDERR]), CHUNK), max_size=25)
+WRITES = st.lists(st.tuples(st.sampled_from([app_log.STDOUT, app_log.STDERR]), CHUNK), max_size=25)
 
 
 def written(directory: Path, writes: list[tuple[bytes, bytes]], size: int) -> None:
     """One write a second, from EPOCH on."""
     (directory / "pod/logs").mkdir(parents=True)
-    log = applog.AppLog(str(directory / "pod/logs/a.log"), size, 1000)
+    log = app_log.AppLog(str(directory / "pod/logs/a.log"), size, 1000)
     clock = [EPOCH + number * SECOND for number in range(len(writes))]
-    real = applog.time.time_ns
+    real = app_log.time.time_ns
     try:
         for (stream, data), now in zip(writes, clock, strict=True):
-            applog.time.time_ns = lambda now=now: now
+            app_log.time.time_ns = lambda now=now: now
             log.write(stream, data)
     finally:
-        applog.time.time_ns = real
+        app_log.time.time_ns = real
     log.close()
 
 
@@ -50,10 +51,10 @@ def by_core(directory: Path, tail: int | None, since: int | None, stream: str | 
 
 
 def by_call_in(directory: Path, words: list[str], monkeypatch: pytest.MonkeyPatch) -> bytes:
-    monkeypatch.setattr(callin_logs, "_LOGS", str(directory / "pod/logs"))
+    monkeypatch.setattr(logs, "_LOGS", str(directory / "pod/logs"))
     out = os.memfd_create("out")
     try:
-        callin_logs.show(callin_logs.Wanted(words), {"log": "a.log", "exited": True}, out)
+        logs.show(logs.Wanted(words), {"log": "a.log", "exited": True}, out)
         return os.pread(out, 1 << 24, 0)
     finally:
         os.close(out)
@@ -183,8 +184,8 @@ def test_times_that_are_none(text: str) -> None:
     from kurma_core.cli import values
     from kurma_core.errors import UsageError
 
-    with pytest.raises(callin_logs.UsageError, match="is no time"):
-        callin_logs.Wanted(["a", "--since", text])
+    with pytest.raises(logs.UsageError, match="is no time"):
+        logs.Wanted(["a", "--since", text])
     with pytest.raises(UsageError, match="is no time") as caught:
         values.since(text)
     assert caught.value.exit_code == 2

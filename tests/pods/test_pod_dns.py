@@ -91,7 +91,7 @@ def test_what_is_written_is_read(
     servers: list[str], search: list[str], options: list[str], odd: list[str]
 ) -> None:
     """Odd lines between, of which none is one of resolv.conf's, change nothing."""
-    from kurma_stager_default.inside.hostfiles import contents
+    from kurma_stager_default.inside.app.etc_hosts import contents
     from kurma_stager_default.inside.manifest import Pod
 
     dns = {"nameservers": servers, "search": search, "options": options}

@@ -27,14 +27,14 @@ PREFIX = "opt/stager"
 #: Programs of the image, and the module whose ``main`` each calls.
 PROGRAMS = {
     "start": "main",
-    "status": "callin_status",
-    "logs": "callin_logs",
-    "run": "callin_run",
-    "attach": "callin_attach",
+    "status": "callins.status",
+    "logs": "callins.logs",
+    "run": "callins.run",
+    "attach": "callins.attach",
 }
 #: Those that the specification does not know; an annotation declares them (G10).
 OPTIONAL = ("app-add", "app-start", "app-stop", "app-rm")
-PROGRAMS.update(dict.fromkeys(OPTIONAL, "callin_app"))
+PROGRAMS.update(dict.fromkeys(OPTIONAL, "callins.apps"))
 #: ``-I``: nothing of the environment or the current directory; ``-S``: no ``site``.
 _OPTIONS = "-IS"
 

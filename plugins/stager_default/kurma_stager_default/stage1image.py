@@ -21,8 +21,8 @@ ENTRYPOINTS = {"run": "entry_run", "enter": "entry_enter", "gc": "entry_gc", "st
 #: Programs in the pod: its supervisor, and two of the default stager's call-ins.
 INSIDE = {
     "pod": "kurma_stager_default.stage1.pod",
-    "run": "kurma_stager_default.inside.callin_run",
-    "attach": "kurma_stager_default.inside.callin_attach",
+    "run": "kurma_stager_default.inside.callins.run",
+    "attach": "kurma_stager_default.inside.callins.attach",
 }
 #: Below the image's root.
 PLACE = "stage1"

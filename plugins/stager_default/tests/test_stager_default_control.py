@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kurma_stager_default.inside.asking import Asking, Gone, Refused, ask, supervisor_has_ended
-from kurma_stager_default.inside.control import PACKET, Control, Conversation, Refusal
+from kurma_stager_default.inside.callins.control_client import Asking, Gone, Refused, ask, supervisor_has_ended
 from kurma_stager_default.inside.errors import SetupError
-from kurma_stager_default.inside.loop import Loop
-from kurma_stager_default.inside.rest import Rest
+from kurma_stager_default.inside.event_loop import Loop
+from kurma_stager_default.inside.pod.control_socket import PACKET, Control, Conversation, Refusal
+from kurma_stager_default.inside.pod.memory_trimming import Rest
 
 
 class Served:

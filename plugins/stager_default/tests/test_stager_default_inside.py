@@ -9,24 +9,13 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kurma_stager_default.inside import (
-    applog,
-    apprun,
-    become,
-    callin_logs,
-    callin_run,
-    callin_status,
-    changing,
-    devicewall,
-    errors,
-    hostfiles,
-    labels,
-    manifest,
-    smalljson,
-    sysmounts,
-    userns,
-)
+from kurma_stager_default.inside import errors, manifest, user_namespace
+from kurma_stager_default.inside.app import etc_hosts, privileges, proc_sys_dev, security_labels
+from kurma_stager_default.inside.callins import logs, run, status
+from kurma_stager_default.inside.pod import app_changes, app_run, device_cgroup
+from kurma_stager_default.inside.streams import app_log
 
+from kurma_core.formats import small_json
 from kurma_core.linux.cgroups import Hierarchy, Layout
 from kurma_core.linux.execute import ExecuteError
 from kurma_core.models.isolator import IsolatorPlan
@@ -40,10 +29,10 @@ values = st.recursive(
 
 @given(values)
 def test_json_reads_and_writes_what_the_package_does(value):
-    assert smalljson.decode(f" {json.dumps(value)}\n") == value
-    assert smalljson.decode(json.dumps(value, ensure_ascii=False)) == value
+    assert small_json.decode(f" {json.dumps(value)}\n") == value
+    assert small_json.decode(json.dumps(value, ensure_ascii=False)) == value
     if all(ord(char) < 0xD800 or ord(char) > 0xDFFF for char in str(value)):
-        assert json.loads(smalljson.encode(value)) == value
+        assert json.loads(small_json.encode_valid(value)) == value
 
 
 @pytest.mark.parametrize(
@@ -51,11 +40,11 @@ def test_json_reads_and_writes_what_the_package_does(value):
 )
 def test_json_refuses(text):
     with pytest.raises(ValueError, match=r"JSON|follows"):
-        smalljson.decode(text)
+        small_json.decode(text)
 
 
 def test_json_of_undecodable_bytes():
-    assert json.loads(smalljson.encode("a\udcff")) == "a\ufffd"
+    assert json.loads(small_json.encode_valid("a\udcff")) == "a\ufffd"
 
 
 def document(**config):
@@ -159,21 +148,21 @@ def test_a_nonsense_manifest_is_told(tmp_path):
 def test_what_is_said_of_devices_where_the_second_wall_is_missing(tmp_path):
     """H11: a host without cgroups, and a v2 directory that takes no program."""
     alone = "devices: those that were not given are refused by nodev alone"
-    assert devicewall.close(Layout([]), []) == f"{alone} (this host has no cgroups)"
-    assert devicewall.close(Layout([]), ["c 1:11 rw"]) == f"{alone} (this host has no cgroups)"
+    assert device_cgroup.close(Layout([]), []) == f"{alone} (this host has no cgroups)"
+    assert device_cgroup.close(Layout([]), ["c 1:11 rw"]) == f"{alone} (this host has no cgroups)"
     with pytest.raises(
         errors.SetupError, match="for reading alone: their cgroup cannot be closed: this host has no"
     ):
-        devicewall.close(Layout([]), ["c 1:11 rw", "c 1:11 r"])
-    note = devicewall.close(Layout([Hierarchy(2, (), str(tmp_path), ".")]), [])
+        device_cgroup.close(Layout([]), ["c 1:11 rw", "c 1:11 r"])
+    note = device_cgroup.close(Layout([Hierarchy(2, (), str(tmp_path), ".")]), [])
     assert note.startswith(f"{alone} (")
 
 
 def test_what_is_said_of_walls_beside_an_app_that_has_none(monkeypatch):
     """H2: nothing is claimed that does not hold, also when such an app comes or goes."""
     for wall in ("landlock_usable", "filters_usable"):
-        monkeypatch.setattr(become.sandbox, wall, lambda: True)
-    monkeypatch.setattr(become, "granted", lambda plan: {21} if plan.privileged else set())
+        monkeypatch.setattr(privileges.sandbox, wall, lambda: True)
+    monkeypatch.setattr(privileges, "granted", lambda plan: {21} if plan.privileged else set())
 
     def run(name, privileged=False):
         plan = SimpleNamespace(privileged=privileged, keyrings=privileged)
@@ -188,19 +177,19 @@ def test_what_is_said_of_walls_beside_an_app_that_has_none(monkeypatch):
         "landlock: each app but p has a domain of its own; they do not reach others through /proc",
         "keys: each app has a session keyring of its own; p may call on others",
     ]
-    assert list(become.wall_notes([one.app for one in plain])) == closed
-    assert list(become.wall_notes([one.app for one in (*plain, power)])) == opened
-    assert "no app has a domain" in become.wall_notes([power.app])[0]
+    assert list(privileges.wall_notes([one.app for one in plain])) == closed
+    assert list(privileges.wall_notes([one.app for one in (*plain, power)])) == opened
+    assert "no app has a domain" in privileges.wall_notes([power.app])[0]
     groups = SimpleNamespace(wall=[])
     pod = SimpleNamespace(runs=plain, groups=groups, notes=[*closed, "devices: those …", "ipc: the host's"])
-    changing._renew_notes(pod)
+    app_changes._renew_notes(pod)
     assert pod.notes == [*closed, "devices: those …", "ipc: the host's"]
     pod.runs, groups.wall = [*plain, power], None
-    changing._renew_notes(pod)
-    assert pod.notes == [*opened, devicewall.OPEN, "ipc: the host's"]
+    app_changes._renew_notes(pod)
+    assert pod.notes == [*opened, device_cgroup.OPEN, "ipc: the host's"]
     pod.runs = plain
-    changing._renew_notes(pod)
-    assert pod.notes == [*closed, devicewall.OPEN, "ipc: the host's"]
+    app_changes._renew_notes(pod)
+    assert pod.notes == [*closed, device_cgroup.OPEN, "ipc: the host's"]
 
 
 def test_what_is_masked_for_each_cpu(tmp_path):
@@ -210,10 +199,10 @@ def test_what_is_masked_for_each_cpu(tmp_path):
     (cpus / "cpu0").mkdir()
     sys = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
     try:
-        assert sysmounts._in_cpus(sys) == []
+        assert proc_sys_dev._in_cpus(sys) == []
         for name in ("cpu0", "cpu17"):
             (cpus / name / "thermal_throttle").mkdir(parents=True)
-        assert sorted(sysmounts._in_cpus(sys)) == [
+        assert sorted(proc_sys_dev._in_cpus(sys)) == [
             f"devices/system/cpu/{name}/thermal_throttle" for name in ("cpu0", "cpu17")
         ]
     finally:
@@ -244,14 +233,14 @@ STAMP = b"2017-07-14T02:40:00.000000001Z"
     ],
 )
 def test_wrong_arguments_of_logs(arguments):
-    with pytest.raises(callin_logs.UsageError):
-        callin_logs.Wanted(arguments)
+    with pytest.raises(logs.UsageError):
+        logs.Wanted(arguments)
 
 
 def test_no_resolver_file_without_dns():
     """The app keeps its own."""
     pod = manifest.Pod(document(), {})
-    assert set(hostfiles.contents(pod)) == {"/etc/hosts", "/etc/hostname"}
+    assert set(etc_hosts.contents(pod)) == {"/etc/hosts", "/etc/hostname"}
 
 
 # --- restarts --------------------------------------------------------------------------------------------------
@@ -267,10 +256,10 @@ class _Ended:
 def test_pauses_double_up_to_a_minute_and_begin_anew_once_it_has_settled(monkeypatch):
     """H5."""
     now = 1000.0
-    monkeypatch.setattr(apprun.time, "monotonic", lambda: now)
+    monkeypatch.setattr(app_run.time, "monotonic", lambda: now)
     app = manifest.App("a", {"exec": ["/x"]})
     app.restart = "always"
-    run = apprun.AppRun(app, None)
+    run = app_run.AppRun(app, None)
     pauses = []
     for _ in range(12):
         run.instance = _Ended(now - 1)
@@ -299,7 +288,7 @@ def test_pauses_double_up_to_a_minute_and_begin_anew_once_it_has_settled(monkeyp
 def test_what_is_started_again(restart, ended, again):
     app = manifest.App("a", {"exec": ["/x"]})
     app.restart = restart
-    run = apprun.AppRun(app, None)
+    run = app_run.AppRun(app, None)
     run.instance = ended
     assert (run.next_pause() is not None) == again
 
@@ -308,33 +297,33 @@ def test_status_before_there_is_any(tmp_path):
     """Neither a supervisor that listens nor a file: the apps of the manifest, none of which has ended."""
     (tmp_path / "pod").mkdir()
     (tmp_path / "manifest").write_text(json.dumps(document()))
-    assert callin_status.find(str(tmp_path)) == {"a": {"exited": False}}
+    assert status.find(str(tmp_path)) == {"a": {"exited": False}}
     (tmp_path / "manifest").write_text("{}")
     with pytest.raises(errors.SetupError, match="not a stager manifest"):
-        callin_status.find(str(tmp_path))
+        status.find(str(tmp_path))
     (tmp_path / "pod/status.json").write_text('{"apps": {"a": {"exited": true, "exitCode": 3}}}')
-    assert callin_status.find(str(tmp_path)) == {"a": {"exited": True, "exitCode": 3}}
+    assert status.find(str(tmp_path)) == {"a": {"exited": True, "exitCode": 3}}
     (tmp_path / "pod/status.json").write_text("{")
     with pytest.raises(errors.SetupError, match=r"does not answer: .*; .*status\.json: is damaged"):
-        callin_status.find(str(tmp_path))
+        status.find(str(tmp_path))
 
 
 def test_power_that_nothing_holds_without_landlock_is_told(monkeypatch):
     """H2: with it, nobody traces beyond the own domain; in a user namespace, nobody of the host."""
     app = manifest.App("a", {"exec": ["/x"]})
     app.plan = manifest.Plan({"capabilities": ["CAP_SYS_PTRACE"]})
-    host = userns.Ids(None)
-    own = userns.Ids({"path": "/userns", "uids": [[0, 1000, 1]], "gids": [[0, 1000, 1]]})
-    monkeypatch.setattr(become.sandbox, "landlock_usable", lambda: False)
-    note = become.power_note(app, host)
+    host = user_namespace.Ids(None)
+    own = user_namespace.Ids({"path": "/userns", "uids": [[0, 1000, 1]], "gids": [[0, 1000, 1]]})
+    monkeypatch.setattr(privileges.sandbox, "landlock_usable", lambda: False)
+    note = privileges.power_note(app, host)
     assert note is not None
     assert note.startswith("app a: CAP_SYS_PTRACE without Landlock")
-    assert become.power_note(app, own) is None
+    assert privileges.power_note(app, own) is None
     app.plan = manifest.Plan({})
-    assert become.power_note(app, host) is None
-    monkeypatch.setattr(become.sandbox, "landlock_usable", lambda: True)
+    assert privileges.power_note(app, host) is None
+    monkeypatch.setattr(privileges.sandbox, "landlock_usable", lambda: True)
     app.plan = manifest.Plan({"capabilities": ["CAP_SYS_PTRACE"]})
-    assert become.power_note(app, host) is None
+    assert privileges.power_note(app, host) is None
 
 
 def test_of_many_executions_the_last_are_remembered_and_the_others_logs_go(monkeypatch):
@@ -345,11 +334,11 @@ def test_of_many_executions_the_last_are_remembered_and_the_others_logs_go(monke
             self.number = number
 
         def to_json(self, _):
-            return {"instance": self.number, "log": applog.file_name("main", self.number)}
+            return {"instance": self.number, "log": app_log.file_name("main", self.number)}
 
     removed = []
-    monkeypatch.setattr(applog, "remove", removed.append)
-    run = apprun.AppRun(None, None)
+    monkeypatch.setattr(app_log, "remove", removed.append)
+    run = app_run.AppRun(None, None)
     for number in range(13):
         run._remember(Past(number))
     assert [one["instance"] for one in run.history] == list(range(3, 13))
@@ -362,12 +351,18 @@ def test_a_program_that_is_denied_under_a_label_is_told_with_it():
         manifest.Plan({"version": 3, **label}) for label in ({"apparmor": "web"}, {"selinux": "a:b"})
     )
     denied = ExecuteError(errno.EACCES, "permission denied", "/bin/sh")
-    assert str(labels.explained(denied, profile)) == "/bin/sh: permission denied, with the AppArmor profile web"
-    assert str(labels.explained(denied, context)) == "/bin/sh: permission denied, with the SELinux context a:b"
-    assert labels.explained(denied, context).exit_code == 126
+    assert (
+        str(security_labels.explained(denied, profile))
+        == "/bin/sh: permission denied, with the AppArmor profile web"
+    )
+    assert (
+        str(security_labels.explained(denied, context))
+        == "/bin/sh: permission denied, with the SELinux context a:b"
+    )
+    assert security_labels.explained(denied, context).exit_code == 126
     for code, reason in ((errno.EACCES, "is not executable (mode 0644)"), (errno.ENOENT, "not found")):
         other = ExecuteError(code, reason, "/bin/sh")
-        assert labels.explained(other, profile) is other
+        assert security_labels.explained(other, profile) is other
 
 
 def test_names_that_change_while_a_hosts_file_is_made_are_in_it(tmp_path, monkeypatch):
@@ -383,7 +378,7 @@ def test_names_that_change_while_a_hosts_file_is_made_are_in_it(tmp_path, monkey
 
     monkeypatch.setattr(os, "rename", late)
     directory = os.open(tmp_path, os.O_RDONLY)
-    os.close(hostfiles._copy(directory, "app", b"127.0.0.1 localhost", (os.getuid(), os.getgid())))
+    os.close(etc_hosts._copy(directory, "app", b"127.0.0.1 localhost", (os.getuid(), os.getgid())))
     os.close(directory)
     assert (tmp_path / "app").read_text() == "127.0.0.1 localhost\n10.0.0.3\tnewest\t# kurma\n"
     assert (tmp_path / "app").stat().st_mode & 0o777 == 0o644
@@ -407,7 +402,7 @@ def test_a_command_does_not_outlive_a_call_in_that_dies_first(dead):
             os.close(report)
             while dead and os.getppid() == me:
                 time.sleep(0.001)
-            callin_run.end_with_parent(told)
+            run.end_with_parent(told)
             os.write(said, b"goes on")
         finally:
             os._exit(0)

@@ -10,8 +10,9 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kurma_stager_default.inside import applog, logturn, statusfile
 from kurma_stager_default.inside.errors import SetupError
+from kurma_stager_default.inside.pod import status_file
+from kurma_stager_default.inside.streams import app_log, log_rotation
 
 from kurma_core.formats import cri_log
 
@@ -46,7 +47,7 @@ def files(directory):
 @given(st.lists(st.binary(max_size=40), max_size=6))
 def test_log_lines_say_what_was_written(chunks):
     """Every byte comes back, in any cutting: NUL, CR, what is no UTF-8, empty lines, no newline at the end."""
-    made = b"".join(applog.lines(chunk, b"stdout", NOW) for chunk in chunks)
+    made = b"".join(app_log.lines(chunk, b"stdout", NOW) for chunk in chunks)
     text = b""
     for line in made.split(b"\n")[:-1]:
         stamp, stream, kind, rest = line.split(b" ", 3)
@@ -62,13 +63,13 @@ CHUNK = st.one_of(
 
 
 @given(
-    chunks=st.lists(st.tuples(st.sampled_from([applog.STDOUT, applog.STDERR]), CHUNK.filter(bool)), max_size=30),
+    chunks=st.lists(st.tuples(st.sampled_from([app_log.STDOUT, app_log.STDERR]), CHUNK.filter(bool)), max_size=30),
     size=st.sampled_from([0, 1, 60, 200, 1000]),
 )
 def test_every_byte_comes_back_through_files_that_turn(tmp_path_factory, chunks, size):
     """Whatever is turned where: each stream apart, in order, byte for byte; parts are marked as such."""
     path = tmp_path_factory.mktemp("log") / "a.log"
-    log = applog.AppLog(str(path), size, 1000)
+    log = app_log.AppLog(str(path), size, 1000)
     for stream, chunk in chunks:
         log.write(stream, chunk)
     log.close()
@@ -78,14 +79,14 @@ def test_every_byte_comes_back_through_files_that_turn(tmp_path_factory, chunks,
 
 
 def test_times_do_not_go_back(tmp_path):
-    log = applog.AppLog(str(tmp_path / "a.log"), 0, 1)
+    log = app_log.AppLog(str(tmp_path / "a.log"), 0, 1)
     before = time.time_ns()
     for number in range(50):
-        log.write(applog.STDOUT, b"%d\n" % number)
+        log.write(app_log.STDOUT, b"%d\n" % number)
     log.close()
     times = [line.split(b" ")[0] for line in (tmp_path / "a.log").read_bytes().splitlines()]
     assert times == sorted(times)
-    assert applog.stamp(before) <= times[0] <= times[-1] <= applog.stamp(time.time_ns())
+    assert app_log.stamp(before) <= times[0] <= times[-1] <= app_log.stamp(time.time_ns())
     assert {len(each) for each in times} == {len(STAMP)}
 
 
@@ -94,8 +95,8 @@ def test_times_do_not_go_back(tmp_path):
 
 def test_no_file_is_larger_than_it_may_be(tmp_path):
     """One chunk of many lines fills as many files as it takes, each between two lines."""
-    log = applog.AppLog(str(tmp_path / "a.log"), 1000, 50)
-    log.write(applog.STDOUT, b"".join(b"line %d\n" % number for number in range(500)))
+    log = app_log.AppLog(str(tmp_path / "a.log"), 1000, 50)
+    log.write(app_log.STDOUT, b"".join(b"line %d\n" % number for number in range(500)))
     log.close()
     found = files(tmp_path)
     assert len(found) > 20
@@ -108,9 +109,9 @@ def test_no_file_is_larger_than_it_may_be(tmp_path):
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_so_many_files_are_kept(tmp_path, count):
-    log = applog.AppLog(str(tmp_path / "a.log"), 300, count)
+    log = app_log.AppLog(str(tmp_path / "a.log"), 300, count)
     for number in range(200):
-        log.write(applog.STDOUT, b"%d\n" % number)
+        log.write(app_log.STDOUT, b"%d\n" % number)
         assert len(os.listdir(tmp_path)) <= count
     log.close()
     found = [int(line) for _, _, line in read(tmp_path / "a.log")]
@@ -121,11 +122,11 @@ def test_so_many_files_are_kept(tmp_path, count):
 
 def test_a_log_is_turned_between_lines(tmp_path):
     """Whatever the chunks are, a file ends with a whole line of the stream that fills it."""
-    log = applog.AppLog(str(tmp_path / "a.log"), 200, 500)
+    log = app_log.AppLog(str(tmp_path / "a.log"), 200, 500)
     for number in range(100):
-        log.write(applog.STDOUT, b"%d begins" % number)
-        log.write(applog.STDOUT, b" and ends\nnext\n" * (number % 4 + 1) + b"open")
-        log.write(applog.STDOUT, b"\n")
+        log.write(app_log.STDOUT, b"%d begins" % number)
+        log.write(app_log.STDOUT, b" and ends\nnext\n" * (number % 4 + 1) + b"open")
+        log.write(app_log.STDOUT, b"\n")
     log.close()
     found = files(tmp_path)
     assert len(found) > 50
@@ -135,31 +136,31 @@ def test_a_log_is_turned_between_lines(tmp_path):
 
 def test_a_line_of_the_other_stream_may_end_first(tmp_path):
     """A prompt is not parted from its line by what goes to the other stream, unless it stays for long."""
-    log = applog.AppLog(str(tmp_path / "a.log"), 1000, 50)
-    log.write(applog.STDERR, b"asked: ")
-    log.write(applog.STDOUT, b"x" * 900 + b"\n")
-    log.write(applog.STDOUT, b"y" * 80 + b"\n")
-    log.write(applog.STDERR, b"answered\n")
+    log = app_log.AppLog(str(tmp_path / "a.log"), 1000, 50)
+    log.write(app_log.STDERR, b"asked: ")
+    log.write(app_log.STDOUT, b"x" * 900 + b"\n")
+    log.write(app_log.STDOUT, b"y" * 80 + b"\n")
+    log.write(app_log.STDERR, b"answered\n")
     assert len(os.listdir(tmp_path)) == 1
-    log.write(applog.STDERR, b"asked: ")
+    log.write(app_log.STDERR, b"asked: ")
     for _ in range(40):
-        log.write(applog.STDOUT, b"z" * 80 + b"\n")
+        log.write(app_log.STDOUT, b"z" * 80 + b"\n")
     log.close()
     assert len(os.listdir(tmp_path)) > 2
     assert text_of(read(tmp_path / "a.log"), "stderr") == b"asked: answered\nasked: "
 
 
 def test_a_line_as_long_as_two_logs_is_torn(tmp_path):
-    log = applog.AppLog(str(tmp_path / "a.log"), 200, 3)
+    log = app_log.AppLog(str(tmp_path / "a.log"), 200, 3)
     for _ in range(100):
-        log.write(applog.STDOUT, b"x" * 50)
+        log.write(app_log.STDOUT, b"x" * 50)
     log.close()
     assert sum(len(content) for _, content in files(tmp_path)) < 3 * 600
 
 
 def test_files_that_cannot_be_renamed(tmp_path, monkeypatch):
     """The file grows on, nothing is lost; it is tried again, but not with each line."""
-    log = applog.AppLog(str(tmp_path / "a.log"), 300, 50)
+    log = app_log.AppLog(str(tmp_path / "a.log"), 300, 50)
     tries = []
 
     def refused(*names):
@@ -169,25 +170,25 @@ def test_files_that_cannot_be_renamed(tmp_path, monkeypatch):
     rename = os.rename
     monkeypatch.setattr(os, "rename", refused)
     for number in range(100):
-        log.write(applog.STDOUT, b"%d\n" % number)
+        log.write(app_log.STDOUT, b"%d\n" % number)
     assert os.listdir(tmp_path) == ["a.log"]
     assert [int(line) for _, _, line in read(tmp_path / "a.log")] == list(range(100))
     assert 5 < len(tries) < 20
     monkeypatch.setattr(os, "rename", rename)
     for number in range(100, 120):
-        log.write(applog.STDOUT, b"%d\n" % number)
+        log.write(app_log.STDOUT, b"%d\n" % number)
     log.close()
     assert len(os.listdir(tmp_path)) > 1
     assert [int(line) for _, _, line in read(tmp_path / "a.log")] == list(range(120))
 
 
 def test_files_that_somebody_removes(tmp_path):
-    log = applog.AppLog(str(tmp_path / "a.log"), 300, 5)
+    log = app_log.AppLog(str(tmp_path / "a.log"), 300, 5)
     for number in range(200):
         if number == 100:
             for name in os.listdir(tmp_path):
                 os.unlink(tmp_path / name)
-        log.write(applog.STDOUT, b"%d\n" % number)
+        log.write(app_log.STDOUT, b"%d\n" % number)
     log.close()
     assert int(read(tmp_path / "a.log")[-1][2]) == 199
 
@@ -197,7 +198,7 @@ def test_files_that_somebody_removes(tmp_path):
 
 def numbered(log, first, last):
     for number in range(first, last):
-        log.write(applog.STDOUT, b"%d\n" % number)
+        log.write(app_log.STDOUT, b"%d\n" % number)
 
 
 def numbers(reader):
@@ -206,7 +207,7 @@ def numbers(reader):
 
 def test_what_a_reader_has_not_read_is_kept(tmp_path):
     """Beyond the number of files; and no longer than it takes."""
-    log = applog.AppLog(str(tmp_path / "a.log"), 300, 3)
+    log = app_log.AppLog(str(tmp_path / "a.log"), 300, 3)
     reader = cri_log.LogFile(str(tmp_path / "a.log"), "a", cri_log.plain)
     numbered(log, 0, 3)
     reader.chain.share()
@@ -225,7 +226,7 @@ def test_what_a_reader_has_not_read_is_kept(tmp_path):
 
 def test_a_writer_that_stands_still_as_it_looks_for_readers_is_waited_for(tmp_path):
     """It holds each file's lock for a moment, which on a busy machine may be a long one."""
-    log = applog.AppLog(str(tmp_path / "a.log"), 300, 3)
+    log = app_log.AppLog(str(tmp_path / "a.log"), 300, 3)
     reader = cri_log.LogFile(str(tmp_path / "a.log"), "a", cri_log.plain)
     numbered(log, 0, 3)
     looking = os.open(tmp_path / "a.log", os.O_RDONLY)
@@ -261,9 +262,9 @@ def test_a_writer_that_keeps_a_lock_for_good_is_waited_for_once(tmp_path, monkey
 
 def test_files_kept_for_a_reader_stay_few(tmp_path):
     """They become longer: to rename a thousand at each turn would slow the app."""
-    log = applog.AppLog(str(tmp_path / "a.log"), 300, 2)
+    log = app_log.AppLog(str(tmp_path / "a.log"), 300, 2)
     reader = cri_log.LogFile(str(tmp_path / "a.log"), "a", cri_log.plain)
-    log.write(applog.STDOUT, b"0\n")
+    log.write(app_log.STDOUT, b"0\n")
     reader.chain.share()
     found = numbers(reader)
     numbered(log, 1, 20_000)
@@ -275,14 +276,14 @@ def test_files_kept_for_a_reader_stay_few(tmp_path):
 
 def test_what_is_kept_for_a_reader_is_bounded(tmp_path, monkeypatch):
     """The oldest of it goes, its space at once; the reader is told that something is missing."""
-    monkeypatch.setattr(logturn, "KEPT_BYTES", 4000)
-    log = applog.AppLog(str(tmp_path / "a.log"), 300, 3)
+    monkeypatch.setattr(log_rotation, "KEPT_BYTES", 4000)
+    log = app_log.AppLog(str(tmp_path / "a.log"), 300, 3)
     reader = cri_log.LogFile(str(tmp_path / "a.log"), "a", cri_log.plain)
-    log.write(applog.STDOUT, b"0\n")
+    log.write(app_log.STDOUT, b"0\n")
     reader.chain.share()
     assert numbers(reader) == [0]
     for number in range(1, 1000):
-        log.write(applog.STDOUT, b"%d\n" % number)
+        log.write(app_log.STDOUT, b"%d\n" % number)
         assert sum(len(content) for _, content in files(tmp_path)) < 4000 + 2500
         if number % 10 == 0:
             reader.chain.look()  # it holds what it has not read open
@@ -303,9 +304,9 @@ def test_nothing_is_kept_for_readers_on_a_disk_that_is_nearly_full(tmp_path, mon
         f_bavail = real.f_blocks // 11
 
     monkeypatch.setattr(os, "statvfs", lambda _: Disk)
-    log = applog.AppLog(str(tmp_path / "a.log"), 300, 3)
+    log = app_log.AppLog(str(tmp_path / "a.log"), 300, 3)
     reader = cri_log.LogFile(str(tmp_path / "a.log"), "a", cri_log.plain)
-    log.write(applog.STDOUT, b"0\n")
+    log.write(app_log.STDOUT, b"0\n")
     reader.chain.share()
     assert numbers(reader) == [0]
     numbered(log, 1, 500)
@@ -317,7 +318,7 @@ def test_nothing_is_kept_for_readers_on_a_disk_that_is_nearly_full(tmp_path, mon
 def test_readers_at_full_speed(tmp_path):
     """Four follow a log of tiny files, two of them from the middle on: each line once, in order."""
     count = 60_000
-    log = applog.AppLog(str(tmp_path / "a.log"), 4096, 2)
+    log = app_log.AppLog(str(tmp_path / "a.log"), 4096, 2)
     done = threading.Event()
     found = [[] for _ in range(4)]
 
@@ -338,7 +339,7 @@ def test_readers_at_full_speed(tmp_path):
         thread.start()
     time.sleep(0.05)
     for number in range(0, count, 20):
-        log.write(applog.STDOUT, b"".join(b"%d\n" % each for each in range(number, number + 20)))
+        log.write(app_log.STDOUT, b"".join(b"%d\n" % each for each in range(number, number + 20)))
     done.set()
     for thread in threads:
         thread.join()
@@ -356,13 +357,13 @@ def test_readers_at_full_speed(tmp_path):
 def test_a_log_that_cannot_be_written_drops_and_says_so(tmp_path):
     """A full disk loses lines, nothing else."""
     directory = tmp_path / "logs"
-    log = applog.AppLog(str(directory / "a.log"), 0, 1)
-    log.write(applog.STDOUT, b"lost\n")
-    log.write(applog.STDOUT, b"lost too\n")
+    log = app_log.AppLog(str(directory / "a.log"), 0, 1)
+    log.write(app_log.STDOUT, b"lost\n")
+    log.write(app_log.STDOUT, b"lost too\n")
     assert (log.dropped, log.dropped_in_all, log.changed) == (14, 14, True)
     log.changed = False
     directory.mkdir()
-    log.write(applog.STDOUT, b"kept\n")
+    log.write(app_log.STDOUT, b"kept\n")
     log.close()
     first, second = (directory / "a.log").read_bytes().splitlines()
     assert first.endswith(b"stderr F [kurma: 14 bytes of output were dropped, the log could not be written]")
@@ -372,8 +373,8 @@ def test_a_log_that_cannot_be_written_drops_and_says_so(tmp_path):
 
 def test_what_was_dropped_last_is_said_at_the_end(tmp_path):
     directory = tmp_path / "logs"
-    log = applog.AppLog(str(directory / "a.log"), 0, 1)
-    log.write(applog.STDOUT, b"lost\n")
+    log = app_log.AppLog(str(directory / "a.log"), 0, 1)
+    log.write(app_log.STDOUT, b"lost\n")
     directory.mkdir()
     log.close()
     assert b"5 bytes of output were dropped" in (directory / "a.log").read_bytes()
@@ -410,13 +411,13 @@ class Disk:
 def test_a_full_disk_cuts_no_line(monkeypatch, tmp_path, cuts):
     """A write that comes to its end half way leaves nothing of the chunk, in the end."""
     disk = Disk(monkeypatch)
-    log = applog.AppLog(str(tmp_path / "a.log"), 0, 1)
-    log.write(applog.STDOUT, b"one\n")
+    log = app_log.AppLog(str(tmp_path / "a.log"), 0, 1)
+    log.write(app_log.STDOUT, b"one\n")
     disk.room, disk.cuts = 10, cuts
-    log.write(applog.STDOUT, b"two\n")
-    log.write(applog.STDOUT, b"two and a half\n")
+    log.write(app_log.STDOUT, b"two\n")
+    log.write(app_log.STDOUT, b"two and a half\n")
     disk.room, disk.cuts = None, True
-    log.write(applog.STDOUT, b"three\n")
+    log.write(app_log.STDOUT, b"three\n")
     log.close()
     kept = [line.split(b" ", 3)[3] for line in (tmp_path / "a.log").read_bytes().splitlines()]
     assert kept == [b"one", b"[kurma: 19 bytes of output were dropped, the log could not be written]", b"three"]
@@ -425,14 +426,14 @@ def test_a_full_disk_cuts_no_line(monkeypatch, tmp_path, cuts):
 def test_what_is_missing_joins_no_lines(monkeypatch, tmp_path):
     """The beginning of a line, of either stream, is not taken together with the end of another one."""
     disk = Disk(monkeypatch)
-    log = applog.AppLog(str(tmp_path / "a.log"), 0, 1)
-    log.write(applog.STDOUT, b"begun, ")
-    log.write(applog.STDERR, b"begun, too, ")
+    log = app_log.AppLog(str(tmp_path / "a.log"), 0, 1)
+    log.write(app_log.STDOUT, b"begun, ")
+    log.write(app_log.STDERR, b"begun, too, ")
     disk.room = 0
-    log.write(applog.STDOUT, b"ended\nanother ")
+    log.write(app_log.STDOUT, b"ended\nanother ")
     disk.room = None
-    log.write(applog.STDOUT, b"one\n")
-    log.write(applog.STDERR, b"error\n")
+    log.write(app_log.STDOUT, b"one\n")
+    log.write(app_log.STDERR, b"error\n")
     log.close()
     found = read(tmp_path / "a.log")
     assert text_of(found) == b"begun, \none\n"
@@ -444,11 +445,11 @@ def test_what_is_missing_joins_no_lines(monkeypatch, tmp_path):
 def test_only_what_is_lost_is_counted(monkeypatch, tmp_path):
     """A chunk that goes to several files, of which the last cannot be written."""
     disk = Disk(monkeypatch)
-    log = applog.AppLog(str(tmp_path / "a.log"), 1000, 5)
+    log = app_log.AppLog(str(tmp_path / "a.log"), 1000, 5)
     disk.room = 2500
     disk.cuts = False  # so that no room is made
     text = b"".join(b"%03d\n" % number for number in range(100)) + b"open"
-    log.write(applog.STDOUT, text)
+    log.write(app_log.STDOUT, text)
     disk.room, disk.cuts = None, True
     log.close()
     kept = text_of(read(tmp_path / "a.log"))
@@ -459,9 +460,9 @@ def test_only_what_is_lost_is_counted(monkeypatch, tmp_path):
 
 def test_what_is_kept_for_readers_goes_before_anything_is_dropped(monkeypatch, tmp_path):
     disk = Disk(monkeypatch)
-    log = applog.AppLog(str(tmp_path / "a.log"), 300, 2)
+    log = app_log.AppLog(str(tmp_path / "a.log"), 300, 2)
     reader = cri_log.LogFile(str(tmp_path / "a.log"), "a", cri_log.plain)
-    log.write(applog.STDOUT, b"0\n")
+    log.write(app_log.STDOUT, b"0\n")
     reader.chain.share()
     assert numbers(reader) == [0]
     numbered(log, 1, 100)
@@ -474,7 +475,7 @@ def test_what_is_kept_for_readers_goes_before_anything_is_dropped(monkeypatch, t
 
     monkeypatch.setattr(os, "truncate", freed)
     disk.room = 0
-    log.write(applog.STDOUT, b"100\n")
+    log.write(app_log.STDOUT, b"100\n")
     assert log.dropped_in_all == 0
     assert len(os.listdir(tmp_path)) <= 3
     texts = list(reader.read_all())
@@ -485,8 +486,8 @@ def test_what_is_kept_for_readers_goes_before_anything_is_dropped(monkeypatch, t
 
 
 def test_names_of_logs():
-    assert [applog.file_name("a", number) for number in (0, 1, 12)] == ["a.log", "a.1.log", "a.12.log"]
-    assert [applog.app_of(name) for name in ("a.log", "a.12.log", "a.1.log.3", "a-b.log")] == [
+    assert [app_log.file_name("a", number) for number in (0, 1, 12)] == ["a.log", "a.1.log", "a.12.log"]
+    assert [app_log.app_of(name) for name in ("a.log", "a.12.log", "a.1.log.3", "a-b.log")] == [
         "a",
         "a",
         "a",
@@ -497,15 +498,15 @@ def test_names_of_logs():
 def test_a_log_goes_with_its_older_parts(tmp_path):
     for name in ("a.log", "a.log.1", "a.log.2", "a.log.4", "a.1.log"):
         (tmp_path / name).touch()
-    applog.remove(f"{tmp_path}/a.log")
+    app_log.remove(f"{tmp_path}/a.log")
     # What is behind a gap was none of its parts.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.1.log", "a.log.4"]
-    applog.remove(f"{tmp_path}/a.log")
+    app_log.remove(f"{tmp_path}/a.log")
 
 
 def test_a_log_holds_one_descriptor(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
-    log = applog.AppLog(str(tmp_path / "a.log"), 300, 3)
+    log = app_log.AppLog(str(tmp_path / "a.log"), 300, 3)
     numbered(log, 0, 100)
     assert len(os.listdir("/proc/self/fd")) == before + 1
     log.close()
@@ -533,11 +534,11 @@ def test_status_is_replaced_whole(tmp_path):
     thread.start()
     for number in range(300):
         count = number % 60
-        statusfile.write({"apps": {f"app{each}": {"exited": False} for each in range(count)}}, path)
+        status_file.write({"apps": {f"app{each}": {"exited": False} for each in range(count)}}, path)
     done.set()
     thread.join()
     assert seen <= set(range(60))
-    assert len(statusfile.apps(path)) == 299 % 60
+    assert len(status_file.apps(path)) == 299 % 60
 
 
 @pytest.mark.parametrize(
@@ -558,7 +559,7 @@ def test_a_damaged_status_is_told(tmp_path, text, said):
     if text is not None:
         path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(SetupError, match=said):
-        statusfile.apps(str(path))
+        status_file.apps(str(path))
 
 
 def test_locks_of_readers_are_no_hindrance_to_one_another(tmp_path):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import kurma_stager_default
-from kurma_stager_default.inside.rest import program_pages
+from kurma_stager_default.inside.pod.memory_trimming import program_pages
 
 import kurma_core
 from kurma_core.linux.libc import call
@@ -15,7 +15,7 @@ from kurma_core.linux.libc import call
 _SCRIPT = """
 import sys
 sys.path[:0] = sys.argv[1:]
-from kurma_stager_default.inside.rest import drop_pages, program_pages
+from kurma_stager_default.inside.pod.memory_trimming import drop_pages, program_pages
 
 def mapped():
     total = counts = 0

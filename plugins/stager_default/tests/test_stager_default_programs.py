@@ -25,10 +25,10 @@ NOT_OURS = {
     "kurma_core.linux.netlink",
     "kurma_core.trees.copying",
     "kurma_core.trees.merging",
-    "kurma_stager_default.inside.asking",
-    "kurma_stager_default.inside.callin_logs",
-    "kurma_stager_default.inside.callin_run",
-    "kurma_stager_default.inside.callin_status",
+    "kurma_stager_default.inside.callins.control_client",
+    "kurma_stager_default.inside.callins.logs",
+    "kurma_stager_default.inside.callins.run",
+    "kurma_stager_default.inside.callins.status",
 }
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from kurma_stager_default import compiling
-from kurma_stager_default.inside import become
+from kurma_stager_default.inside.app import privileges
 
 from kurma_core.linux import libc
 from kurma_core.models.pod import MountSetup
@@ -111,7 +111,7 @@ def test_the_session_keyring_is_left_behind(caller_key):
     assert found(_SESSION_KEYRING, b"kurma-test") is True
     pid = os.fork()
     if pid == 0:
-        become._leave_keyring()
+        privileges._leave_keyring()
         os._exit(found(_SESSION_KEYRING, b"kurma-test") != "Required key not available")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 

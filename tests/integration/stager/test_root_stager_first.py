@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from kurma_stager_default.inside import init
+from kurma_stager_default.inside.pod import pid1
 
 from kurma_core.linux import namespaces
 
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.root
 
 
 def plain(stop: int) -> None:
-    namespaces.unshare(init.SHARED)
-    init.start(stop)
+    namespaces.unshare(pid1.SHARED)
+    pid1.start(stop)
 
 
 def held(stop: int) -> None:
-    init.start_held(-1, stop)
+    pid1.start_held(-1, stop)
 
 
 @pytest.mark.parametrize("start", [plain, held])
@@ -29,7 +29,7 @@ def test_it_ends_too(start: Callable[[int], None], monkeypatch: pytest.MonkeyPat
     come, coming = os.pipe()
     went, going = os.pipe()
     alive, living = os.pipe()
-    prepare = init._prepare
+    prepare = pid1._prepare
 
     def late() -> None:
         os.close(alive)
@@ -37,7 +37,7 @@ def test_it_ends_too(start: Callable[[int], None], monkeypatch: pytest.MonkeyPat
         os.read(went, 1)
         prepare()
 
-    monkeypatch.setattr(init, "_prepare", late)
+    monkeypatch.setattr(pid1, "_prepare", late)
     stager = os.fork()
     if stager == 0:
         try:

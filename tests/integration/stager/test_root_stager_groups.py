@@ -5,7 +5,7 @@ import traceback
 import uuid
 
 import pytest
-from kurma_stager_default.inside.podgroups import PodGroups
+from kurma_stager_default.inside.pod.pod_cgroups import PodGroups
 
 from kurma_core.linux import clone
 from kurma_core.linux.cgroups import CgroupTree, Hierarchy, Layout, controllers

@@ -5,7 +5,7 @@ import os
 import subprocess
 
 import pytest
-from kurma_stager_default.inside import devicewall
+from kurma_stager_default.inside.pod import device_cgroup
 
 from kurma_core.linux import capabilities
 from kurma_core.linux.cgroups import Hierarchy, Layout
@@ -91,7 +91,7 @@ def test_a_call_in_that_comes_before_its_time_is_in_nobodys_way():
     directory = f"{CGROUP}/kurma-test-{os.getpid()}"
     os.makedirs(f"{directory}/callins")
     try:
-        devicewall.close(Layout([Hierarchy(1, ("devices",), directory, "devices")]), [])
+        device_cgroup.close(Layout([Hierarchy(1, ("devices",), directory, "devices")]), [])
         assert not os.path.exists(f"{directory}/callins")
         with open(f"{directory}/devices.list") as file:
             assert "a *:* rwm" not in file.read()
@@ -99,7 +99,7 @@ def test_a_call_in_that_comes_before_its_time_is_in_nobodys_way():
         with subprocess.Popen(["/bin/sleep", "0.5"]) as call_in:
             with open(f"{directory}/callins/cgroup.procs", "w") as file:
                 file.write(str(call_in.pid))
-            devicewall.close(Layout([Hierarchy(1, ("devices",), directory, "devices")]), [])
+            device_cgroup.close(Layout([Hierarchy(1, ("devices",), directory, "devices")]), [])
             assert call_in.poll() is not None or not os.path.exists(f"{directory}/callins")
     finally:
         for path in (f"{directory}/callins", directory):

@@ -6,7 +6,7 @@ import stat
 import subprocess
 
 import pytest
-from kurma_stager_default.inside import sysmounts
+from kurma_stager_default.inside.app import proc_sys_dev
 
 from kurma_core.linux import capabilities
 from kurma_core.models.isolator import IsolatorPlan
@@ -27,11 +27,11 @@ READ_ONLY_ELSEWHERE = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc
 
 
 def test_the_lists_have_what_others_have():
-    ours = {f"/proc/{name}" for name in sysmounts._MASKED_IN_PROC} | {
-        f"/sys/{name}" for name in sysmounts._MASKED_IN_SYS
+    ours = {f"/proc/{name}" for name in proc_sys_dev._MASKED_IN_PROC} | {
+        f"/sys/{name}" for name in proc_sys_dev._MASKED_IN_SYS
     }
     assert set(MASKED_ELSEWHERE) <= ours
-    assert set(READ_ONLY_ELSEWHERE) == {f"/proc/{name}" for name in sysmounts._READ_ONLY}
+    assert set(READ_ONLY_ELSEWHERE) == {f"/proc/{name}" for name in proc_sys_dev._READ_ONLY}
 
 
 LOOK = """
@@ -180,7 +180,7 @@ def test_no_device_but_those_given(pods, tmp_path, storage):
     rest = said[len(DEVICES) :]
     assert set(rest[:8]) == {"2"} or rest[:8] == ["2"] * 7 + ["1"], rest
     # Without nodev: the nodes that were given, their like on what is masked, and terminals.
-    given = {f"/dev/{name}" for name in sysmounts.NODES} | {"/dev/pts"}
+    given = {f"/dev/{name}" for name in proc_sys_dev.NODES} | {"/dev/pts"}
     for line in rest[8:]:
         place, options = line.split()
         assert place in given or place.startswith("/proc/"), line

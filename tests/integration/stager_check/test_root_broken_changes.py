@@ -20,19 +20,19 @@ pytestmark = [pytest.mark.root, pytest.mark.full]
 
 CALL_INS = {"name": "kurma.io/stager/callins", "value": "app-add,app-start,app-stop,app-rm"}
 WRONG_LAYERS = (
-    "changing.py",
-    ("    note = become.power_note", "    app.layers[:] = app.layers[::-1]\n    note = become.power_note"),
+    "pod/app_changes.py",
+    ("    note = privileges.power_note", "    app.layers[:] = app.layers[::-1]\n    note = privileges.power_note"),
 )
 STOPS_ANOTHER = (
-    "changing.py",
+    "pod/app_changes.py",
     ("    supervisor.life.ask_to_end(run)", "    supervisor.life.ask_to_end(supervisor.runs[0])"),
 )
 SAME_ROOT = (
-    "approot.py",
+    "app/app_root.py",
     ('os.mkdir(directory + "/upper")', 'os.makedirs("/pod/of-" + app.name, exist_ok=True)'),
     ('directory + "/upper"', '"/pod/of-" + app.name'),
 )
-REMEMBERS = ("changing.py", ("    supervisor.forget(run)\n", ""))
+REMEMBERS = ("pod/app_changes.py", ("    supervisor.forget(run)\n", ""))
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def broken(tmp_path: Path) -> Callable[..., tuple[str, ImageManifest]]:
         for old, new in changes:
             assert old in text, f"{name} has no {old!r} any more"
             text = text.replace(old, new)
-        changed = tmp_path / name
+        changed = tmp_path / os.path.basename(name)
         changed.write_text(text)
         sources = [(one, str(changed) if at == source else at) for one, at in modules]
         rootfs = tmp_path / "rootfs"

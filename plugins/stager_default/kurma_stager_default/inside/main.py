@@ -10,22 +10,18 @@ import gc
 import os
 
 from kurma_core.linux import libc, mounts, namespaces, process
-from kurma_stager_default.inside import (
-    approot,
-    become,
-    child,
-    control,
-    devicewall,
-    init,
-    manifest,
-    podgroups,
-    rootmaker,
-    supervisor,
-    sysmounts,
-    userns,
-)
+from kurma_stager_default.inside import manifest, user_namespace
+from kurma_stager_default.inside.app import app_root, child, privileges, proc_sys_dev
 from kurma_stager_default.inside.errors import SetupError
-from kurma_stager_default.inside.loop import Loop
+from kurma_stager_default.inside.event_loop import Loop
+from kurma_stager_default.inside.pod import (
+    control_socket,
+    device_cgroup,
+    pid1,
+    pod_cgroups,
+    prestarted_root,
+    supervisor,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,14 +39,14 @@ def main() -> int:
     process.close_others({0, 1, 2, RUNNING, GO} if waits else {0, 1, 2, RUNNING})
     try:
         os.set_inheritable(RUNNING, False)
-        become.step_back()
-        house = House(userns.find())
+        privileges.step_back()
+        house = House(user_namespace.find())
         ahead = None
         if waits:
             if _sees_its_pod():
                 ahead = _Ahead([])
                 ahead.mount()
-                ahead.maker = rootmaker.start(ahead.mounts)
+                ahead.maker = prestarted_root.start(ahead.mounts)
             if not _told_to_go():
                 house.end()
                 return 0
@@ -77,13 +73,13 @@ def _load_what_is_wanted() -> None:
     """What only some pods need: loaded before PID 1 is forked, it is in memory once, and after that twice."""
     given_input, changes, sockets, notifies = manifest.glance()
     if given_input:
-        from kurma_stager_default.inside import attaching  # noqa: F401
+        from kurma_stager_default.inside.streams import attach  # noqa: F401
     if changes:
-        from kurma_stager_default.inside import changing  # noqa: F401
+        from kurma_stager_default.inside.pod import app_changes  # noqa: F401
     if sockets:
-        from kurma_stager_default.inside import listening  # noqa: F401
+        from kurma_stager_default.inside.app import listening_sockets  # noqa: F401
     if notifies:
-        from kurma_stager_default.inside import readiness  # noqa: F401
+        from kurma_stager_default.inside.app import notify_socket  # noqa: F401
 
 
 def _load_for_apps() -> None:
@@ -92,9 +88,9 @@ def _load_for_apps() -> None:
 
     from kurma_core.formats import exec_errors  # noqa: F401
     from kurma_core.trees import mount_targets, overlay, user_database  # noqa: F401
-    from kurma_stager_default.inside import hostfiles  # noqa: F401
+    from kurma_stager_default.inside.app import etc_hosts  # noqa: F401
 
-    become.prepare()
+    privileges.prepare()
 
 
 def _is_open(fd: int) -> bool:
@@ -140,10 +136,10 @@ class House:
         self._hosts = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind, _ in _SHAREABLE]
         child.hold_null()
         if namespace < 0 and not held:
-            namespaces.unshare(init.SHARED)
-        for directory in (approot.PLACE, approot.SHM):
+            namespaces.unshare(pid1.SHARED)
+        for directory in (app_root.PLACE, app_root.SHM):
             os.makedirs(directory, 0o755, exist_ok=True)
-        _shared_memory(approot.SHM)
+        _shared_memory(app_root.SHM)
         if _is_open(GO):
             _load_for_apps()
         else:
@@ -155,9 +151,9 @@ class House:
         #: becomes readable when somebody asks PID 1 to end
         self.requests, stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         if held:
-            self.first, self._ready, self.ours = init.start_held(namespace, stop)
+            self.first, self._ready, self.ours = pid1.start_held(namespace, stop)
         else:
-            start = init.start(stop) if namespace < 0 else init.start_under(namespace, stop)
+            start = pid1.start(stop) if namespace < 0 else pid1.start_under(namespace, stop)
             self.first, self._ready = start
             self.ours = self.first
         if namespace >= 0:
@@ -178,10 +174,10 @@ class House:
 
     def await_ready(self) -> None:
         """:raises OSError: PID 1 could not be set up."""
-        init.await_ready(self._ready)
+        pid1.await_ready(self._ready)
 
     def end(self) -> None:
-        init.end(self.first)
+        pid1.end(self.first)
 
 
 class _Ahead:
@@ -192,18 +188,18 @@ class _Ahead:
     """
 
     def __init__(self, wall: list[str] | None) -> None:
-        self.groups = podgroups.PodGroups()
+        self.groups = pod_cgroups.PodGroups()
         self.groups.make_way()
         self.groups.wall = wall
         #: what holds, in words for the user
-        self.devices = devicewall.close(self.groups.layout, wall)
+        self.devices = device_cgroup.close(self.groups.layout, wall)
         for directory, mode in (("/pod/logs", 0o755), ("/pod/apps", 0o700)):
             os.makedirs(directory, mode, exist_ok=True)
-        self.control = control.Control(Loop())
+        self.control = control_socket.Control(Loop())
         #: what the kernel shows is there for the first app
         self.mounts = False
         #: makes the root of the first app
-        self.maker: rootmaker.RootMaker | None = None
+        self.maker: prestarted_root.RootMaker | None = None
 
     def mount(self) -> None:
         """By a child, since what ``/proc`` shows is the pod's. Where it fails, the first app tries, and tells."""
@@ -211,7 +207,7 @@ class _Ahead:
         if pid == 0:
             code = 1
             try:
-                sysmounts.make_ahead(approot.SHM, userns.Ids(None))
+                proc_sys_dev.make_ahead(app_root.SHM, user_namespace.Ids(None))
                 code = 0
             finally:
                 os._exit(code)
@@ -221,7 +217,7 @@ class _Ahead:
         """Apps are given other devices. :raises OSError: the kernel refuses."""
         if wall != self.groups.wall:
             self.groups.wall = wall
-            self.devices = devicewall.close_anew(self.groups.layout, wall)
+            self.devices = device_cgroup.close_anew(self.groups.layout, wall)
 
 
 def serve(
@@ -233,7 +229,7 @@ def serve(
 ) -> tuple[int, supervisor.Supervisor]:
     """The pod's life, to its end. :param running: closed once the pod runs. :returns: the stager's exit status."""
     house.share(pod.plan.namespaces)
-    wall = devicewall.rules(app.plan for app in pod.apps)
+    wall = device_cgroup.rules(app.plan for app in pod.apps)
     if ahead is None:
         ahead = _Ahead(wall)
     else:
@@ -245,7 +241,7 @@ def serve(
     else:
         namespaces.set_hostname(pod.hostname)
     _sysctls(pod.plan.sysctls, pod.ids)
-    os.chown(approot.SHM, *pod.ids.root)
+    os.chown(app_root.SHM, *pod.ids.root)
     serving = kind(
         pod,
         groups,
@@ -259,7 +255,7 @@ def serve(
     if ahead.mounts:
         serving.made_ahead()
     if ahead.maker is not None:
-        if rootmaker.wanted(pod) is None:
+        if prestarted_root.wanted(pod) is None:
             ahead.maker.drop()
         else:
             serving.maker = ahead.maker
@@ -283,11 +279,11 @@ def complain(text: str) -> None:
 
 def _notes(pod: manifest.Pod, devices: str) -> list[str]:
     """What holds, and what does not (H2)."""
-    landlocked, keys = become.wall_notes(pod.apps)
+    landlocked, keys = privileges.wall_notes(pod.apps)
     notes = [landlocked, devices, keys, *([pod.ids.note()] if pod.ids.path else [])]
     notes += [_SHARED[kind] for kind in sorted(pod.plan.namespaces)]
     for app in pod.apps:
-        note = become.power_note(app, pod.ids)
+        note = privileges.power_note(app, pod.ids)
         if note is not None:
             notes.append(note)
     return notes
@@ -301,7 +297,7 @@ _SHARED = {
 }
 
 
-def _sysctls(values: dict[str, str], ids: userns.Ids) -> None:
+def _sysctls(values: dict[str, str], ids: user_namespace.Ids) -> None:
     """They were checked to be the namespaces' own before they came here. :raises SetupError: one is refused."""
     for name, value in values.items():
         # As sysctl(8) has it: a slash in a name is a dot in the path.
@@ -326,12 +322,12 @@ def _write(path: str, value: str) -> int:
     return 0
 
 
-def _write_inside(path: str, value: str, ids: userns.Ids) -> int:
+def _write_inside(path: str, value: str, ids: user_namespace.Ids) -> int:
     pid = os.fork()
     if pid == 0:
         code = errno.EIO
         try:
-            userns.enter(ids.open())
+            user_namespace.enter(ids.open())
             code = _write(path, value)
         finally:
             os._exit(code)

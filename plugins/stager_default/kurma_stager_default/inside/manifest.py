@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from kurma_stager_default.inside import smalljson
-from kurma_stager_default.inside.userns import Ids
+from kurma_core.formats import small_json
+from kurma_stager_default.inside.user_namespace import Ids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -311,6 +311,6 @@ def glance(path: str = "/manifest") -> tuple[bool, bool, bool, bool]:
 def parse(text: bytes, what: str) -> Pod:
     """:raises ManifestError: it cannot be used, with the reason. :param what: it is, for that."""
     try:
-        return Pod(smalljson.decode(text.decode()), dict(os.environ))
+        return Pod(small_json.decode(text.decode()), dict(os.environ))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ManifestError(f"{what}: not a stager manifest: {type(error).__name__}: {error}") from None

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
+from kurma_core.formats import small_json
 from kurma_core.linux import namespaces, process
-from kurma_stager_default.inside import smalljson
 from kurma_stager_default.stage1.place import Place, Record, Stage1Error, entrypoint
 
 #: The descriptor that the call-in has its document on.
@@ -66,6 +66,6 @@ def _document(command: list[str]) -> int:
     """The command as the call-in wants it, on a descriptor of its own; with a terminal, if the caller has one."""
     value = {"exec": command, "tty": os.isatty(0) and os.isatty(1)}
     fd = os.memfd_create("command")
-    os.write(fd, smalljson.encode(value).encode())
+    os.write(fd, small_json.encode_valid(value).encode())
     os.lseek(fd, 0, os.SEEK_SET)
     return fd

@@ -10,8 +10,8 @@ import os
 import stat
 import sys
 
+from kurma_core.formats import small_json
 from kurma_core.linux import mounts, namespaces, process
-from kurma_stager_default.inside import smalljson
 from kurma_stager_default.stage1 import groups, netconf, root, spaces
 from kurma_stager_default.stage1.arguments import RunArguments
 from kurma_stager_default.stage1.document import metadata_url, read
@@ -81,7 +81,7 @@ def _run(place: Place, wanted: RunArguments) -> NoReturn:
         if netns >= 0:
             namespaces.setns(netns, namespaces.CLONE_NEWNET)
         mounts.make_private("/")
-        manifest = smalljson.encode(document.value).encode()
+        manifest = small_json.encode_valid(document.value).encode()
         root.enter(place, document, manifest, tree, userns)
     except BaseException:
         if gone:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import select
 
-from kurma_stager_default.inside import flow
+from kurma_stager_default.inside.streams import flow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kurma_stager_default.inside.loop import Loop
+    from kurma_stager_default.inside.event_loop import Loop
 
 #: Bytes that nobody has read yet, from which on no more is read from the apps.
 _FULL = 1 << 18

@@ -12,17 +12,19 @@ import sys
 import time
 
 from kurma_core.linux import process
-from kurma_stager_default.inside import become, manifest, supervisor, userns
 from kurma_stager_default.inside import main as stager
-from kurma_stager_default.inside.applog import STDERR
-from kurma_stager_default.inside.lifecycle import Lifecycle
+from kurma_stager_default.inside import manifest, user_namespace
+from kurma_stager_default.inside.app import privileges
+from kurma_stager_default.inside.pod import supervisor
+from kurma_stager_default.inside.pod.app_lifecycle import Lifecycle
+from kurma_stager_default.inside.streams.app_log import STDERR
 from kurma_stager_default.stage1.output import Output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from kurma_stager_default.inside.apprun import AppRun, Instance
+    from kurma_stager_default.inside.pod.app_run import AppRun, Instance
 
 _LOCK = 3
 _FAILED = 125
@@ -224,10 +226,10 @@ def main() -> int:
     try:
         process.close_others({0, 1, 2, _LOCK})
         os.set_inheritable(_LOCK, False)
-        become.step_back()
+        privileges.step_back()
         pod = manifest.load()
         typist = next((Typist(app.name) for app in pod.apps if app.terminal is not None), None)
-        house = stager.House(userns.find(), held=True)
+        house = stager.House(user_namespace.find(), held=True)
         running = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
         def supervise(*given: Any) -> Stage1Supervisor:

@@ -1,0 +1,276 @@
+"""One forked child of the stager on its way to being a process of an app, and what it reports on that way.
+
+The report is a pipe that closes at exec. Lines: ``N text`` a note, ``F name=whose …`` whose content files below
+``/etc`` have, ``R`` the root is made, ``G`` all but exec is done, ``S text`` the set-up failed, ``X127 text`` the
+program cannot be executed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from kurma_core.linux import clone, mounts, namespaces
+from kurma_core.linux.execute import ExecuteError
+from kurma_stager_default.inside import user_namespace
+from kurma_stager_default.inside.app import app_root, privileges
+from kurma_stager_default.inside.errors import SetupError
+from kurma_stager_default.inside.manifest import App, Pod
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kurma_core.linux.cgroups import CgroupTree
+    from kurma_stager_default.inside.pod.prestarted_root import RootMaker
+    from kurma_stager_default.inside.streams.app_terminal import Handover
+
+#: What a child is for.
+ROOT = "root"
+PRE_START = "pre-start"
+MAIN = "main"
+POST_STOP = "post-stop"
+
+SETUP_FAILED = 125
+
+_NULL_DEVICE = os.makedev(1, 3)
+_NULL: list[int] = []
+
+
+def hold_null() -> None:
+    """Take hold of the null device, for the standard input of apps. For the stager itself, in its own root; its
+    children inherit the descriptor.
+
+    By a read-only mount: no app can change the owner or mode of the host's device.
+
+    :raises OSError: the stager's ``/dev/null`` is something else.
+    """
+    path = "/dev/null"
+    fd = mounts.open_tree(mounts.AT_FDCWD, path, recursive=False, follow=False)
+    found = os.fstat(fd)
+    if not stat.S_ISCHR(found.st_mode) or found.st_rdev != _NULL_DEVICE:
+        raise OSError(errno.ENODEV, "not the null device", path)
+    attributes = mounts.ATTR_RDONLY | mounts.ATTR_NOSUID | mounts.ATTR_NOEXEC
+    mounts.set_attributes(fd, attributes, clear=mounts.ATTR_NODEV, recursive=False)
+    _NULL.append(fd)
+
+
+class Files:
+    """Descriptors of one execution of an app.
+
+    :attr:`namespace` is its mount namespace, held for handlers that run before or after main; -1: not held.
+    :attr:`handover`: main gets a terminal, and gives its master away by this.
+    :attr:`sockets`: what main is to listen on, :attr:`names` their ports' names.
+    :attr:`ahead`: what the kernel shows in a root was made before, and is this one's.
+    :attr:`maker`: another process makes the root; None: the child does.
+    :attr:`notify`: the socket by which main says that it is ready; empty: it does not.
+    """
+
+    __slots__ = (
+        "ahead",
+        "directory",
+        "handover",
+        "maker",
+        "names",
+        "namespace",
+        "notify",
+        "sockets",
+        "stderr",
+        "stdin",
+        "stdout",
+    )
+
+    def __init__(self, directory: str, stdout: int, stderr: int, stdin: int) -> None:
+        self.directory = directory
+        self.stdout = stdout
+        self.stderr = stderr
+        self.stdin = stdin
+        self.namespace = -1
+        self.handover: Handover | None = None
+        self.sockets: list[int] = []
+        self.names: list[str] = []
+        self.notify = ""
+        self.ahead = False
+        self.maker: RootMaker | None = None
+
+
+class Child:
+    """A child, as the stager sees it."""
+
+    __slots__ = ("_rest", "executing", "failure", "kind", "notes", "own_files", "pid", "ready", "report")
+
+    def __init__(self, pid: int, report: int, kind: str) -> None:
+        self.pid = pid
+        self.report = report
+        self.kind = kind
+        self.ready = False
+        self.executing = False
+        #: exit code and reason of what could not be started
+        self.failure: tuple[int, str] | None = None
+        self.notes: list[str] = []
+        #: whose content files below ``/etc`` have, by name; empty: not told yet
+        self.own_files: dict[str, str] = {}
+        self._rest = b""
+
+    def read_report(self) -> bool:
+        """Takes what is there; whether the report has ended."""
+        while True:
+            try:
+                data = os.read(self.report, 4096)
+            except BlockingIOError:
+                return False
+            if not data:
+                return True
+            *whole, self._rest = (self._rest + data).split(b"\n")
+            for line in whole:
+                self._take(line.decode(errors="replace"))
+
+    def _take(self, line: str) -> None:
+        kind, _, text = line.partition(" ")
+        if kind == "N":
+            self.notes.append(text)
+        elif kind == "F":
+            self.own_files = dict([word.split("=") for word in text.split()])
+        elif kind == "R":
+            self.ready = True
+        elif kind == "G":
+            self.executing = True
+        elif kind == "S":
+            # Who made its root knows better why it has none.
+            self.failure = self.failure or (SETUP_FAILED, text)
+        elif kind.startswith("X"):
+            self.failure = (int(kind[1:]), text)
+
+    def close(self) -> None:
+        if self.report >= 0:
+            os.close(self.report)
+            self.report = -1
+
+
+def spawn(pod: Pod, app: App, kind: str, argv: list[str], files: Files, tree: CgroupTree) -> Child:
+    """Fork a child that becomes ``argv``; for :data:`ROOT`, one that makes the root and waits to be killed.
+
+    :param files: with a namespace in it, the child goes there; else it makes the root itself.
+    """
+    maker = files.maker
+    if maker is None:
+        report, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(told, True)
+    else:
+        report, told = maker.report, maker.told
+    parent = os.getpid()
+    try:
+        pid = clone.fork_into(tree.directories())
+    except BaseException as error:
+        if os.getpid() == parent:
+            if maker is not None:
+                maker.drop()
+                files.maker = None
+            raise
+        # A child that could not join must never run on into its parent's code.
+        os.write(told, f"S its cgroup cannot be joined: {error}\n".encode())
+        os._exit(SETUP_FAILED)
+    if pid:
+        os.close(told)
+        if maker is not None:
+            maker.let_go()
+            files.maker = None
+        return Child(pid, report, kind)
+    if kind == MAIN and files.sockets:
+        from kurma_stager_default.inside.app import listening_sockets
+
+        told = listening_sockets.above(told, len(files.sockets))
+
+    def tell(word: str, text: str = "") -> None:
+        line = f"{word} {text}".replace("\n", " ")
+        os.write(told, line.encode(errors="replace")[:2000] + b"\n")
+
+    code = SETUP_FAILED
+    try:
+        _run(pod, app, kind, argv, files, tell)
+    except SetupError as error:
+        tell("S", str(error))
+    except ExecuteError as error:
+        code = error.exit_code
+        tell(f"X{code}", str(error))
+    except BaseException as error:  # noqa: BLE001 - a forked child must never run on into its parent's code
+        tell("S", f"{type(error).__name__}: {error}")
+    finally:
+        os._exit(code)
+
+
+def _run(
+    pod: Pod,
+    app: App,
+    kind: str,
+    argv: list[str],
+    files: Files,
+    tell: Callable[..., None],
+) -> None:
+    """Root with all rights at first; the rights go in :func:`become.become`, those over the host before that where
+    the pod has a user namespace."""
+    privileges.clean_process()
+    os.setsid()
+    privileges.apply_limits(app.plan)
+    namespace = pod.ids.open()
+    # Now: in the app's root, what is at a path is the app's.
+    null = os.open(f"/proc/self/fd/{_NULL[0]}", os.O_RDONLY | os.O_CLOEXEC)
+    if files.namespace >= 0:
+        namespaces.setns(files.namespace, namespaces.CLONE_NEWNS)
+        os.chdir("/")
+    elif files.maker is None or not files.maker.enter():
+        own_files = app_root.enter(
+            pod, app, files.directory, lambda text: tell("N", text), namespace, files.notify, ahead=files.ahead
+        )
+        tell("F", own_files)
+    if kind == ROOT:
+        if namespace >= 0:
+            user_namespace.enter_with_mounts(namespace)
+        tell("R")
+        while True:
+            os.read(os.pipe()[0], 1)  # for ever: the stager takes the namespace and kills us
+    identity = privileges.resolve(app.user, app.group, app.groups)
+    uid = pod.ids.uid(identity.user.uid)
+    if kind == MAIN and files.handover is not None:
+        files.handover.show_console(files.handover.give(uid))
+    else:
+        _connect(files, files.stdin if kind == MAIN else -1, null, uid)
+    given = _hand_over(files) if kind == MAIN else []
+    environment = privileges.environment_of(app, identity.user, given, terminal=app.terminal is not None)
+    if namespace >= 0:
+        pod.ids.check(identity)
+        # Who made the root before has made its mounts the user namespace's own.
+        (user_namespace.enter if files.namespace >= 0 else user_namespace.enter_with_mounts)(namespace)
+
+    def ready() -> None:
+        if files.maker is not None and kind == MAIN:
+            files.maker.await_end()
+        tell("G")
+
+    privileges.become(app, argv, identity, environment, app.working_directory, ready)
+
+
+def _hand_over(files: Files) -> list[tuple[str, str]]:
+    """What a service manager gives to main (Y4). :returns: what it finds of it in its environment."""
+    given = []
+    if files.notify:
+        from kurma_stager_default.inside.app import notify_socket
+
+        given.append(("NOTIFY_SOCKET", notify_socket.PLACE))
+    if files.sockets:
+        from kurma_stager_default.inside.app import listening_sockets
+
+        given += listening_sockets.hand_over(files.sockets, files.names)
+    return given
+
+
+def _connect(files: Files, stdin: int, null: int, uid: int) -> None:
+    """Standard input, output and error. The pipes become the user's, who may then open ``/dev/stdout`` anew.
+
+    :param stdin: -1: it is the null device.
+    """
+    for number, fd in ((0, null if stdin < 0 else stdin), (1, files.stdout), (2, files.stderr)):
+        os.dup2(fd, number)
+    for number in (1, 2) if stdin < 0 else (0, 1, 2):
+        os.fchown(number, uid, -1)

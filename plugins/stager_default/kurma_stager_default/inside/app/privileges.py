@@ -1,0 +1,336 @@
+"""The last steps of a child on its way to being a process of an app: identity, rights, environment, exec.
+
+The same for an app's main process, its handlers and commands run in it later, so that none has more than another.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import errno
+import os
+
+from kurma_core.linux import capabilities, execute, libc, namespaces, sandbox
+from kurma_stager_default.inside.errors import SetupError
+from kurma_stager_default.inside.manifest import PATH, App, Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kurma_core.trees import user_database
+    from kurma_stager_default.inside.user_namespace import Ids
+
+_PR_SET_DUMPABLE = 4
+_PR_SET_NO_NEW_PRIVS = 38
+_KEYCTL_JOIN_SESSION_KEYRING = 1
+_OOM = "/proc/self/oom_score_adj"
+# The last that the kernel takes where memory is short; −1000 would be never, which helps nobody.
+_LAST = "-999"
+# What it was, while it is not.
+_before: list[str] = []
+_KEYLESS: list[bytes] = []
+_CAP_SYS_PTRACE = 19
+_CAP_SYS_ADMIN = 21
+_CAP_PERFMON = 38
+# Caught by the supervisor, or ignored by the interpreter.
+_CHANGED = (
+    _signal.SIGCHLD,
+    _signal.SIGTERM,
+    _signal.SIGINT,
+    _signal.SIGHUP,
+    _signal.SIGQUIT,
+    _signal.SIGUSR1,
+    _signal.SIGUSR2,
+    _signal.SIGWINCH,
+    _signal.SIGPIPE,
+    _signal.SIGXFSZ,
+)
+
+
+def needs_domain(plan: Plan) -> bool:
+    """Whether the app gets a Landlock domain: not with CAP_SYS_ADMIN, since a domain forbids to mount (H2)."""
+    return _CAP_SYS_ADMIN not in granted(plan)
+
+
+def wall_notes(apps: Sequence[App]) -> tuple[str, str]:
+    """What holds between these apps, for ``/proc`` and for keys, and for whom it does not."""
+    free = [app.name for app in apps if not needs_domain(app.plan)]
+    if not sandbox.landlock_usable():
+        proc = (
+            "landlock: not on this kernel; apps of the same user and capabilities reach each other through /proc"
+        )
+    elif not free:
+        proc = "landlock: each app has a domain of its own; apps do not reach each other through /proc"
+    elif len(free) == len(apps):
+        proc = "landlock: no app has a domain, since all may mount (CAP_SYS_ADMIN)"
+    else:
+        proc = (
+            f"landlock: each app but {', '.join(free)} has a domain of its own; they do not reach others through"
+            " /proc"
+        )
+    keys = "keys: each app has a session keyring of its own"
+    free = [app.name for app in apps if app.plan.keyrings]
+    if not sandbox.filters_usable():
+        why = "this kernel has no filters of system calls"
+        keys += f"; {why}, so an app reaches the keyrings of the host's user of the same ID"
+    elif not free:
+        keys += ", and may not call on others"
+    else:
+        keys += f"; {', '.join(free)} may call on others"
+    return proc, keys
+
+
+def power_note(app: App, ids: Ids) -> str | None:
+    """What the user should know of an app that is granted more than these walls can hold; None: nothing."""
+    rights = granted(app.plan)
+    if app.plan.privileged and _CAP_SYS_ADMIN in rights:
+        bounds = "as far as its pod's user namespace goes" if ids.path else "and so power over the host"
+        return f"app {app.name}: privileged: all capabilities and devices, nothing masked or filtered, {bounds}"
+    if _CAP_SYS_ADMIN not in rights:
+        if _CAP_SYS_PTRACE in rights and not ids.path and not sandbox.landlock_usable():
+            return (
+                f"app {app.name}: CAP_SYS_PTRACE without Landlock lets it reach what sets up other apps: the host"
+            )
+        if _CAP_PERFMON in rights:
+            return f"app {app.name}: CAP_PERFMON lets it read other apps' environment and maps on newer kernels"
+        return None
+    note = f"app {app.name}: no Landlock domain, since it may mount (CAP_SYS_ADMIN)"
+    if ids.path:
+        # Its mounts are locked there; and who sets apps up is of the host until exec.
+        return note + "; it can reach apps of the pod that have no more capabilities"
+    note += "; it can undo what is masked or read-only for it, and reach apps that have no more capabilities"
+    if _CAP_SYS_PTRACE in rights:
+        note += "; with CAP_SYS_PTRACE also what sets up other apps, and so the host"
+    return note
+
+
+def granted(plan: Plan) -> frozenset[int]:
+    if plan.capabilities is None:
+        return capabilities.DEFAULT_SET
+    return frozenset([capabilities.parse(name) for name in plan.capabilities])
+
+
+def clean_process() -> None:
+    """Undo, in a fresh child, what its Python parent has done to signals; a usual umask."""
+    _signal.set_wakeup_fd(-1)
+    for number in _CHANGED:
+        _signal.signal(number, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+    os.umask(0o022)
+
+
+def step_back() -> None:
+    """Where a pod wants for memory, its apps end for it, and not what stands for the pod. For the stager itself,
+    before it has children; apps have what it had (:func:`apply_limits`)."""
+    try:
+        with open(_OOM) as file:
+            _before.append(file.read())
+        with open(_OOM, "w") as file:
+            file.write(_LAST)
+    except OSError:
+        _before.clear()  # it may not; then it is as likely as any
+
+
+def apply_limits(plan: Plan) -> None:
+    """Runs as root before the root is changed, with a ``/proc`` that shows us.
+
+    :raises SetupError: the kernel refuses one.
+    """
+    # While their files are to be found: they are needed in the app's root, and nobody but us has to hold them.
+    from kurma_core.formats import exec_errors  # noqa: F401
+    from kurma_core.trees import mount_targets, user_database  # noqa: F401
+
+    wanted = _before[:1] if plan.oom_score_adj is None else [str(plan.oom_score_adj)]
+    for value in wanted:
+        try:
+            with open(_OOM, "w") as file:
+                file.write(value)
+        except OSError as error:
+            raise SetupError(f"cannot set oom_score_adj to {value.strip()}: {error.strerror}") from None
+    if plan.rlimits:
+        import resource
+
+        for name, (soft, hard) in plan.rlimits.items():
+            number = getattr(resource, "RLIMIT_" + name.upper(), None)
+            if number is None:
+                raise SetupError(f"there is no resource limit {name!r}")
+            try:
+                resource.setrlimit(number, (soft, hard))
+            except (OSError, ValueError) as error:
+                raise SetupError(f"cannot set the limit {name} to {soft}:{hard}: {error}") from None
+    if plan.apparmor or plan.selinux:
+        from kurma_stager_default.inside.app import security_labels
+
+        security_labels.set_for_exec(plan)
+
+
+def _no_keys() -> bytes:
+    """The filter that keeps apps from keyrings, which is the same for all."""
+    if not _KEYLESS:
+        _KEYLESS.append(sandbox.refuse_keys())
+    return _KEYLESS[0]
+
+
+def prepare() -> None:
+    """What can be made before an app is known is made."""
+    _no_keys()
+
+
+class Identity:
+    """Who the process becomes."""
+
+    __slots__ = ("groups", "user")
+
+    def __init__(self, user: user_database.User, groups: list[int]) -> None:
+        self.user = user
+        self.groups = groups
+
+
+def resolve(user: str, group: str, groups: list[int]) -> Identity:
+    """Looks the names up in the root that this process has now (H6). An empty group: the user's own groups.
+
+    :raises SetupError: there is no such user or group.
+    """
+    from kurma_core.trees import user_database
+
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        found = user_database.find_user(root, user)
+        more = list(groups)
+        if group:
+            found.gid = user_database.find_group(root, group)
+        elif found.name is not None:
+            more += user_database.groups_of(root, found.name)
+        return Identity(found, list(dict.fromkeys(more)))
+    except LookupError as error:
+        raise SetupError(str(error)) from None
+    except OSError as error:
+        raise SetupError(f"user {user!r}, group {group!r}: {error.filename}: {error.strerror}") from None
+    finally:
+        os.close(root)
+
+
+def environment_of(
+    app: App, user: user_database.User, extra: list[tuple[str, str]], *, terminal: bool = False
+) -> dict[str, str]:
+    """What the process finds in its environment (Y1).
+
+    :param extra: over the app's own, last wins.
+    :param terminal: it has one, and what kind that is must be told.
+    """
+    found = {"PATH": PATH}
+    if terminal:
+        found["TERM"] = "xterm"
+    if user.name is not None:
+        found["USER"] = found["LOGNAME"] = user.name
+    found["HOME"] = user.home or "/"
+    if user.shell is not None:
+        found["SHELL"] = user.shell
+    found.update(app.environment)
+    found.update(extra)
+    found["AC_APP_NAME"] = app.name
+    found["container"] = "kurma"
+    return found
+
+
+def become(
+    app: App,
+    argv: list[str],
+    identity: Identity,
+    environment: dict[str, str],
+    directory: str,
+    ready: Callable[[], None],
+) -> None:
+    """Give up what was not granted, and exec. Runs as root in the app's root; never comes back.
+
+    :param ready: called once everything has worked but the plan's filter of system calls, and exec itself.
+    :raises SetupError: before exec.
+    :raises ExecuteError: from it.
+    """
+    plan = app.plan
+    user = identity.user
+    keep = granted(plan)
+    # Until exec we hold what is the stager's: nobody with the rights that we are left with may look into us.
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    # Born in the app's cgroup, it takes that for the root of all: nothing above has a name here.
+    namespaces.unshare(namespaces.CLONE_NEWCGROUP)
+    _leave_keyring()
+    if plan.no_new_privileges:
+        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if _CAP_SYS_ADMIN not in keep and sandbox.landlock_usable():
+        sandbox.enter_landlock_domain()
+    # None of the calls that follow is a key's, so this one may come before them.
+    if not plan.keyrings and sandbox.filters_usable():
+        _filter(_no_keys())()
+
+    def change_user() -> None:
+        os.setgroups(identity.groups)
+        os.setresgid(user.gid, user.gid, user.gid)
+        os.setresuid(user.uid, user.uid, user.uid)
+
+    # A filter is put on with this right, or with no new privileges, which nobody has asked for.
+    late = frozenset([_CAP_SYS_ADMIN]) if plan.seccomp and not plan.no_new_privileges else frozenset[int]()
+    capabilities.apply(keep, user.uid, granted=bool(plan.ambient), until_exec=late, become=change_user)
+    if plan.ambient and user.uid != 0:
+        capabilities.set_ambient(frozenset([capabilities.parse(name) for name in plan.ambient]) & keep)
+    try:
+        # As the app's user: a directory that it may not enter is as good as none.
+        os.chdir(directory)
+    except OSError as error:
+        raise SetupError(f"the working directory {directory} {_no_directory(error, user.uid)}") from None
+    ready()
+    try:
+        if plan.seccomp:
+            # Last of all: it holds for us as well, so that we only execute from there on.
+            put_on = _filter(plan.seccomp)
+
+            def last() -> None:
+                capabilities.use_all()
+                put_on()
+
+            execute.execute_after(last, argv, environment)
+        execute.execute(argv, environment)
+    except execute.ExecuteError as error:
+        if plan.apparmor or plan.selinux:
+            from kurma_stager_default.inside.app import security_labels
+
+            raise security_labels.explained(error, plan) from None
+        raise
+
+
+def _no_directory(error: OSError, uid: int) -> str:
+    if error.errno == errno.ENOENT:
+        return "does not exist"
+    if error.errno == errno.ENOTDIR:
+        return "is not a directory"
+    if error.errno == errno.EACCES:
+        return f"may not be entered by user {uid}"
+    if error.errno == errno.ELOOP:
+        return "leads over too many symbolic links"
+    return f"cannot be entered: {error.strerror}"
+
+
+def _filter(program: bytes) -> Callable[[], None]:
+    """What puts it on."""
+
+    def put_on() -> None:
+        try:
+            ready.put_on()
+        except OSError as error:
+            raise SetupError(f"the filter of system calls cannot be put on: {error.strerror}") from None
+
+    try:
+        ready = sandbox.Filter(program)
+    except OSError as error:
+        raise SetupError(f"the filter of system calls cannot be put on: {error.strerror}") from None
+    return put_on
+
+
+def _leave_keyring() -> None:
+    """A session keyring of our own: the one that we have is of who started the pod, with the keys in it."""
+    try:
+        libc.syscall("keyctl", _KEYCTL_JOIN_SESSION_KEYRING, None)
+    except OSError as error:
+        # A kernel without keys; or we may not, and neither may what comes after us.
+        if error.errno not in (errno.ENOSYS, errno.EPERM):
+            raise SetupError(f"cannot make a session keyring: {error.strerror}") from None

@@ -1,0 +1,182 @@
+"""``/opt/stager/logs APP [--follow] [--tail N] [--since T] [--stream stdout|stderr] [--timestamps]`` (G9).
+
+Prints what the app's current execution wrote, byte for byte, both streams as they came. It reads as the core does:
+by ``kurma_core.formats.cri_log``. Followed, it goes on with the app's later executions, until the app has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+
+from kurma_core.formats import cri_log
+from kurma_core.formats.timestamps import moment
+from kurma_core.linux.inotify import IN_MOVED_TO, Watch
+from kurma_stager_default.inside.callins.control_client import Asking
+from kurma_stager_default.inside.errors import SetupError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from kurma_core.formats.cri_log import Text
+
+_POD = "/pod"
+_LOGS = "/pod/logs"
+_USAGE = 2
+_WORDS = "logs APP [--follow] [--tail N] [--since T] [--stream stdout|stderr] [--timestamps]"
+
+
+class UsageError(Exception):
+    """The arguments are off."""
+
+
+class Wanted:
+    """Which lines are to be printed, and how."""
+
+    __slots__ = ("app", "follow", "since", "stream", "tail", "timestamps")
+
+    def __init__(self, arguments: list[str]) -> None:
+        self.app = ""
+        self.follow = self.timestamps = False
+        self.tail: int | None = None
+        self.since: int | None = None
+        self.stream: str | None = None
+        left = list(arguments)
+        while left:
+            word, inline, value = left.pop(0).partition("=")
+            if word in ("--follow", "--timestamps"):
+                if inline:
+                    raise UsageError(f"{word} takes no value")
+                setattr(self, word[2:], True)
+            elif word.startswith("-"):
+                if not inline:
+                    if not left:
+                        raise UsageError(f"{word} needs a value")
+                    value = left.pop(0)
+                self._option(word, value)
+            elif self.app:
+                raise UsageError("one app at a time")
+            else:
+                self.app = word
+        if not self.app:
+            raise UsageError(f"usage: {_WORDS}")
+
+    def _option(self, word: str, value: str) -> None:
+        if word == "--tail":
+            if not (value.isascii() and value.isdigit() and len(value) < 19):
+                raise UsageError(f"--tail {value}: not a number of lines")
+            self.tail = int(value)
+        elif word == "--since":
+            try:
+                self.since = moment(value)
+            except ValueError:
+                hint = "write 2026-01-31T12:00:00Z, 10m for the last ten minutes, or seconds since the epoch"
+                raise UsageError(f"--since {value}: is no time; {hint}") from None
+        elif word == "--stream":
+            if value not in ("stdout", "stderr"):
+                raise UsageError(f"--stream {value}: neither stdout nor stderr")
+            self.stream = value
+        else:
+            raise UsageError(f"no option {word}; usage: {_WORDS}")
+
+
+class Printer:
+    """Writes texts as they are; with a time before each line, if that is wanted."""
+
+    def __init__(self, timestamps: bool, out: int) -> None:
+        self._out = out
+        self._timestamps = timestamps
+        self._open: dict[str, bool] = {}
+
+    def print(self, texts: Iterable[Text]) -> None:
+        for _, at, stream, partial, text in texts:
+            data = text if partial else text + b"\n"
+            if self._timestamps and at:
+                begun = self._open.get(stream, False)
+                self._open[stream] = partial
+                head = at.encode() + b" "
+                data = data[:-1].replace(b"\n", b"\n" + head) + data[-1:]
+                if not begun:
+                    data = head + data
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._out, view) :]
+
+
+def _apps() -> dict[str, dict[str, Any]]:
+    from kurma_stager_default.inside.callins.status import find
+
+    return find()
+
+
+def show(wanted: Wanted, app: dict[str, Any], out: int = 1) -> None:
+    printer, chosen = Printer(wanted.timestamps, out), cri_log.Filter(wanted.since, wanted.stream)
+    file = cri_log.LogFile(f"{_LOGS}/{app['log']}", wanted.app, cri_log.plain)
+    watch: Watch | None = None
+    if wanted.follow and not app["exited"]:
+        Asking({"do": "follow"}).keep()
+        watch = _watch()
+        file.chain.share()
+    printer.print(cri_log.tail(filter(chosen, file.read_all()), wanted.tail, cri_log.plain))
+    changed = True
+    while watch is not None:
+        # Asked before the rest is read: what an app wrote is in its log before it is said to have ended.
+        if changed:
+            app = _apps().get(wanted.app) or {"exited": True}
+        printer.print(filter(chosen, file.read_all()))
+        if app.get("log", file.name) != file.name:
+            printer.print(filter(chosen, file.rest()))
+            file.close()
+            file = cri_log.LogFile(f"{_LOGS}/{app['log']}", wanted.app, cri_log.plain)
+            file.chain.share()
+        elif app["exited"]:
+            break
+        else:
+            _wait(watch)
+            changed = bool(watch.drain() & IN_MOVED_TO)
+            continue
+        changed = True
+    printer.print(filter(chosen, file.rest()))
+
+
+def _watch() -> Watch:
+    watch = Watch(_LOGS)
+    watch.add(_POD, IN_MOVED_TO)  # status.json
+    return watch
+
+
+def _wait(watch: Watch) -> None:
+    """Until more may have come. :raises BrokenPipeError: nobody reads any more."""
+    poll = select.poll()
+    poll.register(watch, select.POLLIN)
+    poll.register(1, 0)
+    for fd, events in poll.poll():
+        if fd == 1 and events & (select.POLLERR | select.POLLNVAL):
+            raise BrokenPipeError
+
+
+def main() -> int:
+    try:
+        wanted = Wanted(sys.argv[1:])
+        app = _apps().get(wanted.app)
+        if app is None:
+            raise UsageError(f"the pod has no app {wanted.app!r}")
+        if "log" in app:
+            show(wanted, app)
+    except UsageError as error:
+        return _failed(str(error), _USAGE)
+    except BrokenPipeError:
+        return 0  # whoever reads has seen enough
+    except SetupError as error:
+        return _failed(str(error), 1)
+    except OSError as error:
+        return _failed(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror), 1)
+    return 0
+
+
+def _failed(text: str, code: int) -> int:
+    print(f"logs: {text}", file=sys.stderr, flush=True)
+    return code

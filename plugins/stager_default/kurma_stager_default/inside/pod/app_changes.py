@@ -1,0 +1,220 @@
+"""A pod that changes while it runs: apps that come, start, stop and go (G10).
+
+The call-ins ``app-add``, ``app-start``, ``app-stop`` and ``app-rm`` ask for it on the control socket. They are
+answered once the app runs, or has ended; nothing here waits. Imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from kurma_core.formats import small_json
+from kurma_core.linux.files import replace_file
+from kurma_stager_default.inside import manifest
+from kurma_stager_default.inside.app import privileges
+from kurma_stager_default.inside.errors import SetupError
+from kurma_stager_default.inside.pod import device_cgroup
+from kurma_stager_default.inside.pod.app_run import ADDED, ENDED, AppRun
+from kurma_stager_default.inside.pod.control_socket import DOCUMENT, Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from kurma_stager_default.inside.pod.control_socket import Conversation
+    from kurma_stager_default.inside.pod.supervisor import Supervisor
+
+_MANIFEST = "/manifest"
+_UNKNOWN = 2
+
+
+def _run_of(supervisor: Supervisor, name: str) -> AppRun:
+    for run in supervisor.runs:
+        if run.app.name == name:
+            return run
+    raise Refusal(f"the pod has no app {name}", _UNKNOWN)
+
+
+def _add(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
+    """The app is known, and not started: its part of the manifest comes in a file beside the request."""
+    name: str = request["app"]
+    if supervisor.stopping:
+        raise Refusal("the pod is being stopped")
+    if any(run.app.name == name for run in supervisor.runs):
+        raise Refusal(f"the pod has an app {name} already")
+    text = os.pread(conversation.fds[0], DOCUMENT + 1, 0) if conversation.fds else b""
+    if len(text) > DOCUMENT:
+        raise Refusal(f"app {name}: its part of the manifest has more than {DOCUMENT} bytes")
+    tree = supervisor.groups.app(name)
+    try:
+        app = manifest.parse(text, f"app {name}").app(name)
+        if app is None:
+            raise Refusal(f"the document says nothing of app {name}", _UNKNOWN)
+        groups = supervisor.groups
+        others = [(run.tree, run.app.plan) for run in supervisor.runs]
+        groups.wall = device_cgroup.widen(groups.layout, groups.wall, app.plan, others)
+        groups.make_app(name, app.plan)
+        _write(_merged(_read(), small_json.decode(text.decode()), name))
+    except (manifest.ManifestError, SetupError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        tree.remove()
+        raise Refusal(f"its part of the manifest is wrong: {error}" if _wrong(error) else str(error)) from None
+    note = privileges.power_note(app, supervisor.pod.ids)
+    if note is not None:
+        supervisor.note(note)
+    run = AppRun(app, tree, ADDED)
+    supervisor.life.watch_memory(run)
+    supervisor.runs.append(run)
+    _renew_notes(supervisor)
+    _answer(supervisor, conversation)
+
+
+def _renew_notes(supervisor: Supervisor) -> None:
+    """What holds between apps is another thing with other apps."""
+    now = list(privileges.wall_notes([run.app for run in supervisor.runs]))
+    if supervisor.groups.wall is None:
+        now.append(device_cgroup.OPEN)
+    for number, note in enumerate(supervisor.notes):
+        for new in now:
+            if note.partition(":")[0] == new.partition(":")[0]:
+                supervisor.notes[number] = new
+
+
+def _wrong(error: Exception) -> bool:
+    return isinstance(error, ValueError | TypeError | KeyError | AttributeError)
+
+
+def _start(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
+    """A new execution on a clean root; answered once it runs."""
+    run = _run_of(supervisor, request["app"])
+    if supervisor.stopping:
+        raise Refusal("the pod is being stopped")
+    if not run.over:
+        raise Refusal(f"app {run.app.name} runs")
+    run.settle()
+    run.waiting.append((True, conversation))
+    try:
+        supervisor.life.begin(run)
+    except OSError:
+        run.waiting.pop()
+        raise
+    except SetupError as error:
+        run.waiting.pop()
+        raise Refusal(str(error)) from None
+
+
+def _stop(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
+    """Asks the app to end, ends it by force when its time is over; answered once all of it is over."""
+    run = _run_of(supervisor, request["app"])
+    if run.over:
+        _answer(supervisor, conversation)
+        return
+    seconds = request.get("timeout")
+    run.quitting = True
+    run.waiting.append((False, conversation))
+    supervisor.life.ask_to_end(run)
+    if run.phase == ENDED:
+        return
+    patience = supervisor.pod.stop_timeout if seconds is None else seconds
+    supervisor.loop.at((run, "stop"), time.monotonic() + patience, lambda: supervisor.life.insist(run))
+
+
+def _remove(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
+    """Forgets the app. What it has on disk, and its cgroup, are the call-in's to remove: that may take a while."""
+    run = _run_of(supervisor, request["app"])
+    if not run.over:
+        raise Refusal(f"app {run.app.name} runs: stop it first")
+    try:
+        _write(_without(_read(), run.app.name))
+    except OSError as error:
+        raise Refusal(f"{_MANIFEST} cannot be written: {error.strerror}") from None
+    supervisor.forget(run)
+    own = f"app {run.app.name}: "
+    supervisor.notes[:] = [note for note in supervisor.notes if not note.startswith(own)]
+    _renew_notes(supervisor)
+    _answer(supervisor, conversation)
+
+
+def _answer(supervisor: Supervisor, conversation: Conversation) -> None:
+    supervisor.changed = True
+    supervisor.tell()
+    conversation.answer({})
+    conversation.end()
+
+
+def started(supervisor: Supervisor, run: AppRun) -> None:
+    """The app runs: whoever waits for that is told."""
+    told = [conversation for start, conversation in run.waiting if start]
+    run.waiting = [(start, conversation) for start, conversation in run.waiting if not start]
+    for conversation in told:
+        _answer(supervisor, conversation)
+
+
+def ended(supervisor: Supervisor, run: AppRun) -> None:
+    """An execution is over. Who waited for its start is told why there was none."""
+    waiting, run.waiting = run.waiting, []
+    supervisor.loop.cancel((run, "stop"))
+    instance = run.instance
+    for start, conversation in waiting:
+        if start:
+            why = "it was stopped" if instance is None or instance.message is None else instance.message
+            supervisor.tell()
+            conversation.refuse(f"app {run.app.name} could not be started: {why}")
+        else:
+            _answer(supervisor, conversation)
+
+
+# --- the manifest, kept whole so that call-ins find every app ---------------------------------------------------
+
+
+def _read() -> dict[str, Any]:
+    with open(_MANIFEST, "rb", 0) as file:
+        value: dict[str, Any] = small_json.decode(file.read().decode())
+    return value
+
+
+def _write(value: dict[str, Any]) -> None:
+    replace_file(_MANIFEST, small_json.encode_valid(value).encode(), 0o600)
+
+
+def _merged(whole: dict[str, Any], part: dict[str, Any], name: str) -> dict[str, Any]:
+    """``whole`` with the one app of ``part``, its images and its volumes."""
+    for key in ("apps", "volumes"):
+        new = part["pod"].get(key) or []
+        names = [one["name"] for one in new]
+        kept = [one for one in whole["pod"].get(key) or [] if one["name"] not in names]
+        whole["pod"][key] = kept + new
+    whole["images"].update(part["images"])
+    whole["appImageOrder"].update(part["appImageOrder"])
+    extra = (part.get("stagerConfig") or {}).get(manifest.RESERVED, {}).get("apps", {}).get(name)
+    if extra is not None:
+        _extras(whole)[name] = extra
+    return whole
+
+
+def _without(whole: dict[str, Any], name: str) -> dict[str, Any]:
+    """``whole`` without that app, and without the images that only it had."""
+    apps = [app for app in whole["pod"].get("apps") or [] if app["name"] != name]
+    whole["pod"]["apps"] = apps
+    whole["appImageOrder"].pop(name, None)
+    _extras(whole).pop(name, None)
+    used = {layer for layers in whole["appImageOrder"].values() for layer in layers}
+    used.update([app["image"].get("id") for app in apps])
+    whole["images"] = {key: image for key, image in whole["images"].items() if key in used}
+    return whole
+
+
+def _extras(whole: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = whole.setdefault("stagerConfig", {}).setdefault(manifest.RESERVED, {})
+    apps: dict[str, Any] = found.setdefault("apps", {})
+    return apps
+
+
+_VERBS: dict[str, Callable[[Supervisor, Conversation, dict[str, Any]], None]]
+_VERBS = {"add": _add, "start": _start, "stop": _stop, "rm": _remove}
+
+
+def do(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
+    """:raises Refusal: it cannot be done, or not now."""
+    _VERBS[request["do"]](supervisor, conversation, request)

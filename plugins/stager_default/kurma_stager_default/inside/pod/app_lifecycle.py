@@ -1,0 +1,429 @@
+"""The life of each app of a pod: pre-start handler → main → post-stop handler (H4), again if its restart policy
+says so (H5). Each step is begun by a callback, and none waits.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import gc
+import os
+import time
+
+from kurma_stager_default.inside.app import child
+from kurma_stager_default.inside.manifest import Pod
+from kurma_stager_default.inside.pod import pod_cgroups
+from kurma_stager_default.inside.pod.app_run import ENDED, WAITING, AppRun, Instance
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    from kurma_stager_default.inside.pod.control_socket import Conversation
+    from kurma_stager_default.inside.pod.supervisor import Supervisor
+    from kurma_stager_default.inside.streams.attach import Attaching
+
+# Of what processes left behind still write, no more is waited for than this.
+_LAST_WORDS = 1 << 20
+# Seconds between two times that what an app says of itself is written down.
+_STATUS_TEXT = 1.0
+# Bytes of output at once, from which on it matters what memory they took.
+_MUCH = 1 << 15
+# Seconds that what got SIGKILL may take to end, until it is given up: it hangs in the kernel.
+_DYING = 1.5
+# Seconds between two looks for what dies.
+_LOOK_AGAIN = 0.01
+# Seconds for which a kill for want of memory counts for the end of the main process: after that it was another's.
+_OOM_COUNTS = 5.0
+
+
+class Lifecycle:
+    """:param supervisor: the pod's half; it is told what an app's end or failure means for the pod.
+    :param stdin: for the app that wants it; -1: none.
+    """
+
+    __slots__ = ("_attached", "_loop", "_pod", "_stdin", "_supervisor")
+
+    def __init__(self, supervisor: Supervisor, pod: Pod, stdin: int) -> None:
+        self._supervisor = supervisor
+        self._pod = pod
+        self._loop = supervisor.loop
+        self._stdin = stdin
+        self._attached: Attaching | None = None
+
+    def watch_memory(self, run: AppRun) -> None:
+        """Whether the kernel ends processes of it for want of memory, and when (H5)."""
+        fd, events = pod_cgroups.watch_oom(run.tree)
+        run.memory = fd
+
+        def look(fd: int, _events: int) -> None:
+            pod_cgroups.saw_oom(fd)
+            # Now, the main process may be the one, and about to end.
+            self._loop.at(("oom", fd), time.monotonic() + _OOM_COUNTS, run.survived_oom)
+
+        if fd >= 0:
+            self._loop.watch(fd, look, events)
+
+    def forget(self, run: AppRun) -> None:
+        """The app has gone; nothing of it ran any more."""
+        if self._attached is not None:
+            self._attached.forget(run)
+        if run.memory >= 0:
+            self._loop.unwatch(run.memory)
+            self._loop.cancel(("oom", run.memory))
+            os.close(run.memory)
+
+    # --- what a service manager gives (Y4) ---------------------------------------------------------------------
+
+    def equip(self, run: AppRun) -> None:
+        """The sockets that the app is to have, if it has none yet.
+
+        :raises SetupError: they cannot be made.
+        """
+        if run.app.sockets and run.listening is None:
+            from kurma_stager_default.inside.app.listening_sockets import Listening
+
+            run.listening = Listening(run.app)
+        if run.app.notifies and run.readiness is None:
+            from kurma_stager_default.inside.app.notify_socket import Readiness
+
+            run.readiness = Readiness()
+            self._loop.watch(run.readiness.fileno(), lambda _fd, _events: self._on_word(run))
+
+    def _give(self, run: AppRun, instance: Instance) -> None:
+        if run.listening is not None:
+            instance.files.sockets, instance.files.names = run.listening.fds(), run.listening.names
+        if run.readiness is not None:
+            run.readiness.begin()
+            instance.files.notify = run.readiness.path
+
+    def _take_back(self, run: AppRun) -> None:
+        """It will not be started again: whoever connects is refused from now on."""
+        if run.listening is not None:
+            run.listening.close()
+            run.listening = None
+        if run.readiness is not None:
+            self._loop.unwatch(run.readiness.fileno())
+            self._loop.cancel(("text", run))
+            run.readiness.close()
+            run.readiness = None
+
+    def _on_word(self, run: AppRun) -> None:
+        if run.readiness is None:
+            return
+        changed = run.readiness.receive()
+        if run.phase != child.MAIN:
+            run.readiness.ready = False  # a handler's word; its time is not yet, or over
+        elif changed:
+            self._supervisor.changed = True
+            self._tell_started(run)
+        elif not self._loop.waits(("text", run)):
+            # However often it says how it is.
+            self._loop.at(("text", run), time.monotonic() + _STATUS_TEXT, self._supervisor.look_again)
+
+    def _tell_started(self, run: AppRun) -> None:
+        if run.waiting and not run.unready:
+            _changing().started(self._supervisor, run)
+
+    # --- an execution begins -----------------------------------------------------------------------------------
+
+    def begin(self, run: AppRun) -> None:
+        """A new execution of the app, on a clean root. :raises SetupError: its sockets cannot be made."""
+        self.equip(run)
+        instance = run.new_instance(self._pod, -1)
+        self._give(run, instance)
+        instance.files.ahead = self._supervisor.take_ahead(run)
+        instance.files.maker = self._supervisor.take_maker(run, instance.directory)
+        for fd in instance.streams:
+            self._loop.watch(fd, lambda fd, _: self._read(instance, fd))
+        handlers = run.app.pre_start is not None or run.app.post_stop is not None
+        self._spawn(run, child.ROOT if handlers else child.MAIN, run.app.exec)
+
+    def _spawn(self, run: AppRun, kind: str, argv: list[str]) -> None:
+        instance = run.instance
+        assert instance is not None
+        run.phase = kind
+        self._loop.cancel(run)
+        if kind in (child.PRE_START, child.POST_STOP):
+            self._bound_handler(run)
+        attaching = None
+        if kind == child.MAIN and (run.app.terminal is not None or run.app.stdin or run.app.stdin_open):
+            attaching = self._attaching()
+        try:
+            if attaching is not None:
+                attaching.prepare(run)
+            run.child = child.spawn(self._pod, run.app, kind, argv, instance.files, run.tree)
+        except OSError as error:
+            one = child.Child(-1, -1, kind)
+            one.failure = child.SETUP_FAILED, f"no process can be made for it: {error.strerror}"
+            self.on_exit(run, one, child.SETUP_FAILED << 8)
+            return
+        if attaching is not None:
+            attaching.started(run)
+        self._loop.watch(run.child.report, lambda _fd, _events: self._on_report(run))
+        self._supervisor.changed = True
+
+    def _bound_handler(self, run: AppRun) -> None:
+        """From now on, the handler that runs has its time (H4); while the pod stops, no more than an app has."""
+        bound = self._pod.handler_timeout
+        if self._ends(run):
+            bound = min(bound, self._pod.stop_timeout)
+        self._loop.at(run, time.monotonic() + bound, lambda: self._too_long(run))
+
+    def _on_report(self, run: AppRun) -> None:
+        one = run.child
+        if one is None or one.report < 0:
+            return
+        ended = one.read_report()
+        for text in one.notes:
+            self._supervisor.note(text)
+        one.notes.clear()
+        if one.own_files and run.instance is not None:
+            run.instance.own_files = one.own_files
+            self._supervisor.changed = True
+        if one.kind == child.ROOT and one.ready and run.instance is not None and run.instance.files.namespace < 0:
+            try:
+                path = f"/proc/{one.pid}/ns/mnt"
+                run.instance.files.namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                pass  # somebody was faster and killed it: that is seen when it is waited for
+            _kill(one.pid, _signal.SIGKILL)
+        if ended:
+            self._loop.unwatch(one.report)
+            one.close()
+            if one.kind == child.MAIN and one.executing and one.failure is None:
+                run.started()
+                self._supervisor.changed = True
+                self._supervisor.worked()
+                self._tell_started(run)
+
+    @staticmethod
+    def starting(run: AppRun) -> bool:
+        """Not yet executed; or it could not be, and has not been waited for."""
+        one = run.child
+        return (
+            run.phase == child.MAIN
+            and one is not None
+            and (one.report >= 0 or one.failure is not None or not one.executing)
+        )
+
+    # --- and ends ----------------------------------------------------------------------------------------------
+
+    def _ends(self, run: AppRun) -> bool:
+        """It is to end, with its pod or by itself."""
+        return self._supervisor.stopping or run.quitting
+
+    def on_exit(self, run: AppRun, one: child.Child, status: int) -> None:
+        while one.report >= 0:
+            # What it said before it ended; the pipe is at its end, since nobody else holds it.
+            self._on_report(run)
+        run.child = None
+        self._loop.cancel(run)
+        self._supervisor.changed = True
+        instance = run.instance
+        assert instance is not None
+        if one.kind == child.ROOT:
+            if instance.files.namespace < 0 or self._ends(run):
+                self._not_started(run, one, status, "its root")
+            elif run.app.pre_start is not None:
+                self._spawn(run, child.PRE_START, run.app.pre_start)
+            else:
+                self._spawn(run, child.MAIN, run.app.exec)
+        elif one.kind == child.PRE_START:
+            if status != 0 or self._ends(run):
+                self._not_started(run, one, status, "its pre-start handler")
+            else:
+                self._spawn(run, child.MAIN, run.app.exec)
+        elif one.kind == child.MAIN:
+            if one.failure is not None or not one.executing:
+                self._not_started(run, one, status, "its start")
+                return
+            run.started()
+            run.record_status(status)
+            after = run.app.post_stop
+            if after is not None:
+                self._end_leftovers(run, lambda: self._spawn(run, child.POST_STOP, after))
+            else:
+                self._finish(run)
+        else:
+            if status != 0:
+                self._supervisor.note(f"app {run.app.name}: its post-stop handler {_how(one, status)}")
+            self._finish(run)
+
+    def _not_started(self, run: AppRun, one: child.Child, status: int, what: str) -> None:
+        """The app's main process never ran."""
+        if self._ends(run) and one.failure is None:
+            run.record(128 + _signal.SIGKILL, "killed", "stopped before it had started")
+        else:
+            code, text = child.SETUP_FAILED, f"{what} {_how(one, status)}"
+            if one.failure is not None and one.kind != child.PRE_START:
+                code, text = one.failure
+            run.record(code, "start-failed", text)
+            # A program that is not there is the app's own failure (126, 127); anything else, the pod's.
+            if code == child.SETUP_FAILED:
+                self._supervisor.could_not_start(f"app {run.app.name}: {text}")
+        self._finish(run)
+
+    def _end_leftovers(self, run: AppRun, then: Callable[[], None], until: float | None = None) -> None:
+        """What a process of the app has left running in its cgroup ends with it; ``then`` goes on once it has."""
+        some = pod_cgroups.end_all(run.tree)
+        self._drain(run)
+        now = time.monotonic()
+        until = now + _DYING if until is None else until
+        if some and now < until:
+            self._loop.at(run, now + _LOOK_AGAIN, lambda: self._end_leftovers(run, then, until))
+            return
+        if some:
+            self._supervisor.hangs = (
+                f"app {run.app.name}: a process that it has left hangs in the kernel, and does not die"
+            )
+            self._supervisor.note(self._supervisor.hangs)
+        then()
+
+    def _drain(self, run: AppRun) -> None:
+        if run.instance is not None:
+            for fd in run.instance.streams:
+                run.instance.drain(fd, _LAST_WORDS)
+
+    def _finish(self, run: AppRun) -> None:
+        """An execution is over, once nothing runs of it."""
+        self._supervisor.worked()
+        self._end_leftovers(run, lambda: self._finished(run))
+
+    def _finished(self, run: AppRun) -> None:
+        self._close(run)
+        pause = None if self._ends(run) else run.next_pause()
+        if pause is not None:
+            run.phase = WAITING
+            if run.listening is not None:
+                run.listening.renew()
+            self._loop.at(run, time.monotonic() + pause, lambda: self._again(run))
+            if run.waiting:
+                _changing().ended(self._supervisor, run)
+            gc.collect()
+            return
+        self._ended(run)
+
+    def _close(self, run: AppRun) -> None:
+        if self._attached is not None:
+            self._attached.collect(run)
+        self._drain(run)
+        instance = run.instance
+        assert instance is not None
+        if self._attached is not None:
+            self._attached.over(run)
+        for fd in list(instance.streams):
+            self._loop.unwatch(fd)
+        instance.close()
+        self._supervisor.changed = True
+
+    def _ended(self, run: AppRun) -> None:
+        """The app will not be started again."""
+        run.phase = ENDED
+        self._take_back(run)
+        if run.waiting:
+            _changing().ended(self._supervisor, run)
+        self._supervisor.app_ended()
+
+    def _too_long(self, run: AppRun) -> None:
+        """A handler's time is over."""
+        if run.child is not None:
+            self._supervisor.note(f"app {run.app.name}: its {run.phase} handler took too long and was killed")
+            self._end_now(run)
+
+    def _end_now(self, run: AppRun) -> None:
+        """All processes of the app get SIGKILL; what does not die of that is not waited for."""
+        pod_cgroups.end_all(run.tree)
+        self._loop.at(run, time.monotonic() + _DYING, lambda: self._gives_up(run))
+
+    def _gives_up(self, run: AppRun) -> None:
+        """The app's process hangs in the kernel. The pod has failed, and what can end of it does."""
+        one, run.child = run.child, None
+        if one is None:
+            return
+        self._supervisor.hangs = f"app {run.app.name}: its process {one.pid} hangs in the kernel, and does not die"
+        run.record(128 + _signal.SIGKILL, "killed", f"process {one.pid} hangs in the kernel, and does not die")
+        if one.report >= 0:
+            self._loop.unwatch(one.report)
+            one.close()
+        self._close(run)
+        self._ended(run)
+
+    def cut_off(self, run: AppRun) -> None:
+        """The pod cannot go on: the app's processes were killed, and nobody waits for them."""
+        if not run.over and run.instance is not None:
+            run.record(128 + _signal.SIGKILL, "killed", "its pod could not go on")
+            self._close(run)
+            run.phase = ENDED
+
+    def ask_to_end(self, run: AppRun) -> None:
+        """By its stop signal; before it runs, at once."""
+        if run.phase == WAITING:
+            self._loop.cancel(run)
+            self._supervisor.changed = True
+            self._ended(run)
+        elif run.phase == child.MAIN and run.child is not None:
+            if not _kill(run.child.pid, run.app.stop_signal):
+                self._supervisor.note(f"app {run.app.name}: its stop signal cannot be sent: permission denied")
+        elif run.phase in (child.ROOT, child.PRE_START) and run.child is not None:
+            _kill(run.child.pid, _signal.SIGKILL)
+        elif run.phase == child.POST_STOP and run.child is not None:
+            self._bound_handler(run)
+
+    def insist(self, run: AppRun) -> None:
+        """Its time to end is over."""
+        if run.phase == child.MAIN and run.child is not None:
+            self._end_now(run)
+
+    def _again(self, run: AppRun) -> None:
+        run.restarts += 1
+        self.begin(run)
+
+    # --- what it reads and writes ------------------------------------------------------------------------------
+
+    def _read(self, instance: Instance, fd: int) -> None:
+        if instance.drain(fd, 1) >= _MUCH:  # one read, then the others' turn
+            self._supervisor.worked()
+        if instance.log.changed:
+            instance.log.changed = False
+            self._supervisor.changed = True
+
+    def attach(self, asked: Conversation, request: dict[str, Any]) -> None:
+        """Somebody wants to write to an app, or to read what it writes (G9)."""
+        self._attaching().attach(asked, request, self._supervisor.runs)
+
+    def lingering(self) -> bool:
+        """Somebody who was attached has not had all of it yet."""
+        return self._attached is not None and self._attached.lingering()
+
+    def _attaching(self) -> Attaching:
+        """Not there in a pod whose apps want no input, until somebody attaches."""
+        if self._attached is None:
+            from kurma_stager_default.inside.streams.attach import Attaching
+
+            self._attached = Attaching(self._loop, self._stdin, self._read)
+        return self._attached
+
+
+def _changing() -> ModuleType:
+    """Few pods change."""
+    from kurma_stager_default.inside.pod import app_changes
+
+    return app_changes
+
+
+def _how(one: child.Child, status: int) -> str:
+    if one.failure is not None:
+        return f"cannot be run: {one.failure[1]}"
+    code = os.waitstatus_to_exitcode(status)
+    return f"was ended by signal {-code}" if code < 0 else f"exited with status {code}"
+
+
+def _kill(pid: int, number: int) -> bool:
+    """To a child that has not been waited for, so the PID is its own. :returns: whether that is allowed."""
+    try:
+        os.kill(pid, number)
+    except PermissionError:
+        return False  # by the profile that it runs under; its cgroup ends it, once its time is over
+    return True

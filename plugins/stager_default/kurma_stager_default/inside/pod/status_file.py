@@ -1,0 +1,67 @@
+"""``/pod/status.json``, which the supervisor writes and its call-ins read."""
+
+from __future__ import annotations
+
+import os
+
+from kurma_core.formats import small_json
+from kurma_stager_default.inside.errors import SetupError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PATH = "/pod/status.json"
+VERSION = 1
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+# The space put aside for the next one: twice what this one takes, and no less than this.
+_LEAST = 1 << 14
+
+
+def write(value: dict[str, Any], path: str = PATH) -> None:
+    """Replaces the file whole. The one before has put the space for it aside: a full disk is no hindrance.
+
+    :raises OSError: it cannot be written; the old one is as it was.
+    """
+    spare = path + ".next"
+    content = small_json.encode_valid(value).encode() + b"\n"
+    fd = os.open(spare, _FLAGS, 0o644)
+    try:
+        rest, at = memoryview(content), 0
+        while at < len(content):
+            at += os.pwrite(fd, rest[at:], at)
+        os.ftruncate(fd, at)
+    finally:
+        os.close(fd)
+    os.rename(spare, path)
+    _put_aside(spare, 2 * len(content))
+
+
+def _put_aside(spare: str, size: int) -> None:
+    try:
+        fd = os.open(spare, _FLAGS, 0o644)
+    except OSError:
+        return  # it is tried without, when its time comes
+    try:
+        os.posix_fallocate(fd, 0, max(_LEAST, size))
+    except OSError:
+        pass  # the disk is full: what could be had is kept
+    finally:
+        os.close(fd)
+
+
+def apps(path: str = PATH) -> dict[str, dict[str, Any]]:
+    """The state of each app, by name.
+
+    :raises SetupError: the file is not there, or damaged.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            value: dict[str, dict[str, Any]] = small_json.decode(file.read())["apps"]
+        if not all(isinstance(app, dict) and "exited" in app for app in value.values()):
+            raise ValueError("an app is missing its state")
+    except OSError as error:
+        raise SetupError(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SetupError(f"{path}: is damaged: {error}") from None
+    return value

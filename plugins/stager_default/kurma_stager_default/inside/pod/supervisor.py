@@ -1,0 +1,305 @@
+"""The life of a pod: its apps begun, its state told, its end; a loop that sleeps while nothing happens.
+
+The pod ends with its last app, or its first where its lifecycle is ``any``. What each app goes through is in
+:mod:`~kurma_stager_default.inside.pod.app_lifecycle`.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import gc
+import os
+import time
+
+from kurma_core.formats import small_json
+from kurma_stager_default.inside import event_loop
+from kurma_stager_default.inside.app import child, proc_sys_dev
+from kurma_stager_default.inside.manifest import Pod
+from kurma_stager_default.inside.pod import pod_cgroups, prestarted_root, status_file
+from kurma_stager_default.inside.pod.app_lifecycle import Lifecycle
+from kurma_stager_default.inside.pod.app_run import WAITING, AppRun
+from kurma_stager_default.inside.pod.control_socket import Control, Conversation
+from kurma_stager_default.inside.pod.memory_trimming import Rest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kurma_stager_default.inside.pod.prestarted_root import RootMaker
+
+_HEARD = (_signal.SIGCHLD, _signal.SIGTERM, _signal.SIGINT)
+# Seconds until status.json is tried again that could not be written.
+_STATUS_PAUSE = 5.0
+
+
+class Supervisor:
+    """:param control: nobody has been heard by it yet.
+    :param running: the descriptor whose closing says that the pod runs.
+    :param init: PID of the pod's PID 1, or of its parent, if that is our child; ``requests`` becomes readable when
+        PID 1 is asked to end.
+    :param stdin: for the app that wants it; -1: none.
+    """
+
+    LIFECYCLE = Lifecycle
+
+    def __init__(
+        self,
+        pod: Pod,
+        groups: pod_cgroups.PodGroups,
+        control: Control,
+        running: int,
+        init: int,
+        requests: int,
+        stdin: int,
+        notes: list[str],
+    ) -> None:
+        self.pod = pod
+        self.groups = groups
+        self.notes = notes
+        self.runs = [AppRun(app, groups.make_app(app.name, app.plan)) for app in pod.apps]
+        self.stopping = False
+        #: why the pod cannot go on
+        self.broken: str | None = None
+        #: what of it does not end, though it was killed
+        self.hangs: str | None = None
+        self._running = running
+        #: it has to be let go of
+        self._drops = False
+        self._init = init
+        self._requests = requests
+        self.changed = True
+        #: what the kernel shows was made before, and no app has it yet
+        self.ahead = False
+        #: makes the root of the first app; None: nobody but that does
+        self.maker: RootMaker | None = None
+        #: why status.json is not up to date
+        self.unsaved: str | None = None
+        self.loop = control.loop
+        self.life = self.LIFECYCLE(self, pod, stdin)
+        self._readers: list[Conversation] = []
+        self._rest = Rest(self.loop)
+        self.control = control
+        self.control.on_end = self.worked
+        self.control.verbs["status"] = self._tell_status
+        self.control.verbs["follow"] = self._take_reader
+        self.control.verbs["attach"] = self.life.attach
+        for verb in ("add", "start", "stop", "rm"):
+            self.control.verbs[verb] = self._change
+
+    def run(self) -> int:
+        """Until the pod has ended. :returns: the stager's exit status: 0 unless the pod could not go on."""
+        _signal.signal(_signal.SIGHUP, _signal.SIG_IGN)
+        self.loop.watch(event_loop.catch_signals(_HEARD), self._on_signals)
+        self.loop.watch(self._requests, self._on_request)
+        for run in self.runs:
+            # Of all, before the first one runs: none is refused by another that is not as quick.
+            self.life.equip(run)
+        for run in self.runs:
+            self.life.watch_memory(run)
+            self.life.begin(run)
+        gc.freeze()
+        while True:
+            self._announce()
+            if self._over():
+                self._see_readers_off()
+                return self._code()
+            if self._rest.due():
+                self._rest.take()
+            self.loop.turn()
+            self._reap()
+            if self._running < 0:
+                self._rest.worked()
+
+    def made_ahead(self) -> None:
+        """What the kernel shows is there for the first app (see :mod:`kurma_stager_default.inside.app.proc_sys_dev`)."""
+        self.ahead = self._drops = True
+
+    def take_ahead(self, run: AppRun) -> bool:
+        """Whether that execution gets what was made before: the first that is given nothing special."""
+        plan = run.app.plan
+        if (
+            not self.ahead
+            or plan.privileged
+            or plan.devices
+            or self.pod.plan.namespaces
+            or run.readiness is not None
+        ):
+            return False
+        self.ahead = False
+        return True
+
+    def take_maker(self, run: AppRun, directory: str) -> RootMaker | None:
+        """Who makes the root of that execution; None: its own process."""
+        maker = self.maker
+        if maker is None or run is not self.runs[0]:
+            return None
+        self.maker = None
+        if directory != prestarted_root.directory_of(run.app):
+            maker.drop()
+            return None
+        return maker
+
+    def _code(self) -> int:
+        """How the apps ended stands in status.json. Where that cannot be, our own exit status tells."""
+        if self.broken is not None or self.hangs is not None:
+            return 1
+        if self.unsaved is None:
+            return 0
+        codes = [run.instance.code for run in self.runs if run.instance is not None and run.instance.code]
+        return codes[0] if codes else 0
+
+    # --- the loop ----------------------------------------------------------------------------------------------
+
+    def _on_signals(self, wake: int, _events: int) -> None:
+        if any(number != _signal.SIGCHLD for number in os.read(wake, 4096)):
+            self.stop()
+
+    def _on_request(self, fd: int, _events: int) -> None:
+        os.read(fd, 4096)
+        self.stop()
+
+    def _change(self, asked: Conversation, request: dict[str, Any]) -> None:
+        """Few pods change, so what does that is loaded when it is asked for."""
+        from kurma_stager_default.inside.pod import app_changes
+
+        app_changes.do(self, asked, request)
+
+    def _stop_is_over(self) -> None:
+        for run in self.runs:
+            self.life.insist(run)
+
+    def forget(self, run: AppRun) -> None:
+        """The app has gone; nothing of it ran any more."""
+        self.runs.remove(run)
+        self.life.forget(run)
+
+    def _over(self) -> bool:
+        if self.broken is not None:
+            for run in self.runs:
+                pod_cgroups.end_all(run.tree)
+            for run in self.runs:
+                self.life.cut_off(run)
+            self.tell()
+            return True
+        if self.life.lingering():
+            return False
+        return all(run.over for run in self.runs) and (self.stopping or not self.pod.keep)
+
+    def _announce(self) -> None:
+        """Status first, then the word that the pod runs."""
+        started = all(
+            run.over
+            or (
+                run.phase in (child.MAIN, child.POST_STOP, WAITING)
+                and not (self.life.starting(run) or run.unready)
+            )
+            for run in self.runs
+        )
+        self.tell()
+        if started and self._running >= 0 and self.broken is None:
+            os.close(self._running)
+            self._running = -1
+            if self._drops:
+                self._drops = self.ahead = False
+                proc_sys_dev.drop_ahead()
+            self._rest.begin()
+
+    def _apps(self) -> dict[str, dict[str, Any]]:
+        return {run.app.name: run.to_json() for run in self.runs}
+
+    def _tell_status(self, asked: Conversation, _: dict[str, Any]) -> None:
+        """As it is now, whatever the disk says. In a file beside the answer, for it may be long."""
+        file = os.memfd_create("status", os.MFD_CLOEXEC)
+        try:
+            os.write(file, small_json.encode_valid({"apps": self._apps()}).encode())
+            asked.answer({}, [file])
+        finally:
+            os.close(file)
+        asked.end()
+
+    def _take_reader(self, asked: Conversation, _: dict[str, Any]) -> None:
+        """A call-in that follows a log: it says so for as long as it does."""
+        self._readers.append(asked)
+
+        def leave() -> None:
+            if asked in self._readers:
+                self._readers.remove(asked)
+
+        asked.on_end = leave
+
+    def _see_readers_off(self) -> None:
+        """Who follows a log reads it to its end before the pod is taken down, and call-ins with it; bounded."""
+        if self._readers and self.broken is None:
+            from kurma_stager_default.inside.pod.last_readers import Farewell
+
+            Farewell(self.loop, self._readers)
+            while self._readers:
+                self.loop.turn()
+                self._reap()
+
+    def tell(self) -> None:
+        """What has changed is in the status file before anybody is told of it."""
+        if self.changed:
+            self.changed = False
+            self._write_status()
+
+    def _write_status(self) -> None:
+        value = {"version": status_file.VERSION, "apps": self._apps(), "notes": self.notes}
+        try:
+            status_file.write(value)
+            self.unsaved = None
+        except OSError as error:
+            # It ends no pod: it is tried again after a while, and at the next change.
+            self.unsaved = f"{status_file.PATH} cannot be written: {error.strerror}"
+            self.loop.at("status", time.monotonic() + _STATUS_PAUSE, self._write_status)
+
+    def worked(self) -> None:
+        """Something was done that takes memory, and may not be done again soon."""
+        if self._running < 0:
+            self._rest.worked(much=True)
+
+    def look_again(self) -> None:
+        """Something of an app's status may be another by now."""
+        self.changed = True
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+            self.changed = True
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._init:
+                self.broken = "the pod's PID 1 has ended"
+                continue
+            for run in self.runs:
+                if run.child is not None and run.child.pid == pid:
+                    self.life.on_exit(run, run.child, status)
+
+    def stop(self) -> None:
+        """Ask every app to end; those that have not by the deadline are killed (G7)."""
+        if self.stopping:
+            return
+        self.stopping = True
+        self.changed = True
+        self.loop.at("stop", time.monotonic() + self.pod.stop_timeout, self._stop_is_over)
+        for run in self.runs:
+            self.life.ask_to_end(run)
+
+    # --- what the apps' lives mean for the pod -----------------------------------------------------------------
+
+    def could_not_start(self, reason: str) -> None:
+        """An app's first start failed of what is the pod's; later it concerns that app alone."""
+        if self._running >= 0:
+            self.broken = reason
+
+    def app_ended(self) -> None:
+        """An app has ended, and will not be started again."""
+        if self.pod.lifecycle == "any" and not self.stopping:
+            self.stop()

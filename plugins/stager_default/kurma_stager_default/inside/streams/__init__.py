@@ -1,0 +1,1 @@
+"""What apps write and read: logs, standard input, terminals, attached clients."""

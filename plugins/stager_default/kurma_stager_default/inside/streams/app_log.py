@@ -1,0 +1,216 @@
+"""An app's log: what it wrote to stdout and stderr, in the CRI text format ``TIME STREAM P|F LINE`` (H7).
+
+Stamped per chunk read, by bulk replacement: a million lines cost a tenth of a second. Whatever the disk does, the
+app is neither blocked nor ended: what cannot be written is dropped, counted, and said as soon as there is room.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from kurma_core.formats.timestamps import stamp
+from kurma_stager_default.inside.streams import log_rotation
+
+STDOUT = b"stdout"
+STDERR = b"stderr"
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def lines(data: bytes, stream: bytes, now_ns: int) -> bytes:
+    """The chunk as log lines; a last piece that does not end its line is marked ``P``; it goes on in the next."""
+    head = b"%s %s " % (stamp(now_ns), stream)
+    whole, newline, rest = data.rpartition(b"\n")
+    made = b""
+    if newline:
+        full = head + b"F "
+        made = b"%s%s\n" % (full, whole.replace(b"\n", b"\n" + full))
+    if rest:
+        made += b"%sP %s\n" % (head, rest)
+    return made
+
+
+class AppLog:
+    """One file, turned by size, between lines: no line is torn in two by it (unless it is as long as a whole log).
+
+    :param path: of the current file; older ones are ``path.1`` (the newest) and so on.
+    :param size: bytes after which it is turned; 0: never.
+    :param count: how many files are kept, the current one included.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_fd",
+        "_limit",
+        "_open_lines",
+        "changed",
+        "count",
+        "dropped",
+        "dropped_in_all",
+        "path",
+        "size",
+    )
+
+    def __init__(self, path: str, size: int, count: int) -> None:
+        self.path = path
+        self.size = size
+        self.count = max(1, count)
+        #: Bytes of output that were lost since something could be written; and ever.
+        self.dropped = 0
+        self.dropped_in_all = 0
+        #: Something began to be lost, or ceased to be, since whoever looks here has set it back.
+        self.changed = False
+        self._fd = -1
+        self._bytes = -1  # of the file, up to its last whole line; -1: whatever is there
+        self._limit = size  # at which this file is turned
+        self._open_lines: set[bytes] = set()
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            self._fd = os.open(self.path, _FLAGS, 0o640)
+            found = os.fstat(self._fd).st_size
+            if 0 <= self._bytes < found:
+                os.ftruncate(self._fd, self._bytes)  # half a line, which could not be taken back at the time
+            else:
+                self._bytes = found
+        except OSError:
+            self._shut()  # a full or read-only disk: lines are dropped, and it is tried again with the next ones
+
+    def write(self, stream: bytes, data: bytes) -> None:
+        """:param data: not empty."""
+        now = time.time_ns()
+        made = whole = lines(data, stream, now)
+        if self.dropped:
+            made = whole = self._words(now) + made
+        if 0 < self._limit < self._bytes + len(made):
+            made = self._fill(stream, made)
+        if made and not self._append(made):
+            self._drop(len(data) if len(made) == len(whole) else _length(made, stream))
+            return
+        if data.endswith(b"\n"):
+            self._open_lines.discard(stream)
+        else:
+            self._open_lines.add(stream)
+
+    def _fill(self, stream: bytes, made: bytes) -> bytes:
+        """Writes to this file, and to more if need be, what they have room for; what is left for the last."""
+        while self._bytes + len(made) > self._limit:
+            long = self._bytes > 0 and self._bytes + len(made) >= 2 * self._limit
+            if not long and self._open_lines - {stream}:
+                return made  # a line of the other stream may yet end
+            end = made.rfind(b"\n", 0, max(0, self._limit - self._bytes)) + 1
+            if not end and (stream in self._open_lines or self._bytes <= 0):
+                # Its line has begun in this file, or is too long for any.
+                end = made.index(b"\n") + 1
+                if end == len(made):
+                    if not long:
+                        return made
+                    end = 0
+            if end:
+                if not self._append(made[:end]):
+                    return made
+                self._open_lines.discard(stream)
+                made = made[end:]
+            if not self._turn():
+                return made
+        return made
+
+    def _append(self, made: bytes) -> bool:
+        """All of it or, with the file cut back to where it was, nothing. What was lost before is told by it."""
+        done = self._try_to_append(made)
+        if not done and log_rotation.shed(self.path, self.count):
+            done = self._try_to_append(made)
+        if done and self.dropped:
+            self.dropped = 0
+            self._open_lines.clear()
+            self.changed = True
+        return done
+
+    def _try_to_append(self, made: bytes) -> bool:
+        if self._fd < 0:
+            self._open()
+            if self._fd < 0:
+                return False
+        rest = made
+        try:
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError:
+            try:
+                os.ftruncate(self._fd, self._bytes)
+            except OSError:
+                self._shut()
+            return False
+        self._bytes += len(made)
+        return True
+
+    def _drop(self, count: int) -> None:
+        if not self.dropped:
+            self.changed = True
+        self.dropped += count
+        self.dropped_in_all += count
+
+    def _words(self, now: int) -> bytes:
+        """What says that something is missing here. Lines that were open do not go on behind it."""
+        ends = b"".join([lines(b"\n", stream, now) for stream in sorted(self._open_lines)])
+        note = b"[kurma: %d bytes of output were dropped, the log could not be written]\n" % self.dropped
+        return ends + lines(note, STDERR, now)
+
+    def _turn(self) -> bool:
+        try:
+            older = log_rotation.turn(self.path, self.count)
+        except OSError:
+            self._limit = max(self._bytes, 0) + self.size
+            return False  # it grows on, which loses nothing
+        self._shut()
+        self._bytes = -1
+        self._open()
+        # What is kept for a reader that stands still is kept in longer files, so that they stay few.
+        self._limit = self.size * max(1, older // self.count)
+        return True
+
+    def _shut(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        if self.dropped:
+            self._append(self._words(time.time_ns()))
+        self._shut()
+
+
+def _length(made: bytes, stream: bytes) -> int:
+    """Of what an app wrote to make these lines."""
+    head = len(lines(b"\n", stream, 0)) - 1
+    partial = made.rfind(b"\n", 0, -1) + 1
+    return len(made) - made.count(b"\n") * head - (made[partial + head - 2 : partial + head - 1] == b"P")
+
+
+def file_name(app: str, number: int) -> str:
+    """The name of an instance's log file: ``APP.log``, then ``APP.1.log``, ….
+
+    A dot cannot be part of an app's name, so no two apps meet (see :func:`app_of`).
+    """
+    return f"{app}.{number}.log" if number else f"{app}.log"
+
+
+def app_of(name: str) -> str:
+    """Whose log a file is, older parts of it too."""
+    return name.partition(".")[0]
+
+
+def remove(path: str) -> None:
+    """A log with all its older parts; what is not there is as good. What cannot be removed is left."""
+    number = 0
+    while True:
+        try:
+            os.unlink(f"{path}.{number}" if number else path)
+        except FileNotFoundError:
+            if number:
+                return
+        except OSError:
+            return
+        number += 1
