@@ -111,7 +111,7 @@ class Supervisor:
                 self._rest.worked()
 
     def made_ahead(self) -> None:
-        """What the kernel shows is there for the first app (see :mod:`kurma_stager_default.inside.app.proc_sys_dev`)."""
+        """The first app's ``/proc``, ``/sys`` and ``/dev`` were made before: see :func:`proc_sys_dev.make_ahead`."""
         self.ahead = self._drops = True
 
     def take_ahead(self, run: AppRun) -> bool:
