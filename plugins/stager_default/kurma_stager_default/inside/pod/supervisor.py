@@ -111,7 +111,7 @@ class Supervisor:
                 self._rest.worked()
 
     def made_ahead(self) -> None:
-        """The first app's ``/proc``, ``/sys`` and ``/dev`` were made before, by :func:`proc_sys_dev.make_ahead`."""
+        """An app's ``/proc``, ``/sys`` and ``/dev`` were made before (:func:`proc_sys_dev.make_ahead`)."""
         self.ahead = self._drops = True
 
     def take_ahead(self, run: AppRun) -> bool:
