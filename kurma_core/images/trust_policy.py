@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import urlsplit
 
 from kurma_core.appc.image_name import ImageName
 from kurma_core.errors import FetchDigestError, TrustError, UsageError
@@ -101,6 +99,8 @@ class Policy:
             return False
         if provenance.trust == "local":
             return True
+        from urllib.parse import urlsplit
+
         plain = "http" in self.insecure or urlsplit(provenance.url or "").netloc in self.plain
         return plain and provenance.trust == "unverified" and set(provenance.insecure) <= {"http"}
 
@@ -433,6 +433,9 @@ def signed_bytes(staged: StagedImage, signature: DetachedSignature) -> str | Ite
 
 def is_loopback(url: str) -> bool:
     """Whether the address is on this machine by its loopback interface."""
+    import ipaddress
+    from urllib.parse import urlsplit
+
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return True

@@ -6,7 +6,6 @@ Works from any process on one state directory; file locks and atomic renames kee
 from __future__ import annotations
 
 import os
-import uuid as uuids
 from typing import TYPE_CHECKING
 
 from kurma_core.api.pods import Collected
@@ -25,6 +24,7 @@ from kurma_core.pods.finder import LOCK_PATIENCE, PodFinder
 from kurma_core.pods.network import port_claims
 from kurma_core.pods.record import executions
 from kurma_core.pods.record.pod_record import read_document, record_of
+from kurma_core.pods.record.pod_store import new_uuid
 from kurma_core.pods.run import recovery
 from kurma_core.pods.run.launch import Launch, tear_down
 from kurma_core.pods.run.owner import OwnedPod
@@ -74,7 +74,7 @@ class PodManager:
         if prestarted is not None and request.uuid is not None:
             prestarted.discard()
             prestarted = None
-        uuid = str(uuids.uuid4()) if request.uuid is None else pod_uuid(request.uuid)
+        uuid = new_uuid() if request.uuid is None else pod_uuid(request.uuid)
         if prestarted is not None:
             uuid = prestarted.uuid
         name = self._name(request, uuid)

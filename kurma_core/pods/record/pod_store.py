@@ -89,6 +89,15 @@ STATE = {
 }
 
 
+def new_uuid() -> str:
+    """A random UUID (RFC 4122, version 4). The module ``uuid`` takes longer to import than a listing of pods."""
+    value = bytearray(os.urandom(16))
+    value[6] = value[6] & 0x0F | 0x40
+    value[8] = value[8] & 0x3F | 0x80
+    text = value.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
 class PodDirectory:
     """The files of one pod. Cheap to make: it opens nothing by itself."""
 

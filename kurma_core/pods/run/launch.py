@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kurma_core.cancellation import check, shielded
@@ -42,26 +41,40 @@ _KILL_PATIENCE = 10.0
 _QUICK_LOOK = 0.2
 
 
-@dataclass(slots=True)
 class Launch:
-    """One pod on its way up or down, and what the steps hand to each other."""
+    """One pod on its way up or down, and what the steps hand to each other.
 
-    services: Services
-    directory: PodDirectory
-    document: PodDocument
-    stdio: Stdio | None = None
-    attachments: tuple[Attachment, ...] = ()
-    stager: RunningStager | None = None
-    #: what was made before the pod was known
-    prestarted: PrestartedPod | None = None
-    #: the apps' images, held by who starts the pod; None: they are looked up
-    rendered: Mapping[str, RenderedImage] | None = None
-    #: which namespaces, by their kind, were made before
-    kept: Collection[str] = ()
-    #: of the pod's metadata service; holds its token
-    metadata_url: str | None = field(default=None, repr=False)
-    #: seconds until what does not die is given up
-    patience: float = _KILL_PATIENCE
+    :param prestarted: what was made before the pod was known.
+    :param rendered: the apps' images, held by the caller; None: they are looked up.
+    :param kept: kinds of the namespaces that were made before.
+    :param metadata_url: of the pod's metadata service; holds its token.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        directory: PodDirectory,
+        document: PodDocument,
+        stdio: Stdio | None = None,
+        attachments: tuple[Attachment, ...] = (),
+        stager: RunningStager | None = None,
+        prestarted: PrestartedPod | None = None,
+        rendered: Mapping[str, RenderedImage] | None = None,
+        kept: Collection[str] = (),
+        metadata_url: str | None = None,
+    ) -> None:
+        self.services = services
+        self.directory = directory
+        self.document = document
+        self.stdio = stdio
+        self.attachments = attachments
+        self.stager = stager
+        self.prestarted = prestarted
+        self.rendered = rendered
+        self.kept = kept
+        self.metadata_url = metadata_url
+        #: Seconds until a process that does not die is given up.
+        self.patience = _KILL_PATIENCE
 
     def record(self, **changes: Json) -> None:
         self.directory.change_state(spare=self.prestarted is not None, **changes)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import time
-import uuid as uuids
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +18,7 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import USERNS_ANNOTATION
 from kurma_core.networking.network_records import pin_path
 from kurma_core.pods.prepare.isolators import NAMESPACES as NAMESPACES
+from kurma_core.pods.record.pod_store import new_uuid
 from kurma_core.pods.run import pod_metadata
 from kurma_core.staging.starting import WAITS
 from kurma_core.staging.waiting import WaitingPlace
@@ -217,7 +217,7 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
     driver: Any = services.stagers.get(stager)
     if not hasattr(driver, "start_waiting"):
         raise StagerError(f"stager {stager} does not wait for its pod: its plugin runs pods by itself")
-    uuid = str(uuids.uuid4())
+    uuid = new_uuid()
     listener: Listener | None = None
     directory, lock = services.store.reserve(uuid, anew=False)
     try:

@@ -14,7 +14,6 @@ import marshal
 import os
 import sys
 from collections.abc import Iterable
-from importlib.util import MAGIC_NUMBER
 from types import CodeType
 from typing import Any
 
@@ -83,6 +82,8 @@ def lean(source: str) -> ast.Module:
 
 def write(target: str, code: CodeType) -> None:
     """As a ``.pyc`` file."""
+    from importlib.util import MAGIC_NUMBER
+
     os.makedirs(os.path.dirname(target), exist_ok=True)
     with open(target, "wb") as file:
         # "hash-based, never checked": no date in it, and no source to look for

@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -243,6 +241,8 @@ def _builders() -> list[str]:
 
 def _copy(source: str, target: str, mode: int = 0o755) -> None:
     os.makedirs(os.path.dirname(target), exist_ok=True)
+    import shutil
+
     shutil.copyfile(source, target)
     os.chmod(target, mode)
 
@@ -314,6 +314,8 @@ def _run(program: str, arguments: list[str], stdin: str = "") -> str:
 
 
 def _output(command: list[str], stdin: str = "") -> str:
+    import subprocess
+
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, env={"LC_ALL": "C"})
     if done.returncode != 0:
         said = done.stderr.strip().splitlines()[-1:]
