@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 Json = Any
 _JSON, _TEXT = "application/json", "text/plain; charset=utf-8"
 _ROOT = ["acMetadata", "v1"]
-#: Answers that are kept until the pod changes.
+#: Most answers that are cached until the pod changes.
 _KEPT = 256
 
 
 class Api:
     """Answers the requests of one pod's apps.
 
-    :param early: the early interface is offered, too: the socket alone says which pod asks.
+    :param early: the early interface is served, too; it has no token, and the socket alone identifies the pod.
     """
 
     def __init__(self, token: str, facts: Facts, early: bool) -> None:
@@ -39,12 +39,12 @@ class Api:
         self._merged: dict[str, list[Json]] = {}
 
     def __call__(self, request: Request) -> Response:
-        """:raises HttpError: for everything but 200."""
+        """Answers one request. :raises HttpError: for every status but 200."""
         first, *rest = request.path[1:].split(b"/")
         flavoured = request.headers.get(b"metadata-flavor") == b"AppContainer"
         if hmac.compare_digest(first, self._token):
             way = [_decoded(part) for part in rest]
-            # An early image may have its address from the environment all the same.
+            # An early image may take the address with the token from its environment.
             early = flavoured and (way[2:3] == ["container"] or way[-1:] == [""] or "annotations" in way[4:-1])
             if way[2:3] == ["container"] and not flavoured:
                 raise _no_flavour()
@@ -70,7 +70,7 @@ class Api:
             self._kept.clear()
             self._merged.clear()
             manifest = self._facts.manifest()
-            # Present also where it is empty, as in the answer for the annotations alone.
+            # The key is present also if there are no annotations, as in the answer for the annotations alone.
             self._manifest = {**manifest, "annotations": manifest.get("annotations") or []}
         key = (early, "\0".join(way))
         response = self._kept.get(key)
@@ -112,7 +112,8 @@ class Api:
         return Response(200, ((early and image.early_id) or image.id).encode(), ASCII)
 
     def _annotations_of(self, app: Mapping[str, Json]) -> list[Json]:
-        """Kept as answers are: the image's manifest may be large, and names that are not there asked for."""
+        """Returns the merged annotations of an app. They are cached like answers: the image's manifest may be
+        large, and requests for names that do not exist are not cached."""
         merged = self._merged.get(app["name"])
         if merged is None:
             image = decode(self._facts.image(app["image"]["id"]).manifest)
@@ -121,13 +122,15 @@ class Api:
 
 
 def merge(image: list[Json] | None, pod: list[Json] | None) -> list[Json]:
-    """Annotations of an image, in order, each as the pod has it where it does; then the pod's others (M2)."""
+    """Merges annotations: the image's, in order, with the pod's values where it has the same name; then the pod's
+    others."""
     merged = {each["name"]: each["value"] for each in (*(image or ()), *(pod or ()))}
     return [{"name": name, "value": value} for name, value in merged.items()]
 
 
 def _annotations(found: list[Json], name: list[str], early: bool) -> Response:
-    """All, as late clients want them; their names, or the value of one, for early ones."""
+    """Answers a request for annotations: for late clients all of them as JSON, for early ones their names or one
+    value."""
     if not early:
         if name:
             raise _not_found()

@@ -13,18 +13,21 @@ if TYPE_CHECKING:
 
     from kurma_core.metadata.http import Request
 
-#: Seconds for a whole request to come; for the next one to begin; for an answer to be read; and in which a client
-#: that was refused may still send what nobody reads, so that it gets to read why.
+#: Seconds for a whole request to arrive; for the next one to begin; for the client to read an answer; and after a
+#: refusal, for discarding what the client still sends: closing at once would reset the connection before the
+#: client has read the reason.
 REQUEST_TIME, IDLE_TIME, ANSWER_TIME, FAREWELL_TIME = 10.0, 15.0, 20.0, 2.0
 _READ_SIZE = 16384
 _FAREWELL_SIZE = 1 << 20
-#: MSG_NOSIGNAL: a client that has gone is an error, and no signal.
+#: MSG_NOSIGNAL: writing to a client that has gone is an error, and sends no SIGPIPE.
 _NO_SIGNAL = 0x4000
 
 
 class Connection:
-    """:param answer: what is said to a request; whatever it raises is answered by 500.
-    :param now: seconds of the monotonic clock, here as everywhere below.
+    """One connection.
+
+    :param answer: returns the answer to a request; other exceptions than :class:`HttpError` are answered by 500.
+    :param now: seconds of the monotonic clock, here and in all methods.
     """
 
     def __init__(self, sock: socket.socket, answer: Callable[[Request], Response], now: float) -> None:
@@ -38,21 +41,21 @@ class Connection:
         self.fd = sock.fileno()
         self.closed = False
         self.begun = now
-        #: Whoever asks has had the token, or is in the pod's network namespace.
+        #: The client has sent the token, or is in the pod's network namespace.
         self.trusted = False
         self.deadline = now + REQUEST_TIME
-        #: What it waits for, and what it is being watched for.
+        #: Events that the connection waits for, and events that epoll watches for.
         self.interest = self.watched = select.EPOLLIN
 
     @property
     def idle(self) -> bool:
-        """Between two requests: one was answered, and nothing of the next has come."""
+        """Whether the connection is between two requests: one was answered, and no byte of the next has come."""
         return self._used and not (self._reader.started or self._out or self._ending)
 
     def advance(self, now: float) -> bool:
-        """Does as much as can be done at once, but no more than one request.
+        """Does the work that is possible without blocking, up to one request.
 
-        :returns: whether there is more to do already.
+        :returns: whether more work is possible already.
         """
         try:
             return self._advance(now)
@@ -98,7 +101,7 @@ class Connection:
         self._reader.feed(data)
         request = self._reader.next()
         if idle and self._reader.started:
-            # Empty lines before a request begin none, however many come.
+            # Empty lines before a request do not start it, so they do not extend the deadline.
             self.deadline = now + REQUEST_TIME
         return request
 
@@ -114,7 +117,7 @@ class Connection:
         self._ending = not keep_alive
         self._used = True
         head = response.head(keep_alive=keep_alive)
-        # Small answers in one piece; the large ones are shared by all who ask.
+        # A small answer is sent in one piece; a large body is not copied, since connections share it.
         if len(response.body) <= _READ_SIZE:
             self._out.append(memoryview(head + response.body if body else head))
         else:
@@ -123,7 +126,7 @@ class Connection:
         self._flush(now)
 
     def _flush(self, now: float, deadline: float | None = None) -> None:
-        """:param deadline: that holds once all is out; None: that for the next request."""
+        """Sends the queued bytes. :param deadline: the deadline afterwards; None: the one for the next request."""
         self.interest = select.EPOLLOUT
         while self._out:
             sent = self._socket.send(self._out[0], _NO_SIGNAL)
@@ -132,7 +135,7 @@ class Connection:
                 del self._out[0]
         self.interest = select.EPOLLIN
         if self._ending:
-            self._socket.shutdown(1)  # we have said all
+            self._socket.shutdown(1)  # no further answer follows
             self.deadline = now + FAREWELL_TIME
         else:
             self.deadline = now + (REQUEST_TIME if self._reader.started else IDLE_TIME)
@@ -140,7 +143,7 @@ class Connection:
             self.deadline = deadline
 
     def expire(self, now: float) -> None:
-        """Its time is over. A request that came in part gets an answer."""
+        """Ends the connection at its deadline. An incomplete request is answered by 408."""
         if not self._reader.started or self._out or self._ending:
             self.closed = True
             return

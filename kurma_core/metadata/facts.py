@@ -14,9 +14,9 @@ Json = Any
 class ImageFacts:
     """One image.
 
-    :param manifest: as its archive has it, byte for byte; of an early image its late form.
-    :param original: what the early interface shows: of an early image its own app manifest.
-    :param early_id: what early documents call the image; None: it is none of theirs.
+    :param manifest: the manifest's bytes in the archive; for an early image, its converted form.
+    :param original: the manifest for the early interface: an early image's own app manifest.
+    :param early_id: the image's ID in the form of early documents; None: it has none.
     """
 
     id: str
@@ -26,20 +26,20 @@ class ImageFacts:
 
 
 class Facts(Protocol):
-    """One pod, as it is now. Called by the service's thread; each method may raise :class:`KurmaError`."""
+    """The current facts of one pod. The service's thread calls it; each method may raise :class:`KurmaError`."""
 
     uuid: str
 
     def stamp(self) -> object:
-        """Something that is another one once the pod's manifest has changed. Cheap."""
+        """Returns a value that changes with the pod's manifest. It must be cheap."""
         ...
 
     def manifest(self) -> Mapping[str, Json]:
-        """The pod's manifest, reified."""
+        """Returns the pod's manifest, reified."""
         ...
 
     def image(self, image_id: str) -> ImageFacts: ...
 
     def key(self, uuid: str) -> bytes | None:
-        """The key of any pod of this state directory; None: there is no such pod."""
+        """Returns the key of any pod of this state directory; None: there is no such pod."""
         ...

@@ -48,9 +48,10 @@ def verify(facts: Facts, request: Request, *, early: bool) -> Response:
 
 
 def _verified(facts: Facts, uuid: bytes, content: bytes, signature: bytes, algorithm: str) -> bool:
-    """:param signature: base64; a client that did not encode the form sends spaces for plus signs."""
+    """Whether the signature is right. :param signature: base64; unencoded plus signs of a form arrive as
+    spaces."""
     try:
-        # Spaces at the ends are plus signs, too.
+        # Spaces at the ends are plus signs, too, so only other white space is stripped.
         given = binascii.a2b_base64(signature.strip(b"\t\r\n").replace(b" ", b"+"), strict_mode=True)
         pod = uuid.decode("ascii").strip().lower()
     except ValueError:

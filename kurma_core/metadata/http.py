@@ -1,7 +1,7 @@
 """Parses HTTP/1.0 and 1.1 requests and formats responses, as far as the metadata service needs them (RFC 9112).
 
-Our own parser, because every process that serves pods imports it. It accepts no more than the grammar, does no
-I/O, and names a status for everything that it refuses.
+It is our own parser, because every process that serves pods imports it, and libraries take long to import. It
+accepts no more than the grammar, does no I/O, and has a status for every refusal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _WITH_BODY = frozenset((b"POST", b"PUT", b"PATCH"))
 _TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _VISIBLE = frozenset(range(0x21, 0x7F))
 _NO_TEXT = frozenset((*range(0x09), *range(0x0A, 0x20), 0x7F))
-#: Headers that say what a request is: two of them would say two things.
+#: Headers that determine how a request is read: a second one of the name would be ambiguous.
 _ONCE = (b"host", b"content-length", b"transfer-encoding", b"content-type", b"metadata-flavor", b"expect")
 
 REASONS = {
@@ -41,7 +41,7 @@ ASCII = "text/plain; charset=us-ascii"
 
 
 class HttpError(Exception):
-    """A request that is answered by that status. :param message: for people; :param headers: of the answer."""
+    """An error answer to a request. :param message: text for people; :param headers: headers of the answer."""
 
     def __init__(self, status: int, message: str, *headers: tuple[str, str]) -> None:
         super().__init__(message)
@@ -54,8 +54,10 @@ class HttpError(Exception):
 
 
 class Request:
-    """:param path: as it came, with its leading slash and without the query.
-    :param headers: by name in small letters.
+    """One request.
+
+    :param path: undecoded, with its leading slash and without the query.
+    :param headers: by name in lower case.
     :param keep_alive: more requests may follow.
     """
 
@@ -79,7 +81,7 @@ class Response:
         self.headers = headers
 
     def head(self, *, keep_alive: bool) -> bytes:
-        """Status line and headers, with the empty line behind them."""
+        """Formats status line and headers, with the empty line after them."""
         lines = [
             f"HTTP/1.1 {self.status} {REASONS[self.status]}",
             f"Date: {_date(int(time.time()))}",
@@ -99,12 +101,12 @@ def _date(seconds: int) -> str:
 
 
 class RequestReader:
-    """The requests of one connection, in the bytes that came on it."""
+    """Parses the requests of one connection from its bytes."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._head: tuple[Request, int] | None = None
-        #: The client waits for a word before it sends the body.
+        #: The client waits for "100 Continue" before it sends the body.
         self.continue_wanted = False
 
     def feed(self, data: bytes) -> None:
@@ -112,11 +114,14 @@ class RequestReader:
 
     @property
     def started(self) -> bool:
-        """Whether something of the next request has come."""
+        """Whether a part of the next request has come."""
         return bool(self._buffer) or self._head is not None
 
     def next(self) -> Request | None:
-        """The next whole request; None: more must come. :raises HttpError: there will be no other one."""
+        """Returns the next whole request; None: more bytes must come.
+
+        :raises HttpError: it is malformed, so that the connection cannot go on.
+        """
         if self._head is None:
             head = self._take_head()
             if head is None:
@@ -134,7 +139,7 @@ class RequestReader:
 
     def _take_head(self) -> bytes | None:
         if self._buffer.startswith((b"\r", b"\n")):
-            # Empty lines before a request are to be borne (RFC 9112, 2.2).
+            # Empty lines before a request must be ignored (RFC 9112, 2.2).
             del self._buffer[: len(self._buffer) - len(self._buffer.lstrip(b"\r\n"))]
         end = self._buffer.find(b"\r\n\r\n", 0, HEAD_LIMIT)
         if end < 0:
@@ -149,9 +154,11 @@ class RequestReader:
 
 
 def parse_head(head: bytes) -> tuple[Request, int]:
-    """:param head: up to, and without, the empty line.
+    """Parses the head of a request.
+
+    :param head: up to, and without, the empty line.
     :returns: the request without its body, and the body's length.
-    :raises HttpError: it is none that could be answered.
+    :raises HttpError: it is malformed or not supported.
     """
     first, *lines = head.split(b"\r\n")
     words = first.split(b" ")
@@ -181,7 +188,7 @@ def _headers(lines: list[bytes]) -> dict[bytes, bytes]:
     for line in lines:
         name, colon, value = line.partition(b":")
         name, value = name.lower(), value.strip(b" \t")
-        # A line that goes on in the next, or has a space before its colon, is refused with the rest.
+        # This also refuses a line that continues in the next, or has a space before its colon.
         if not colon or not name or not _TOKEN.issuperset(name) or not _NO_TEXT.isdisjoint(value):
             raise HttpError(400, "a header's line is none")
         if name in headers:
@@ -204,7 +211,7 @@ def _length(method: bytes, version: bytes, headers: dict[bytes, bytes]) -> int:
         if method in _WITH_BODY:
             raise HttpError(411, "the body's length is not said")
         return 0
-    # Python's own isdigit, of bytes, knows ASCII's ten.
+    # isdigit of bytes accepts only the ten ASCII digits.
     if not text.isdigit():
         raise HttpError(400, "the body's length is no number")
     if len(text) > 18 or int(text) > BODY_LIMIT:

@@ -1,9 +1,9 @@
-"""Makes the listening socket of a pod's metadata service where only that pod can reach it.
+"""Makes the listening socket of a pod's metadata service, which only that pod can reach.
 
-In a network namespace of the pod's own it is 169.254.169.255 on the loopback interface, at a port that no app is
-likely to want; port 80 of that address is steered there and stays free otherwise. A pod in the host's network gets
-a port on 127.0.0.1. Either socket is bound to the loopback interface itself: the kernel would answer for the
-address on every other one, too.
+In a network namespace of the pod's own it is 169.254.169.255 on the loopback interface, at a port that apps are
+not likely to use; connections to port 80 of that address are steered there, without occupying the port. A pod in
+the host's network gets a port on 127.0.0.1. Both sockets are bound to the loopback interface: otherwise the kernel
+would accept packets for the address on every other interface, too.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import socket
 from kurma_core.errors import HostError
 
 ADDRESS, PORT = "169.254.169.255", 61169
-#: Where early images look for the service (early draft, Metadata Server).
+#: Port at which early images look for the service (early draft, Metadata Server).
 EARLY_PORT = 80
 HOST_ADDRESS = "127.0.0.1"
-#: Ports of their own choice that the kernel gives to nobody by itself, as it is configured everywhere.
+#: Ports above the kernel's default range of ephemeral ports.
 _FIRST, _LAST = 61000, 65535
 _TRIES = 32
 _BACKLOG = 64
@@ -25,8 +25,10 @@ _IP_FREEBIND = 15
 
 
 class Listener:
-    """:param steering: holds what turns port 80 to the socket; None: it is not turned.
-    :param early: why it is not; empty where it is, or was not to be.
+    """A listening socket.
+
+    :param steering: descriptor of the BPF program that steers port 80 to the socket; None: there is none.
+    :param early: the reason why port 80 is not steered; empty if it is, or should not be.
     """
 
     __slots__ = ("address", "early", "port", "socket", "steering")
@@ -46,11 +48,12 @@ class Listener:
 
 
 def listen(namespace: str | None, port: int | None = None) -> Listener:
-    """For a thread that nothing interrupts: it goes to that namespace and comes back.
+    """Makes the socket. The thread enters the namespace and comes back; no signal handler may interrupt it
+    meanwhile.
 
-    :param namespace: where the pod's network namespace is pinned; None: the host's.
-    :param port: that it had before; None: choose one.
-    :raises HostError: it cannot be had.
+    :param namespace: path at which the pod's network namespace is pinned; None: the host's.
+    :param port: the earlier port of the service; None: choose one.
+    :raises HostError: the socket cannot be made.
     """
     try:
         if namespace is None:
@@ -85,7 +88,7 @@ def _listen_on_host(port: int | None) -> Listener:
     if port is not None:
         return Listener(_bound(HOST_ADDRESS, port), None, "")
     for number in range(_TRIES):
-        # The last time, the kernel's own choice.
+        # The last attempt leaves the choice to the kernel.
         choice = _FIRST + int.from_bytes(os.urandom(4)) % (_LAST - _FIRST + 1) if number < _TRIES - 1 else 0
         try:
             return Listener(_bound(HOST_ADDRESS, choice), None, "")
@@ -98,7 +101,7 @@ def _listen_on_host(port: int | None) -> Listener:
 def _bound(address: str, port: int) -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        # What the owner before had open does not keep us from its port.
+        # Connections of an earlier owner of the pod must not block the port.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
         # The interface need not be up yet.

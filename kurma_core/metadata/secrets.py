@@ -12,7 +12,10 @@ _HEX = frozenset("0123456789abcdef")
 
 
 class Secrets:
-    """:param token: what stands in the URL. :param key: of the pod's signatures. Neither is ever shown."""
+    """A pod's secrets, which no output shows.
+
+    :param token: part of the service's URL. :param key: signs for the pod.
+    """
 
     __slots__ = ("key", "token")
 
@@ -26,9 +29,9 @@ def token_file(directory: str) -> str:
 
 
 def keep(directory: str) -> Secrets:
-    """Those of the pod; made if they are not there, or not whole.
+    """Returns the pod's secrets; makes them if they are missing or incomplete.
 
-    :param directory: a place of their own, which the pod's stager does not see.
+    :param directory: their own directory, which the pod's stager does not see.
     :raises OSError: they cannot be written.
     """
     found = load(directory)
@@ -42,14 +45,14 @@ def keep(directory: str) -> Secrets:
 
 
 def load(directory: str) -> Secrets | None:
-    """None: they are not there, or not whole. :raises OSError: they cannot be read."""
+    """Reads the secrets; None: they are missing or incomplete. :raises OSError: they cannot be read."""
     token = _read(token_file(directory), _TOKEN_SIZE)
     key = read_key(directory)
     return None if token is None or key is None else Secrets(token.hex(), key)
 
 
 def read_key(directory: str) -> bytes | None:
-    """None: there is none. :raises OSError: it cannot be read."""
+    """Reads the key; None: there is none. :raises OSError: it cannot be read."""
     return _read(f"{directory}/key", _KEY_SIZE)
 
 

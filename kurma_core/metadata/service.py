@@ -1,8 +1,7 @@
 """The metadata service: one thread serves all pods of this process, one request of each pod in turn.
 
-It sleeps in ``epoll_wait`` for as long as nobody is connected. Nothing of HTTP is imported before a connection
-comes, so that a pod's start does not pay for it; and a pod's socket is made by the thread, while whoever starts
-the pod goes on.
+It sleeps in ``epoll_wait`` while there is no connection. To keep a pod's start short, the modules for HTTP are
+imported only at the first connection, and the thread makes the pod's socket while the start goes on.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ if TYPE_CHECKING:
     from kurma_core.metadata.facts import Facts
     from kurma_core.metadata.listening import Listener
 
-#: Connections that a pod may have at a time; more wait, and the oldest that is idle goes, or one that has been
-#: there for so many seconds without a request that had the token.
+#: Connections that a pod may have at a time. Beyond that the service closes the oldest idle one, or one that has
+#: not sent the token for PROBATION seconds; otherwise the new connection waits.
 CONNECTIONS, PROBATION = 32, 0.5
-#: Seconds between two looks for connections that take too long, while there are any.
+#: Seconds between two checks for expired connections, while there are any.
 _LOOK = 1.0
 
 
 class MetadataService:
-    """Serves any number of pods. May be used by several threads; makes its own when the first pod comes."""
+    """Serves any number of pods. Safe to use from several threads; it starts its own thread for the first pod."""
 
     def __init__(self) -> None:
-        # Held while anything below is touched: by the thread for one round at a time, a request of each pod.
+        # Guards all attributes. The service's thread holds it for one round at a time: one request of each pod.
         self._lock = threading.Lock()
         self._pods: dict[str, _Pod] = {}
-        #: Those whose listeners are still to be made.
+        #: Pods whose listeners are not made yet.
         self._coming: list[_Pod] = []
         self._by_fd: dict[int, _Pod] = {}
-        #: Pods with something to do, in the order in which it came.
+        #: Pods with pending events, in the order of the events.
         self._ready: dict[_Pod, None] = {}
-        #: Those that somebody is connected to, or is kept waiting by.
+        #: Pods with connections, or with connections that wait to be accepted.
         self._busy: set[_Pod] = set()
         self._next_look = 0.0
         self._epoll: select.epoll | None = None
@@ -60,11 +59,11 @@ class MetadataService:
         early: bool,
         listener: Listener | None = None,
     ) -> None:
-        """Serves a pod from now on. :meth:`wait` tells whether it does.
+        """Starts to serve a pod. :meth:`wait` raises if that fails.
 
-        :param make: its listener, made in the service's thread, which no signal interrupts.
-        :param early: the early interface, too, which needs no token.
-        :param listener: what ``make`` would make is there already; closed with the rest.
+        :param make: makes the pod's listener; called in the service's thread, which no signal interrupts.
+        :param early: also serves the early interface, which needs no token.
+        :param listener: an existing listener in place of ``make``'s; the service closes it.
         """
         pod = _Pod(self, make, token, facts, early)
         with self._lock:
@@ -84,11 +83,12 @@ class MetadataService:
                 os.eventfd_write(self._wake, 1)
 
     def wait(self, uuid: str) -> Listener:
-        """Until that pod is served. :raises: whatever making its listener has raised."""
+        """Waits until that pod is served. :raises BaseException: the error of making its listener."""
         return self._pods[uuid].await_listener()
 
     def forget(self, uuid: str) -> None:
-        """Closes everything of that pod, whose port is then free again. None of that name is success."""
+        """Closes the pod's listener and connections, which frees its port. Does nothing if the pod is not
+        served."""
         with self._lock:
             pod = self._pods.pop(uuid, None)
             if pod is not None:
@@ -112,7 +112,7 @@ class MetadataService:
             os.close(self._wake)
             self._epoll, self._wake = None, -1
 
-    # -- what the pods ask of it, with the lock held --
+    # -- called by the pods, with the lock held --
 
     def watch(self, fd: int, pod: _Pod, events: int) -> None:
         assert self._epoll is not None
@@ -124,7 +124,7 @@ class MetadataService:
         self._epoll.modify(fd, events)
 
     def unwatch(self, fd: int) -> None:
-        """Before it is closed."""
+        """Ends watching a descriptor; must be called before it is closed."""
         assert self._epoll is not None
         if self._by_fd.pop(fd, None) is not None:
             self._epoll.unregister(fd)
@@ -158,7 +158,7 @@ class MetadataService:
                         self._ready[pod] = None
                 now = time.monotonic()
                 for pod in list(self._ready):
-                    # What was ready may be gone, its time being over.
+                    # A ready connection may have expired and been closed.
                     if pod.ready:
                         pod.step(now)
                     if not pod.ready:
@@ -173,7 +173,7 @@ class MetadataService:
     def _begin(self, pod: _Pod) -> None:
         pod.make()
         with self._lock:
-            # It may have been forgotten meanwhile.
+            # Another thread may have called ``forget`` meanwhile.
             if pod in self._pods.values():
                 pod.begin()
             else:
@@ -181,8 +181,8 @@ class MetadataService:
 
 
 def _begin_thread(run: Callable[[], None]) -> None:
-    """A thread to which no signal ever comes: they are the main thread's, which waits for them. Neither is waited
-    for the thread to begin, nor is anything imported for it: a pod's start goes on."""
+    """Starts a thread with all signals blocked, so that they go to the main thread, which waits for them. It does
+    not wait for the thread to begin and imports no module, to keep a pod's start short."""
     before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
     try:
         _thread.start_new_thread(run, ())
@@ -204,15 +204,15 @@ class _Pod:
         self._api: Api | None = None
         self._make_api = (token, facts, early)
         self.connections: dict[int, Connection] = {}
-        #: Descriptors with something to do, in the order in which it came.
+        #: Descriptors with pending events, in the order of the events.
         self.ready: dict[int, None] = {}
-        #: No more connections are taken for now.
+        #: No connections are accepted for now.
         self.paused = False
 
     def make(self) -> None:
         try:
             self._listener = self._make()
-        except BaseException as error:  # noqa: BLE001 - raised again, for who waits
+        except BaseException as error:  # noqa: BLE001 - raised again in await_listener
             self._failure = error
 
     def take(self, listener: Listener) -> None:
@@ -242,7 +242,7 @@ class _Pod:
         return self._listener.socket
 
     def step(self, now: float) -> None:
-        """One connection taken, or one request answered."""
+        """Accepts one connection, or answers one request."""
         fd = next(iter(self.ready))
         del self.ready[fd]
         if fd == self._socket.fileno():
@@ -276,7 +276,7 @@ class _Pod:
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError:
-            # This process has no descriptor left, say; tried again at the next look.
+            # For example, the process has no descriptor left; tried again at the next check.
             self._pause()
             return
         sock.setblocking(False)
@@ -284,7 +284,7 @@ class _Pod:
         try:
             self._service.watch(connection.fd, self, connection.watched)
         except OSError:
-            # Somebody has used up what root may watch.
+            # The limit of epoll watches for root is reached (fs.epoll.max_user_watches).
             connection.close()
             self._pause()
             return
@@ -298,12 +298,12 @@ class _Pod:
         return self._api
 
     def _drop_one(self, now: float) -> bool:
-        """Makes place for a new connection. :returns: whether there was one to spare."""
+        """Closes a connection to make room for a new one. :returns: whether there was one to close."""
         found = [each for each in self.connections.values() if each.idle]
         if found:
             self._drop(min(found, key=lambda each: each.deadline))
             return True
-        # In the host's network, anybody may connect, and say nothing.
+        # In the host's network, any process may connect and send nothing.
         found = [each for each in self.connections.values() if not each.trusted and now - each.begun >= PROBATION]
         if found:
             self._drop(min(found, key=lambda each: each.begun))
@@ -325,11 +325,11 @@ class _Pod:
         try:
             self._service.watch(self._socket.fileno(), self, select.EPOLLIN)
         except OSError:
-            return  # tried again at the next look
+            return  # tried again at the next check
         self.paused = False
 
     def look(self, now: float) -> None:
-        """Ends connections whose time is over."""
+        """Ends expired connections."""
         for connection in [each for each in self.connections.values() if each.deadline <= now]:
             connection.expire(now)
             self._settle(connection)

@@ -1,6 +1,6 @@
-"""The contract suite that any stager's image can be run through: ``kurma stager check``.
+"""Checks any stager's image against the contract of stagers: ``kurma stager check``.
 
-It brings an app of its own (:mod:`probe`), which tells what it finds inside over a socket in the pod's network
-namespace and does as it is told, and looks at it from outside at the same time. So what a stager gets wrong, logs
-and volumes included, is seen by other means than those that are in doubt.
+It runs an app of its own (:mod:`probe`), which reports its surroundings over a socket in the pod's network
+namespace and carries out commands, while the check inspects it from outside. So the check does not rely on the
+stager's own logs, volumes and call-ins to find their errors.
 """

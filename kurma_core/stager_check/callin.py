@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
     from kurma_core.staging.callin import CallIn
 
-#: More than this from a call-in is nonsense.
+#: Most bytes that are read of a call-in's output.
 _LIMIT = 1 << 20
 
 
 class Call:
-    """A call-in under way.
+    """A running call-in.
 
     :param begin: starts it with these streams.
-    :param patience: seconds within which it is to answer.
+    :param patience: seconds within which it must answer.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Call:
         return self._output[1].text()
 
     def code(self) -> int:
-        """The exit code, once it has ended, and both outputs are complete.
+        """Waits for its end and both outputs, and returns the exit code.
 
         :raises Wrong: it does not end. :raises KurmaError: it broke the protocol.
         """
@@ -99,7 +99,7 @@ class Call:
         return not self._thread.is_alive()
 
     def prints(self, text: str) -> None:
-        """Waits until it has printed that. :raises Wrong: it does not."""
+        """Waits until it has printed the text. :raises Wrong: it does not."""
         until = time.monotonic() + self._patience
         while text not in self.out:
             if time.monotonic() > until:
@@ -113,9 +113,9 @@ class Call:
 
 
 class _Collector:
-    """Reads a pipe in a thread; whoever writes more than is sensible writes to nobody.
+    """Reads a pipe in a thread, up to a limit.
 
-    :param fd: closed in the end.
+    :param fd: the thread closes it at the end.
     """
 
     def __init__(self, fd: int) -> None:

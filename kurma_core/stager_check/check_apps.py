@@ -1,4 +1,4 @@
-"""Checks what apps find under a stager (arguments, user, layers, volumes, handlers) and how their pods end."""
+"""Checks apps under a stager: arguments, user, layers, volumes, handlers, and the end of their pods."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 @contextlib.contextmanager
 def refusable(lab: Lab, apps: dict[str, Any], **pod: Any) -> Iterator[Pod]:
-    """A pod that a stager may refuse, if it says why: then what is asked for is not done, which is no mistake.
+    """Runs a pod that the stager may refuse: a refusal with a message means "not supported", and is no fault.
 
-    :raises NotDone: with the stager's words.
+    :raises NotDone: the stager refused, with its message.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -52,7 +52,8 @@ def refusable(lab: Lab, apps: dict[str, Any], **pod: Any) -> Iterator[Pod]:
 
 
 def basics(pod: Pod, main: Probe, other: Probe, report: Report) -> None:
-    """One pod of two apps: ``main`` is root, ``other`` is 1234:2345, in ``/work``, with odd words."""
+    """Checks a pod of two apps: ``main`` runs as root, ``other`` as 1234:2345, in ``/work``, with odd
+    arguments."""
     with report.line("start.descriptors"):
         for probe in (main, other):
             equal(f"open in {probe.name}", probe.facts["descriptors"], [0, 1, 2])
@@ -118,7 +119,7 @@ def _devices(main: Probe) -> None:
 
 
 def stacked(lab: Lab, main: Probe, report: Report) -> None:
-    """The layers of the same pod."""
+    """Checks the layers of the same pod."""
     top, base = (layer.path for layer in lab.image.layers)
     with report.line("layers.order"):
         for name, wanted in (("base", "base"), ("top", "top"), ("both", "top")):
@@ -235,7 +236,7 @@ def _in_order(pod: Pod) -> None:
 
 
 def _must_fail(lab: Lab, asked: dict[str, Any]) -> None:
-    """It fails to start, or its pod is errored: never one that ends well."""
+    """Checks that the app fails: it does not start, or its pod ends with an error."""
     try:
         with lab.pod({"main": asked}) as pod:
             if "main" in [probe.name for probe in pod.gather()]:
@@ -250,7 +251,7 @@ def _must_fail(lab: Lab, asked: dict[str, Any]) -> None:
 
 
 def by_itself(pod: Pod, main: Probe, other: Probe, report: Report) -> None:
-    """The pod of :func:`status_of`, once its last apps have ended, and left a daemon."""
+    """Checks the end of the pod of :func:`status_of`, whose apps end and leave a daemon."""
     with report.line("end.exit-code"):
         main.must("daemon")
         left = [pid for pid in CgroupTree(pod.cgroup).pids() if pid != pod.owned.stager.pid]

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from kurma_core.stager_check.pods import Lab, Pod, Probe
     from kurma_core.stager_check.report import Report
 
-#: More than a pipe, a socket or an argument holds.
+#: More bytes than a pipe, a socket or an argument holds.
 _LONG = 300_000
 _OUT = "out: 'quoted' ü"
 _ERR = "err: a line"
 
 
 def status_of(pod: Pod, main: Probe, report: Report) -> None:
-    """While two more apps end: ``seven`` with 7, ``killed`` by SIGKILL."""
+    """Checks ``status`` while two more apps end: ``seven`` with 7, ``killed`` by SIGKILL."""
     with report.line("status.running"):
         found = pod.status()
         for name in ("main", "other"):
@@ -105,7 +105,7 @@ def _in_an_hour() -> str:
 
 
 def _option(pod: Pod, *words: str) -> str:
-    """What ``logs`` prints with an option. :raises NotDone: it refuses it."""
+    """Returns the output of ``logs`` with an option. :raises NotDone: the call-in refuses the option."""
     call = pod.call("logs", "main", *words)
     if call.code() != 0:
         raise NotDone(f"refused: {shortened(call.err.strip())}")
@@ -113,7 +113,7 @@ def _option(pod: Pod, *words: str) -> str:
 
 
 def _kept(pod: Pod, name: str = "main") -> list[tuple[str, str]] | None:
-    """(stream, text) of an app's log as the core reads it; None: no log is kept where the core reads it."""
+    """Returns (stream, text) of an app's log file; None: the stager writes no log files for the core."""
     directory = pod.owned.directory
     if not os.path.isdir(f"{directory}/pod/logs"):
         return None
@@ -150,7 +150,7 @@ def run_in(pod: Pod, main: Probe, report: Report) -> None:
         return
     with report.line("run.document"):
         call = pod.run("run-one", "exit", "0", environment=[{"name": "LONG", "value": "x" * 100_000}, *_padding()])
-        # Read first: what a probe tells of itself is longer than its socket holds.
+        # Read before the exit code: the probe's report is longer than its socket's buffer.
         facts = _begun(pod, call, "run-one").facts
         equal("exit code", call.code(), 0)
         equal("length of a variable", len(facts["environment"].get("LONG", "")), 100_000)
@@ -194,7 +194,7 @@ def run_in(pod: Pod, main: Probe, report: Report) -> None:
 
 
 def _begun(pod: Pod, call: Call, name: str) -> Probe:
-    """The command's probe. :raises KurmaError: why there is none, if the call-in has an error of its own."""
+    """Returns the command's probe. :raises KurmaError: there is none, since the call-in failed."""
     try:
         return pod.probe(name)
     except Wrong:
@@ -203,12 +203,13 @@ def _begun(pod: Pod, call: Call, name: str) -> Probe:
 
 
 def _padding() -> list[dict[str, str]]:
-    """Variables that make the document longer than whatever it goes through holds."""
+    """Returns variables that make the document longer than the buffers of pipes and sockets."""
     return [{"name": f"PAD{number}", "value": "x" * 1000} for number in range(_LONG // 1000)]
 
 
 def _facts(pod: Pod, call: Call, name: str) -> dict[str, Any]:
-    """Of a command that ends with 0. :raises NotDone: the call-in refuses it in words."""
+    """Returns the report of a command that exits with 0. :raises NotDone: the call-in refuses it with a
+    message."""
     code = call.code()
     if code != 0:
         if call.err.strip():
@@ -245,7 +246,7 @@ def _streams(pod: Pod) -> None:
 
 
 def _terminal(pod: Pod) -> None:
-    """From the other side of a terminal, as a person would ask for it."""
+    """Checks a command with a terminal, from the other side of a pseudo-terminal."""
     import fcntl
     import struct
     import termios
@@ -290,7 +291,7 @@ def _until_read(fd: int, text: str, seconds: float) -> None:
 
 
 def attach(lab: Lab, report: Report) -> None:
-    """A pod of its own, whose app has its standard input from the stager."""
+    """Checks ``attach`` in a pod of its own, whose app gets its standard input from the stager."""
     read, write = os.pipe2(os.O_CLOEXEC)
     try:
         with lab.pod({"main": app("main", "serve")}, interactive="main", stdin=read) as pod:
@@ -325,7 +326,7 @@ def _attached(pod: Pod, main: Probe, report: Report) -> None:
 
 
 def _until_attached(call: Call, main: Probe) -> None:
-    """When it has connected, nobody says: so the app writes until something comes."""
+    """Waits until the call-in is attached. It does not report that, so the app writes until output arrives."""
     for number in range(40):
         main.must("write", 1, f"line {number}\n")
         if "line" in call.out:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from kurma_core.stager_check.pods import Lab, Probe
     from kurma_core.stager_check.report import Report
 
-#: What Kurma puts there would hide it.
+#: Paths that Kurma mounts over, which would hide the image's files there.
 PLACES = ("manifest", "layers", "volumes", "pod", "userns", "dev", "proc", "sys")
 
 
 def verified(image: Callable[[], HostImage], report: Report) -> HostImage | None:
-    """The image, if it may run; else None, and the report says why."""
+    """Returns the image if it may run; else None, and the report has the reason."""
     try:
         found = image()
     except TrustError as error:
@@ -65,7 +65,7 @@ def _command(image: HostImage, root: int) -> None:
         raise Wrong("the manifest has no app.exec")
     program = app.exec[0]
     if "/" not in program:
-        return  # looked for in its PATH, which the start shows
+        return  # the stager's start checks a program that is looked up in PATH
     try:
         found = open_in_root(root, program, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:

@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from kurma_core.staging.callin import StagerTimes
 
 
-#: Seconds for which a stager must wait for its pod.
+#: Seconds for which a prestarted stager must wait for its pod.
 _EARLY = 0.3
 
 
 @frozen
 class Patience:
-    """Seconds.
+    """Time limits, in seconds.
 
-    :param start: until a stager must have closed descriptor 4.
-    :param stop: that apps have between SIGTERM and SIGKILL (``stopTimeout``).
-    :param answer: for whatever else should happen at once.
+    :param start: limit for a stager to close descriptor 4.
+    :param stop: time of apps between SIGTERM and SIGKILL (``stopTimeout``).
+    :param answer: limit for all events that should happen at once.
     """
 
     start: float = 15.0
@@ -50,7 +50,7 @@ class Patience:
 
 
 class _Tethering:
-    """A spawner whose programs die with this process, however it dies."""
+    """A spawner whose programs the kernel kills when this process dies."""
 
     def __init__(self, spawner: Spawner) -> None:
         self._spawner = spawner
@@ -63,13 +63,13 @@ class _Tethering:
 
 
 class WatchedStager(AciStager):
-    """The stager that is checked. It dies with the check, and before it starts, the check listens in its pod's
-    network namespace."""
+    """The checked stager. The kernel kills it when the check dies, and the check listens in its pod's network
+    namespace before it starts."""
 
     def __init__(self, name: str, image: ImageSource, spawner: Spawner, version: str, times: StagerTimes) -> None:
         super().__init__(name, image, cast("Starter", _Tethering(spawner)), version, times)
         self.listeners: dict[str, socket.socket] = {}
-        #: Start stagers before they are told of their pods.
+        #: Start stagers before their pods are known (prestarted).
         self.early = False
 
     def start(self, pod: PodSetup, stdio: Stdio) -> StagerProcess:
@@ -78,7 +78,7 @@ class WatchedStager(AciStager):
         return self._start_early(pod) if self.early else super().start(pod, stdio)
 
     def _start_early(self, pod: PodSetup) -> StagerProcess:
-        """As if its pod were not known yet. :raises StagerError: it does not wait for it."""
+        """Starts the stager before its pod is known. :raises StagerError: it does not wait for the pod."""
         from kurma_core.staging.waiting import WaitingPlace
 
         waiting = self.start_waiting(
@@ -94,7 +94,7 @@ class WatchedStager(AciStager):
 
 
 def _listen(namespace: str) -> socket.socket:
-    """A socket that apps reach whose network namespace is that one."""
+    """Makes a listening socket that apps in that network namespace can reach."""
     from kurma_core.linux import namespaces
 
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -110,14 +110,14 @@ def _listen(namespace: str) -> socket.socket:
 
 
 class CheckServices(Services):
-    """:param services: the caller's: its store and its spawner are used."""
+    """Services of the check. :param services: the caller's, whose store and spawner are used."""
 
     def __init__(
         self, services: Services, driver: WatchedStager, config: Any, image: ProbeImage, patience: Patience
     ) -> None:
         self._outer = services
         probes = cast("ImageManager", _ProbeImages(image, services))
-        # The apps are the check's own: it is the stager that is in question, and not what protects the host.
+        # The apps are the check's own and need no protection of the host, so no isolator is required.
         settings = replace(
             services.config, start_timeout=patience.start, stop_timeout=patience.stop, required_isolators={}
         )
@@ -152,7 +152,7 @@ class _OneStager(Stagers):
 
 
 class _ProbeImages:
-    """What the pod manager asks of images, of the one that there is: it is in no store."""
+    """The pod manager's interface to images, for the one probe image, which is in no store."""
 
     def __init__(self, image: ProbeImage, services: Services) -> None:
         self._image = image

@@ -1,6 +1,6 @@
 """Runs pods under the checked stager and talks to the probes inside them, with limits of time and size.
 
-What a probe answers is untrusted.
+A probe's answers are untrusted.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from kurma_core.stager_check.probe_image import ProbeImage
 
 Json = Any
-#: Apps and commands that are listened to at a time.
+#: Most probes that are accepted at a time.
 _MOST = 64
 
 
 def app(*arguments: str, user: str = "0", group: str = "0", **fields: Json) -> dict[str, Json]:
-    """An ``app`` of a manifest that runs the probe.
+    """Returns an ``app`` of a manifest that runs the probe.
 
-    :param arguments: its name, and what it does.
+    :param arguments: the probe's name and action.
     """
     return {"exec": [PROGRAM, *arguments], "user": user, "group": group, **fields}
 
@@ -49,7 +49,7 @@ def app(*arguments: str, user: str = "0", group: str = "0", **fields: Json) -> d
 class Lab:
     """Starts pods, one after another.
 
-    :param workplace: a directory for what the check keeps beside its pods.
+    :param workplace: a directory for the check's own files.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Lab:
         self.manager = PodManager(services)
 
     def template(self, apps: Mapping[str, Mapping[str, Json]], **pod: Json) -> PodTemplate:
-        """:param apps: as :meth:`pod` takes them."""
+        """Makes a pod template. :param apps: as in :meth:`pod`."""
         documents = [
             {"name": name, "image": {"id": self.image.id}, **(one if "app" in one else {"app": one})}
             for name, one in apps.items()
@@ -80,9 +80,9 @@ class Lab:
         userns: str = "none",
         **pod: Json,
     ) -> Iterator[Pod]:
-        """A pod that runs; taken down and removed whatever comes.
+        """Runs a pod, and tears it down and removes it at the end of the ``with`` statement.
 
-        :param apps: an ``app`` by name; or, with the key ``app``, more of a pod's manifest.
+        :param apps: by name, an ``app``, or an app of a pod's manifest (with the key ``app``).
         :raises KurmaError: it did not start.
         """
         template = self.template(apps, networks=["none"], **pod)
@@ -134,9 +134,9 @@ class Pod:
         return self.lab.hostnames[self.owned.uuid]
 
     def probe(self, name: str) -> Probe:
-        """The probe of that name, once it has told what it finds; each is given out once.
+        """Waits for the report of the probe of that name, and returns the probe, once.
 
-        :raises Wrong: it did not arrive.
+        :raises Wrong: the probe did not connect.
         """
         until = time.monotonic() + self.lab.patience.answer
         while True:
@@ -156,7 +156,7 @@ class Pod:
             self.arrived.append(Probe(connection, self.lab.patience.answer))
 
     def gather(self) -> list[Probe]:
-        """Those that have arrived by now, and were not given out, in the order in which they came."""
+        """Returns the probes that have connected by now and were not returned before, in order."""
         for _ in range(_MOST):
             if not select.select([self._listener], [], [], 0)[0]:
                 break
@@ -175,7 +175,7 @@ class Pod:
         return self.lab.driver.status(self.owned.directory, self.owned.stager)
 
     def status_when(self, name: str) -> AppStatus:
-        """The app's, once it says that the app has ended. :raises Wrong: it does not."""
+        """Waits until the app's status says that it has ended, and returns it. :raises Wrong: it does not."""
         until = time.monotonic() + self.lab.patience.answer
         while True:
             found = self.status().get(name)
@@ -198,10 +198,10 @@ class Pod:
         fd: int = -1,
         terminal: int = -1,
     ) -> Call:
-        """A call-in, under way.
+        """Starts a call-in.
 
-        :param stdin: all of its standard input; or ``fd``, a descriptor that is it; or ``terminal``, one that is
-            all three of its streams.
+        :param stdin: the content of its standard input; or ``fd``, a descriptor for it; or ``terminal``, a
+            descriptor for all three of its streams.
         """
         text = None if document is None else json.dumps(document).encode()
         patience = self.lab.patience.answer
@@ -219,7 +219,7 @@ class Pod:
         return call
 
     def run(self, *command: str, stdin: bytes = b"", app: str = "main", **fields: Json) -> Call:
-        """The ``run`` call-in with the probe.
+        """Starts the ``run`` call-in with the probe.
 
         :param command: the probe's arguments.
         """
@@ -230,7 +230,7 @@ class Pod:
         self.owned.stop(force=force)
 
     def ends(self, seconds: float | None = None) -> PodRecord:
-        """How the pod ended. :raises Wrong: it does not."""
+        """Waits for the pod's end and returns its record. :raises Wrong: it does not end."""
         if self._record is None:
             seconds = self.lab.patience.answer if seconds is None else seconds
             if self.owned.stager.wait(seconds) is None and self.owned.stager.alive():
@@ -254,15 +254,15 @@ class Pod:
             self.owned.close()
 
 
-#: More than this from an app is nonsense.
+#: Most bytes of one message of a probe.
 _LIMIT = 1 << 20
 
 
 class Probe:
     """The check's end of a probe's socket.
 
-    :ivar facts: what it found, as :mod:`probe` tells it.
-    :ivar pid: of its process, as seen from here.
+    :ivar facts: the probe's report (:mod:`probe`).
+    :ivar pid: PID of its process in the check's PID namespace.
     """
 
     def __init__(self, connection: socket.socket, patience: float) -> None:
@@ -292,7 +292,7 @@ class Probe:
         return value
 
     def ask(self, *what: Json) -> Json:
-        """What the probe answers. :raises Wrong: it does not."""
+        """Sends a command and returns the probe's answer. :raises Wrong: it does not answer."""
         self.tell(*what)
         while True:
             heard = self._hear()
@@ -301,7 +301,7 @@ class Probe:
             self.signals.append(heard["signal"])
 
     def tell(self, *what: Json) -> None:
-        """Asks, and does not wait."""
+        """Sends a command without waiting for the answer."""
         data = marshal.dumps(list(what))
         try:
             self._socket.sendall(len(data).to_bytes(4, "little") + data)
@@ -309,7 +309,7 @@ class Probe:
             raise Wrong(f"the app is gone: {error}") from None
 
     def signal(self) -> int:
-        """The next signal that came. :raises Wrong: none does."""
+        """Waits for the next signal that the probe received. :raises Wrong: it receives none."""
         while not self.signals:
             heard = self._hear()
             if "signal" in heard:
@@ -317,7 +317,7 @@ class Probe:
         return self.signals.pop(0)
 
     def must(self, *what: Json) -> Json:
-        """As :meth:`ask`. :raises Wrong: it could not."""
+        """Like :meth:`ask`. :raises Wrong: the command failed."""
         answer = self.ask(*what)
         if isinstance(answer, dict) and "error" in answer:
             raise Wrong(f"{what[0]} {what[1] if len(what) > 1 else ''}: {answer['error']}")

@@ -1,8 +1,7 @@
-"""What the check runs inside apps: ``probe NAME [serve | exit CODE | kill SIGNAL]``.
+"""The program that the check runs inside apps: ``probe NAME [serve | exit CODE | kill SIGNAL]``.
 
-It tells what it finds in one line of JSON over an abstract socket of the pod's network namespace; with ``serve``
-it then does what it is asked, until nobody asks any more. Nothing but the interpreter's own modules: it stands
-alone.
+It reports its surroundings in one line of JSON over an abstract socket of the pod's network namespace; with
+``serve`` it then carries out commands until the socket is closed. It imports only the interpreter's own modules.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 ADDRESS = "\0kurma-stager-check"
-#: Seconds in which somebody must listen: the check is there before the stager is started.
+#: Seconds to connect to the check, which listens before the stager is started.
 PATIENCE = 10.0
-#: Exit status when nobody does.
+#: Exit status if the check does not listen.
 ALONE = 99
 
 
@@ -52,7 +51,7 @@ def dumps(value: object) -> str:
 
 
 def attempt(function: "Callable[..., Any]", *args: object) -> "Any":
-    """What it returns, or ``{"error": NAME}``."""
+    """Calls the function and returns its result, or ``{"error": REASON}``."""
     try:
         return function(*args)
     except OSError as error:
@@ -70,7 +69,7 @@ def write(path: str, text: str) -> None:
 
 
 def descriptors(own: int) -> list[int]:
-    """Numbers of the open descriptors, without the probe's own."""
+    """Returns the numbers of the open descriptors, without the probe's own."""
     found = attempt(os.listdir, "/proc/self/fd")
     if isinstance(found, dict):
         found = [str(number) for number in range(256)]
@@ -102,7 +101,7 @@ def facts(own: int) -> dict[str, object]:
 
 
 def roots() -> dict[str, list[str]]:
-    """What stands in the roots that ``/proc`` leads to: by PID, those that could be listed."""
+    """Returns, by PID, the names in each root below ``/proc`` that can be listed."""
     found = {}
     for name in os.listdir("/proc"):
         listed = attempt(os.listdir, f"/proc/{name}/root") if name.isdigit() else {}
@@ -112,7 +111,7 @@ def roots() -> dict[str, list[str]]:
 
 
 def daemon() -> None:
-    """A process in a session of its own, which outlives this one and minds no polite signal."""
+    """Starts a process in a session of its own, which outlives this one and ignores SIGHUP, SIGINT and SIGTERM."""
     if os.fork() == 0:
         os.setsid()
         for number in (1, 2, 15):
@@ -135,7 +134,7 @@ class Probe:
                 time.sleep(0.02)
 
     def tell(self, value: object) -> None:
-        # One call: what a signal's handler tells never stands in the middle of another line.
+        # One call, so that the line of a signal handler cannot interrupt another line.
         self.socket.sendall(dumps(value).encode("ascii") + b"\n")
 
     def take(self, size: int) -> bytes:
@@ -159,7 +158,7 @@ class Probe:
         os.kill(os.getpid(), number)
 
     def do_catch(self, number: int, code: int | None) -> None:
-        """When the signal comes, says so, and ends with that code; None: goes on."""
+        """Reports the signal when it arrives, and exits with that code; None: goes on."""
 
         def came(number: int, _: object) -> None:
             self.tell({"signal": number})

@@ -1,7 +1,7 @@
 """Builds the probe's image from the running interpreter: two layers, without a network or a busybox.
 
-The lower layer holds the interpreter, the probe and marks, the upper one marks only. Which mark an app sees where
-shows how the stager stacked the layers.
+The lower layer holds the interpreter, the probe and marks, the upper one only marks. The marks that an app sees
+show how the stager stacked the layers.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from kurma_core.stager_check import probe
 from kurma_core.value import frozen
 
 PREFIX = "check"
-#: The app's program: what follows is the probe's arguments.
+#: The app's program, which takes the probe's arguments.
 PROGRAM = f"/{PREFIX}/probe"
 USER, USER_ID, GROUP, GROUP_ID = "tester", 1234, "testers", 2345
-#: Further groups that the image's file names for :data:`USER`.
+#: A further group of :data:`USER` in the image's ``/etc/group``.
 FURTHER_GROUP_ID = 3456
-#: A file whose owner is meant where it stands for a user, and that owner.
+#: A file whose path is used as user and group, and its owner.
 OWNED, OWNER_ID, OWNER_GROUP_ID = "/marks/owned", 4567, 5678
 _MODULES = ("os", "_socket", "encodings.utf_8", "encodings.ascii", "encodings.latin_1")
 _LIST = """
@@ -43,8 +43,9 @@ print(json.dumps({name: [getattr(module.__spec__, "origin", None), hasattr(modul
 
 @frozen
 class ProbeImage:
-    """:param id: of the image as pods name it.
-    :param layers: top first. :param manifests: by ID, as JSON values.
+    """The built image.
+
+    :param id: the image's ID. :param layers: top first. :param manifests: by ID, as JSON values.
     """
 
     id: str
@@ -103,7 +104,7 @@ def _write(path: str, text: str, mode: int = 0o644) -> None:
 
 
 def _interpreter(layer: str) -> None:
-    """The program, what it loads, the few modules that are not built in, and the probe."""
+    """Copies the interpreter, its shared libraries, the few modules that are not built in, and the probe."""
     program = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     loader = elf.loader_of(program)
     if loader is None:
@@ -124,7 +125,7 @@ def _interpreter(layer: str) -> None:
     for place, path in elf.libraries(loader, objects, _output).items():
         _copy(path, f"{layer}{place}")
     with open(probe.__file__, encoding="utf-8") as file:
-        # -I -S: nothing of the environment or the current directory counts.
+        # -I -S: the interpreter ignores the environment and the current directory.
         _write(f"{layer}{PROGRAM}", f"#!/{PREFIX}/bin/python3 -IS\n{file.read()}", 0o755)
 
 
@@ -141,7 +142,7 @@ def _compile(source: str, target: str) -> None:
         code = compile(file.read(), source, "exec", dont_inherit=True, optimize=2)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     with open(target, "wb") as out:
-        # "hash-based, never checked": no source is looked for.
+        # A hash-based .pyc that is never checked: the interpreter does not look for the source.
         out.write(MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code))
 
 

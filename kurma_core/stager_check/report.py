@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from kurma_core.api.host import CheckLine
 from kurma_core.errors import KurmaError
 
-#: Name and meaning of every line, in the order in which they are told.
+#: Name and meaning of every line, in the order of the report.
 LINES: dict[str, str] = {
     "image.signature": "signed by a key that counts for stagers, or its digest is pinned",
     "image.dependencies": "has no dependencies",
@@ -81,18 +81,18 @@ LINES: dict[str, str] = {
 
 
 class Wrong(Exception):
-    """What was seen is not what should be."""
+    """A check failed: the observation differs from the contract."""
 
 
 class Untidy(KurmaError):
-    """A pod of the check cannot be taken down: that is no line of a stager's, and ends the check."""
+    """A pod of the check cannot be torn down, which ends the check without a line about the stager."""
 
 
 class NotDone(Exception):
-    """The stager does not do this, and says so."""
+    """The stager reports that it does not support a feature."""
 
 
-#: What is raised where something is otherwise than it should be, nonsense from a stager or its apps included.
+#: Exceptions of failed checks, malformed answers of a stager or its apps included.
 SEEN = (Wrong, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
@@ -101,7 +101,7 @@ def _words(error: BaseException) -> str:
 
 
 def equal(what: str, found: object, wanted: object) -> None:
-    """:raises Wrong: they differ."""
+    """Compares two values. :raises Wrong: they differ."""
     if found != wanted:
         raise Wrong(f"{what}: {shortened(found)}, and not {shortened(wanted)}")
 
@@ -112,9 +112,9 @@ def shortened(value: object) -> str:
 
 
 class Report:
-    """Lines as they come.
+    """Collects the lines of a check.
 
-    :param tell: told each at once.
+    :param tell: called with each line at once.
     """
 
     def __init__(self, tell: Callable[[CheckLine], None]) -> None:
@@ -122,7 +122,7 @@ class Report:
         self.lines: dict[str, CheckLine] = {}
 
     def say(self, name: str, outcome: str, detail: str = "") -> None:
-        """The first word on a line counts."""
+        """Records the outcome of a line; later outcomes of the same line are ignored."""
         if name not in self.lines:
             line = CheckLine(name, LINES[name], outcome, " ".join(detail.split()) or None)
             self.lines[name] = line
@@ -130,7 +130,7 @@ class Report:
 
     @contextmanager
     def line(self, name: str) -> Iterator[None]:
-        """What is done inside holds, unless it raises."""
+        """Runs a check inside a ``with`` statement: the line is ``ok`` unless an exception is raised."""
         try:
             yield
         except Untidy:
@@ -146,8 +146,8 @@ class Report:
 
     @contextmanager
     def rest(self, prefix: str = "") -> Iterator[None]:
-        """Where what goes wrong lies beside all lines, the first one of that name of which nothing was said yet
-        tells of it: nothing is ever lost in silence."""
+        """Reports an exception outside of all lines as a failure of the first line with that prefix that has no
+        outcome yet, so that no error is lost."""
         try:
             yield
         except Untidy:
@@ -159,7 +159,7 @@ class Report:
                 self.say(unsaid[0], "fail", text)
 
     def skip(self, prefix: str, why: str) -> None:
-        """Every line of that name, or name and dot, of which nothing was said."""
+        """Marks every line of that name or prefix without an outcome as skipped."""
         for name in LINES:
             if name == prefix or name.startswith(f"{prefix}.") or prefix == "":
                 self.say(name, "skipped", why)

@@ -27,9 +27,9 @@ def check(
     """Checks a stager.
 
     :param reference: a name that ``--stager`` accepts, or an image's locator.
-    :param tell: told each line as soon as it is known.
-    :raises StagerError: that stager is no image.
-    :raises KurmaError: the image cannot be had, or this host cannot run pods: nothing is known of the stager then.
+    :param tell: called with each line as soon as it is known.
+    :raises StagerError: that stager is not an image of the Kurma Stager Specification.
+    :raises KurmaError: the image cannot be fetched, or this host cannot run pods, so the stager was not checked.
     """
     named = reference in services.stagers.names()
     if named and not services.stagers.follows_ours(reference):
@@ -60,7 +60,7 @@ def _driver(services: Services, verified: Callable[[], HostImage], patience: Pat
     from kurma_core.staging.callin import StagerTimes
     from kurma_core.staging.starting import StagerImage
 
-    def use(*, files: bool = True) -> StagerImage:  # looked at each time
+    def use(*, files: bool = True) -> StagerImage:  # verifies the image at each use
         found = verified()
         return StagerImage(found.id, found.path, found.manifest)
 
@@ -85,7 +85,7 @@ def _pods(lab: Lab, image: HostImage, report: Report) -> None:
 
 
 def _first(lab: Lab, report: Report) -> bool:
-    """The pod that most lines are about; whether there was one."""
+    """Runs the pod that most lines check; returns whether it ran."""
     user, group = str(probe_image.USER_ID), str(probe_image.GROUP_ID)
     variables = [{"name": "ODD", "value": check_apps.ODD_VALUE}, {"name": "EMPTY", "value": ""}]
     apps = {
