@@ -30,12 +30,8 @@ _RESET = (1, 2, 13, 15, 17)
 _PF_EXITING = 0x4
 
 
-class ProgramTimeout(Exception):
-    """The program was killed, with all that it had started, when its time was over."""
-
-
-class ProgramWild(ProgramTimeout):
-    """The same, before its time was over: it would not stop printing."""
+class ProgramTimeout(TimeoutError):
+    """The program was killed, with all that it had started: it took too long, or printed without end."""
 
 
 class Finished:
@@ -82,8 +78,7 @@ def run(
     Kurma does not leave it half done.
 
     :param timeout: seconds.
-    :raises ProgramTimeout: it took longer, and is dead, as is all that it started.
-    :raises ProgramWild: it printed beyond all measure; the same.
+    :raises ProgramTimeout: it was killed, as was all that it started; says why.
     :raises OSError: it could not be started.
     """
     # Files in memory instead of pipes: nothing can block, whoever keeps an end of them.
@@ -126,9 +121,9 @@ def _wait(pid: int, timeout: float, outputs: list[int]) -> int:
             _kill_all(pid)
         _, status = os.waitpid(pid, 0)
     if wild:
-        raise ProgramWild
+        raise ProgramTimeout("it printed without end")
     if not ended:
-        raise ProgramTimeout
+        raise ProgramTimeout(f"it took longer than {timeout:g} seconds")
     return os.waitstatus_to_exitcode(status)
 
 

@@ -1,4 +1,4 @@
-"""Networks that are configured for CNI itself, outside Kurma: ``/etc/cni/net.d`` (W7)."""
+"""Finds networks that are configured for CNI itself, outside Kurma: ``/etc/cni/net.d``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kurma_core.errors import NetworkError
+from kurma_cni.chain import parse_chain
+from kurma_cni.errors import CniError
+
 from kurma_core.json_text import loads
-from kurma_net_cni.chain import parse_chain
 
 Json = Any
 _SUFFIXES = (".conf", ".conflist", ".json")
@@ -28,7 +29,7 @@ def discover(directories: Sequence[str], note: Callable[[str], None]) -> dict[st
             if "type" not in config:
                 config = _aggregated(config, os.path.dirname(path))
             chain = parse_chain(config)
-        except (OSError, ValueError, NetworkError) as error:
+        except (OSError, ValueError, CniError) as error:
             note(f"{path} is no CNI network: {error}")
             continue
         found.setdefault(chain.name, config)

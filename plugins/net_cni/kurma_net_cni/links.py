@@ -1,14 +1,19 @@
-"""Network links of the host."""
+"""Looks at network links of the host and of a pod's namespace, cheaply, and deletes links."""
 
 from __future__ import annotations
 
+import array
 import fcntl
 import os
 import socket
 import struct
+from typing import Any
 
+from kurma_core.appc.cni_result import parse_result
 from kurma_core.errors import NetworkError
+from kurma_core.hookspecs.network import AttachmentContext
 from kurma_core.linux.netlink import Netlink, NetlinkError
+from kurma_core.linux.netns_thread import in_network_namespace
 
 _SIOCGIFHWADDR = 0x8927
 
@@ -64,3 +69,82 @@ def bridge_ports(name: str) -> tuple[str, ...]:
             return tuple(link.name for link in netlink.links(master=bridge.index))
     except NetlinkError as error:
         raise NetworkError(f"the bridge {name}: {error.strerror}", errno=error.errno) from error
+
+
+Json = Any
+_NS_GET_NSTYPE = 0xB703
+_SIOCGIFCONF = 0x8912
+#: Bytes of the kernel's ``struct ifreq``, and room for how many (with more, the comparison fails, as it should).
+_IFREQ = 40
+_IFREQ_MAX = 64
+
+
+def is_namespace(path: str) -> bool:
+    """Whether a network namespace is there; a path may be left where one was pinned."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.ioctl(fd, _NS_GET_NSTYPE)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def has_interface(namespace: str, interface: str) -> bool:
+    """Whether the interface is there; "" and a namespace that is gone have none."""
+
+    def look() -> bool:
+        try:
+            socket.if_nametoindex(interface)
+        except OSError:
+            return False
+        return True
+
+    try:
+        return bool(namespace) and in_network_namespace(namespace, look)
+    except OSError:
+        return False
+
+
+def intact(context: AttachmentContext, result: Json) -> bool:
+    """Whether the pod's interface surely has the one address that the result says. Apps that may administer the
+    network can take both away, and plugins find their rules by what they see there.
+
+    False also where that is not cheap to tell: several addresses, IPv6.
+    """
+    try:
+        addresses = parse_result(result, context.attachment.network).addresses
+        if len(addresses) != 1 or ":" in addresses[0].address:
+            return False
+        there = in_network_namespace(context.namespace, lambda: _addresses(context.interface))
+    except (NetworkError, OSError):
+        return False
+    return there == [addresses[0].address.partition("/")[0]]
+
+
+def _addresses(interface: str) -> list[str]:
+    """Addresses of an interface of the calling thread's namespace, without IPv6's link-local ones."""
+    room = array.array("B", bytes(_IFREQ * _IFREQ_MAX))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        asked = struct.pack("iP", len(room), room.buffer_info()[0])
+        length, _ = struct.unpack("iP", fcntl.ioctl(sock.fileno(), _SIOCGIFCONF, asked))
+    found = []
+    for start in range(0, length, _IFREQ):
+        label = bytes(room[start : start + 16]).partition(b"\0")[0]
+        if os.fsdecode(label).partition(":")[0] == interface:
+            found.append(socket.inet_ntoa(bytes(room[start + 20 : start + 24])))
+    return found + _ipv6_addresses(interface)
+
+
+def _ipv6_addresses(interface: str) -> list[str]:
+    try:
+        # The file under /proc/net is of the process' first thread; this one's is elsewhere.
+        with open("/proc/thread-self/net/if_inet6", encoding="ascii") as file:
+            words = [line.split() for line in file]
+    except FileNotFoundError:  # no IPv6 here
+        return []
+    return [address for address, _, _, scope, _, name in words if name == interface and scope != "20"]

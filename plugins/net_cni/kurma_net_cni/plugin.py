@@ -14,8 +14,7 @@ CONFIG_DIRS = ("/etc/cni/net.d",)
 
 
 def _create(context: DriverContext) -> Network:
-    from kurma_net_cni.execute import Executor
-    from kurma_net_cni.network import CniNetwork
+    from kurma_net_cni.driver import CniNetwork
     from kurma_net_cni.records import Records
 
     for key in ("bin_dirs", "config_dirs"):
@@ -27,7 +26,8 @@ def _create(context: DriverContext) -> Network:
                     path=f"plugins.networks.cni.config.{key}",
                 )
     return CniNetwork(
-        Executor(context.config["bin_dirs"], context.config["timeout"]),
+        context.config["bin_dirs"],
+        context.config["timeout"],
         Records(context.state_dir),
         tuple(context.config["config_dirs"]),
         context.note,

@@ -1,4 +1,4 @@
-"""What the pods of a network share on the host, and how it is taken away: the plugins themselves never do."""
+"""Removes what the pods of a network share on the host, which plugins never do: bridge, addresses, base chains."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
 
+from kurma_cni.chain import Chain
+from kurma_cni.iptables import Table, families
+
 from kurma_core.errors import NetworkError
-from kurma_net_cni.chain import Chain
+from kurma_core.linux import programs
 from kurma_net_cni.links import bridge_ports, delete_link, exists
-from kurma_net_cni.rules import Table, families
 
 Json = Any
 #: Defaults of the plugins bridge and host-local.
@@ -34,7 +36,7 @@ def remove_shared(chain: Chain) -> None:
         ipam = plugin.get("ipam") or {}
         if ipam.get("type") == "host-local":
             _remove_addresses(chain.name, ipam)
-    for family in families():
+    for family in families(programs):
         _remove_base_chains(family, bridges)
 
 
@@ -90,14 +92,14 @@ def _remove_base_chains(family: str, bridges: Collection[str]) -> None:
 
     :param bridges: that are gone, and need not be kept apart any more.
     """
-    nat = Table(family, "nat")
+    nat = Table(programs, family, "nat")
     if not nat.chains.get("CNI-HOSTPORT-DNAT"):
         nat.drop("CNI-HOSTPORT-DNAT")
         if not nat.references("CNI-HOSTPORT-SETMARK"):
             nat.drop("CNI-HOSTPORT-SETMARK")
             nat.drop("CNI-HOSTPORT-MASQ")
     nat.commit()
-    filters = Table(family, "filter")
+    filters = Table(programs, family, "filter")
     rules = filters.chains.get("CNI-FORWARD", [])
     # Made anew, CNI-FORWARD would come before what keeps bridges apart, and let everybody pass.
     if not _remove_isolation(filters, bridges):

@@ -1,54 +1,13 @@
-"""CNI configurations: what is one, and what each plugin reads."""
+"""What plugins are told of a pod's attachment, and what of their results is the pod's own."""
 
 import pytest
-from kurma_net_cni.chain import arguments_in_environment, document, parse_chain, types
-from kurma_net_cni.leftovers import host_links, pod_chains
+from kurma_cni.chain import parse_chain
+from kurma_net_cni.driver import _arguments, _runtime
 from kurma_net_cni.plugin import kurma_network
+from kurma_net_cni.quirks import host_links, pod_chains
 
-from kurma_core.errors import NetworkError
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.testing.networks import context
-
-ONE = {"name": "n", "type": "bridge", "ipam": {"type": "host-local"}}
-
-
-def test_one_plugin_without_version_is_the_oldest():
-    chain = parse_chain(ONE)
-    assert (chain.name, chain.version, chain.plugins) == ("n", "0.1.0", (ONE,))
-    assert not chain.has_check
-    assert types(chain) == ("bridge", "host-local")
-
-
-@pytest.mark.parametrize(("version", "has"), [("0.3.1", False), ("0.4.0", True), ("1.1.0", True)])
-def test_check_came_with_0_4_0(version, has):
-    assert parse_chain({**ONE, "cniVersion": version}).has_check is has
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"cniVersion": "2.0.0"}, "cniVersion '2.0.0' is none of 0.1.0"),
-        ({"type": "../../bin/sh"}, "is no plugin's name"),
-        ({"type": ".."}, "is no plugin's name"),
-        ({"type": ""}, "is no plugin's name"),
-        ({"type": 3}, "is no plugin's name"),
-        ({"ipam": {"type": "a/b"}}, "is no plugin's name"),
-        ({"ipam": "dhcp"}, "ipam is no object"),
-        ({"plugins": []}, "either type"),
-        ({"capabilities": ["mac"]}, "capabilities is no object"),
-        ({"name": "a/b"}, "begins with a letter"),
-        ({"name": ".."}, "begins with a letter"),
-    ],
-)
-def test_wrong_configurations_say_why(change, why):
-    with pytest.raises(NetworkError, match=why):
-        parse_chain({**ONE, **change})
-
-
-@pytest.mark.parametrize("plugins", [[], {}, "bridge", ["bridge"], [{}]])
-def test_wrong_chains(plugins):
-    with pytest.raises(NetworkError, match="has a wrong CNI configuration"):
-        parse_chain({"name": "n", "plugins": plugins})
 
 
 def test_a_plugin_gets_the_capabilities_that_it_declares():
@@ -65,7 +24,7 @@ def test_a_plugin_gets_the_capabilities_that_it_declares():
     one = context("p", config, request=request, ports=ports, capabilities={"bandwidth": {"ingressRate": 1}})
     chain = parse_chain(config)
     previous = {"ips": []}
-    documents = [document(chain, plugin, one.attachment, previous) for plugin in chain.plugins]
+    documents = [chain.document(plugin, _runtime(one), previous) for plugin in chain.plugins]
     assert [value.get("runtimeConfig") for value in documents] == [
         {"mac": "02:00:00:00:00:01"},
         {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "udp", "hostIP": "127.0.0.1"}]},
@@ -74,9 +33,9 @@ def test_a_plugin_gets_the_capabilities_that_it_declares():
     ]
     assert {(value["name"], value["cniVersion"]) for value in documents} == {("n", "1.0.0")}
     assert all(value["prevResult"] == previous for value in documents)
-    assert "prevResult" not in document(chain, chain.plugins[0], one.attachment)
+    assert "prevResult" not in chain.document(chain.plugins[0], _runtime(one))
     # What no plugin declares goes the older way.
-    assert arguments_in_environment(chain, one.attachment) == "IgnoreUnknown=1;IP=10.0.0.7"
+    assert _arguments(chain, one) == "IP=10.0.0.7"
 
 
 def test_chains_are_named_as_the_plugins_name_them():

@@ -6,15 +6,14 @@ import time
 from contextlib import suppress
 
 import pytest
+from kurma_cni import orphans
 from kurma_net_cni.discover import discover
-from kurma_net_cni.execute import Executor
-from kurma_net_cni.network import CniNetwork
+from kurma_net_cni.driver import CniNetwork
 from kurma_net_cni.plugin import kurma_network
 from kurma_net_cni.records import Records
 
 from kurma_core.errors import ConfigError, FormatVersionError, NetworkError
 from kurma_core.hookspecs.driver import DriverContext
-from kurma_core.linux import cni_orphans
 from kurma_core.linux.programs import ProgramTimeout, run
 from kurma_core.testing.networks import context
 from plugins.net_cni.tests.stub import POD
@@ -44,7 +43,7 @@ def script(bin_dir):
 
 @pytest.fixture
 def driver(bin_dir, tmp_path):
-    return CniNetwork(Executor([str(bin_dir)], 5), Records(str(tmp_path / "state")), (), print)
+    return CniNetwork([str(bin_dir)], 5, Records(str(tmp_path / "state")), (), print)
 
 
 def config(*names, version="1.0.0"):
@@ -101,7 +100,7 @@ def until_dead(pid):
 
 def test_printing_without_end_is_ended(script, tmp_path):
     driver = CniNetwork(
-        Executor([os.path.dirname(script("one", "[ $CNI_COMMAND = DEL ] && exit; exec cat /dev/zero"))], 30),
+        [os.path.dirname(script("one", "[ $CNI_COMMAND = DEL ] && exit; exec cat /dev/zero"))], 30,
         Records(str(tmp_path / "state")), (), print,
     )  # fmt: skip
     begun = time.monotonic()
@@ -244,7 +243,7 @@ def test_every_failure_is_one_clear_line(driver, script, text, why):
 
 
 def test_one_that_takes_too_long_is_killed(bin_dir, tmp_path, script):
-    driver = CniNetwork(Executor([str(bin_dir)], 0.5), Records(str(tmp_path / "state")), (), print)
+    driver = CniNetwork([str(bin_dir)], 0.5, Records(str(tmp_path / "state")), (), print)
     script("one", "[ $CNI_COMMAND = DEL ] && exit; sleep 20")
     with pytest.raises(NetworkError, match=r'"n".* was killed: it took longer than 0\.5 seconds$'):
         driver.add(context(POD, config("one")))
@@ -295,15 +294,15 @@ def test_killed_while_a_plugin_is_at_work(driver, script, bin_dir, tmp_path, ver
             driver.delete(one)
         os._exit(0)
     for _ in range(500):
-        if (bin_dir / "seen").exists() and cni_orphans.running(one.pod):
+        if (bin_dir / "seen").exists() and orphans.running(one.pod):
             break
         time.sleep(0.02)
     os.kill(child, 9)
     os.waitpid(child, 0)
-    assert cni_orphans.running(one.pod)
+    assert orphans.running(one.pod)
     assert [leak.pod for leak in driver.leaks([], ())] == [one.pod]
     assert list(driver.mend([], ())) == []
-    assert cni_orphans.running(one.pod) == []
+    assert orphans.running(one.pod) == []
     assert not (bin_dir / "late").exists()
     assert [line.split()[:2] for line in log(bin_dir)[-1 - len(before) :]] == [
         ["DEL", name] for name in ("one", *before)
@@ -313,7 +312,7 @@ def test_killed_while_a_plugin_is_at_work(driver, script, bin_dir, tmp_path, ver
 
 def test_nobody_is_looked_for_where_all_have_ended(driver, script, monkeypatch):
     """A pod that has joined, or failed to, has no plugin at work: all processes of the host are not looked at."""
-    monkeypatch.setattr(cni_orphans, "end", lambda pod: pytest.fail("nobody can be at work"))
+    monkeypatch.setattr(orphans, "end", lambda pod: pytest.fail("nobody can be at work"))
     script("one", f"echo '{RESULT}'")
     script("two", "[ $CNI_COMMAND = ADD ] && exit 1; exit 0")
     driver.add(context(POD, config("one", "one")))

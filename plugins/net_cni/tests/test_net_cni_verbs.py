@@ -5,8 +5,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from kurma_net_cni.execute import Executor
-from kurma_net_cni.network import CniNetwork
+from kurma_net_cni.driver import CniNetwork
 from kurma_net_cni.records import Records
 
 from kurma_core.errors import NetworkError
@@ -37,7 +36,8 @@ def notes():
 def make_driver(bin_dir, tmp_path, notes):
     def make(state="state", config_dirs=()):
         return CniNetwork(
-            Executor([str(bin_dir)], 5),
+            [str(bin_dir)],
+            5,
             Records(str(tmp_path / state)),
             tuple(str(one) for one in config_dirs),
             notes.append,

@@ -14,8 +14,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from kurma_cni import orphans
 
-from kurma_core.linux import cni_orphans
 from tests.integration.stage1.laid_out import BareHost
 from tests.integration.stage1.test_root_stage1_exported import cgroups, processes, running, shell
 from tests.kit.command import KURMA
@@ -368,9 +368,9 @@ def test_killed_while_it_joins(host, moment):
         (host.root / "etc/rkt/net.d/20-second.conf").unlink()
         held.unlink(missing_ok=True)
     assert pod.pid() == 0
-    assert cni_orphans.running(pod.uuid)
+    assert orphans.running(pod.uuid)
     gone(pod)
-    assert cni_orphans.running(pod.uuid) == []
+    assert orphans.running(pod.uuid) == []
 
 
 @pytest.mark.full
@@ -491,7 +491,7 @@ def holds_nothing_of(pod, host, process):
     """The plugin that ``process`` has started, and that waits, has no descriptor of the pod's directory."""
     until((host.root / "srv/held").exists)
     (host.root / "srv/held").unlink()
-    plugins = cni_orphans.running(pod.uuid)
+    plugins = orphans.running(pod.uuid)
     found = {os.readlink(fd) for pid in plugins for fd in Path(f"/proc/{pid}/fd").iterdir()}
     (host.root / "srv/hold").unlink()
     process.communicate(timeout=30)
@@ -560,7 +560,7 @@ def test_interrupted_while_it_joins(host):
     assert process.communicate(timeout=60) == (b"", b"")
     (host.root / "srv/held").unlink()
     assert process.returncode == 130
-    assert cni_orphans.running(pod.uuid) == []
+    assert orphans.running(pod.uuid) == []
     assert not left(host)[1]
     assert not cgroups(pod)
     gone(pod)
