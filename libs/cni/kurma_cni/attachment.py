@@ -63,7 +63,7 @@ class Attachment:
     ) -> None:
         """Runs ADD of each plugin, in order; each is told the result so far.
 
-        :param check: raises if what a plugin printed is not a result.
+        :param check: raises ValueError, with the reason, if what a plugin printed is not a result.
         :param save: called between two plugins; the caller records the end itself.
         :raises CniError: a plugin failed; :meth:`delete` undoes what the earlier ones did.
         """
@@ -73,7 +73,12 @@ class Attachment:
             except CniError as error:
                 self.refused = error.reason if self.result is None else ""
                 raise
-            check(result)
+            try:
+                check(result)
+            except ValueError as error:
+                kind = plugin["type"]
+                about = f'cannot join network "{self.chain.name}": CNI plugin {kind}'
+                raise CniError(f"{about} printed a result that makes no sense: {error}", plugin=kind) from None
             if not result.get("cniVersion"):  # then it is the configuration's
                 result["cniVersion"] = self.chain.version
             self.result = result

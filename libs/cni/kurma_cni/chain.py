@@ -5,13 +5,11 @@ Implements CNI specification, sections 1 and 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from kurma_cni.errors import CniError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     Json = Any
@@ -182,11 +180,11 @@ def _capabilities(plugin: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _check_plugin(network: str, plugin: Json) -> None:
-    if not isinstance(plugin, Mapping):
+    if not _is_object(plugin):
         raise _wrong(network, "plugins is no list of objects with a type")
     kinds = [plugin.get("type")]
     ipam = plugin.get("ipam")
-    if ipam is not None and not isinstance(ipam, Mapping):
+    if ipam is not None and not _is_object(ipam):
         raise _wrong(network, "ipam is no object")
     if ipam and "type" in ipam:
         kinds.append(ipam["type"])
@@ -194,8 +192,13 @@ def _check_plugin(network: str, plugin: Json) -> None:
         # It names a program to run as root: it must not lead out of the directories of plugins.
         if not isinstance(kind, str) or not kind or not _NAME.issuperset(kind) or kind in (".", ".."):
             raise _wrong(network, f"type {kind!r} is no plugin's name")
-    if not isinstance(plugin.get("capabilities") or {}, Mapping):
+    if not _is_object(plugin.get("capabilities") or {}):
         raise _wrong(network, "capabilities is no object")
+
+
+def _is_object(value: Json) -> bool:
+    """A JSON object, as any kind of mapping. The stager's image has no ``collections.abc``."""
+    return hasattr(value, "keys")
 
 
 def _wrong(network: str, why: str) -> CniError:

@@ -39,7 +39,7 @@ _OPTIONS = "-IS"
 _INSIDE = "kurma_stager_default.inside"
 # By which an interpreter knows its library; "os" is frozen into it, but the file must be there.
 _LANDMARK = "os"
-_PACKAGES = ("kurma_core", "kurma_stager_default")
+_PACKAGES = ("kurma_cni", "kurma_core", "kurma_stager_default")
 #: Packages of the core that programs of the image may import.
 LIGHT = ("linux", "formats", "trees")
 
@@ -209,8 +209,13 @@ def _own_sources() -> list[str]:
 
 def own_modules(*parts: str) -> list[tuple[str, str]]:
     """``(module name, source)`` of all modules that a program of these packages may import; in order."""
+    return modules_in(_directories(*parts))
+
+
+def modules_in(packages: Mapping[str, str]) -> list[tuple[str, str]]:
+    """``(module name, source)`` of all modules of these packages, in order. :param packages: directories by name."""
     found = []
-    for package, directory in _directories(*parts).items():
+    for package, directory in packages.items():
         names = [name for name in sorted(os.listdir(directory)) if name.endswith(".py")]
         found += [
             (package if name == "__init__.py" else f"{package}.{name[:-3]}", f"{directory}/{name}")

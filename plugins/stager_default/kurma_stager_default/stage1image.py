@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import kurma_cni
+
 from kurma_stager_default import image
 
 NAME = "kurma.io/stager/stage1"
@@ -48,7 +50,9 @@ def build(rootfs: str) -> Mapping[str, Any]:
     :raises StagerError: something that the interpreter needs is missing.
     """
     hosts = {f"stage1-{name}": f"kurma_stager_default.stage1.{module}" for name, module in ENTRYPOINTS.items()}
-    loader, libraries = image.fill(rootfs, {**INSIDE, **hosts}, image.own_modules("inside", "stage1"))
+    engine = image.modules_in("kurma_cni", os.path.dirname(os.path.abspath(kurma_cni.__file__ or "")))
+    sources = [*image.own_modules("inside", "stage1"), *engine]
+    loader, libraries = image.fill(rootfs, {**INSIDE, **hosts}, sources)
     for name in INSIDE:
         image.launcher(rootfs, name)
     for path in (PLACE, *_OF_STAGE0):

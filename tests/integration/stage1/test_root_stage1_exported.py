@@ -621,8 +621,8 @@ def mounted(*points):
 @pytest.mark.parametrize(
     ("words", "apps", "said"),
     [
-        (["--net=default"], [shell("a", "")], "network default needs the CNI plugin ptp, which is in none of"),
-        (["--net"], [shell("a", "")], "network default needs the CNI plugin ptp"),
+        (["--net=default"], [shell("a", "")], 'network "default" needs the CNI plugin "ptp", which is in none of'),
+        (["--net"], [shell("a", "")], 'network "default" needs the CNI plugin "ptp"'),
         (["--net=back"], [shell("a", "")], "there is no network back: configured in /etc/rkt/net.d and built in "),
         (["--mutable"], [shell("a", "")], "unknown argument '--mutable'"),
         (["--private-users=1"], [shell("a", "")], "expected SHIFT:COUNT"),

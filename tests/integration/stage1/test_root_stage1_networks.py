@@ -433,7 +433,7 @@ def test_one_that_cannot_be_joined(host):
     code, out, err = pod.run("--net=back,wrong")
     (host.root / "etc/rkt/net.d/20-wrong.conf").unlink()
     assert (code, out) == (125, "")
-    assert err.startswith("stage1: network wrong cannot be joined: CNI plugin ptp: "), err
+    assert err.startswith('stage1: cannot join network "wrong": CNI plugin ptp failed: '), err
     assert "nonsense" in err
     assert err.count("\n") == 1
     assert not (pod.place / "netns").exists()
@@ -468,7 +468,9 @@ def test_a_plugin_that_is_missing(host):
     assert (code, err.count("\n")) == (125, 1)
     of_image = f"{pod.inside}/stage1/rootfs/usr/lib/rkt/plugins/net"
     looked = f"/etc/rkt/net.d, /usr/lib/rkt/plugins/net, {of_image}, /opt/cni/bin, /usr/lib/cni, /usr/libexec/cni"
-    assert f"network default needs the CNI plugin portmap, which is in none of {looked}: install it there" in err
+    assert (
+        f'network "default" needs the CNI plugin "portmap", which is in none of {looked}: Debian\'s package' in err
+    )
     assert "--net=host" in err
     gone(pod)
     # In the image, which is looked into as well.
@@ -481,7 +483,7 @@ def test_a_plugin_that_is_missing(host):
     (of_pod / "portmap").rename(f"{portmap}.away")
     code, _, err = pod.call("gc", pod.uuid)
     assert (code, err.count("\n")) == (125, 1)
-    assert "CNI plugin portmap" in err
+    assert 'CNI plugin "portmap"' in err
     assert not cgroups(pod)
     Path(f"{portmap}.away").rename(portmap)
     gone(pod)
@@ -590,8 +592,8 @@ def test_what_fails_to_be_joined_and_to_be_left_for_one_reason(host):
     (local / "21-two.conf").unlink()
     assert code == 125
     assert sorted(err.splitlines()) == [
-        "stage1: network one cannot be left: CNI plugin full: no space left on device",
-        "stage1: network two cannot be joined: CNI plugin full: no space left on device",
+        'stage1: cannot join network "two": CNI plugin full failed: no space left on device',
+        'stage1: cannot leave network "one": CNI plugin full failed: no space left on device',
     ]
     assert pod.call("gc", pod.uuid)[0] == 125
     (host.root / "srv/full").unlink()
@@ -612,7 +614,9 @@ def test_a_result_that_makes_no_sense(host):
         pod = host.pod(shell("web", "true"))
         code, _, err = pod.run("--net=back,odd")
         assert (code, err.count("\n")) == (125, 1), err
-        assert err.startswith("stage1: network odd cannot be joined: CNI plugin odd: its result makes no sense: ")
+        assert err.startswith(
+            'stage1: cannot join network "odd": CNI plugin odd printed a result that makes no sense: '
+        )
         assert not left(host)[1]
         gone(pod)
     (local / "20-odd.conf").unlink()

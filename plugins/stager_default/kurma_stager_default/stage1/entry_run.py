@@ -12,11 +12,11 @@ import sys
 
 from kurma_core.formats import small_json
 from kurma_core.linux import mounts, namespaces, process
-from kurma_stager_default.stage1 import groups, netconf, root, spaces
+from kurma_stager_default.stage1 import groups, root, spaces
 from kurma_stager_default.stage1.arguments import RunArguments
 from kurma_stager_default.stage1.document import metadata_url, read
-from kurma_stager_default.stage1.joining import Joined, publish
-from kurma_stager_default.stage1.netrules import put_first
+from kurma_stager_default.stage1.joining import Joined
+from kurma_stager_default.stage1.networks import choose, publish
 from kurma_stager_default.stage1.place import Place, Record, Stage1Error, entrypoint, say
 
 TYPE_CHECKING = False
@@ -106,14 +106,10 @@ def _join(
         raise Stage1Error(failures[0])
     if not wanted.networks:
         return None
-    chosen = netconf.chosen(wanted.networks, wanted.local_config)
-    publish(chosen, document.ports)
-    joined = Joined(place, wanted.uuid or place.uuid, wanted.local_config, chosen)
+    networks = choose(wanted.networks, wanted.local_config)
+    publish(networks, document.ports)
+    joined = Joined(place, wanted.uuid or place.uuid, wanted.local_config, networks)
     joined.join(netns)
-    if document.ports and (failures := put_first(joined.container)):
-        for text in joined.leave():
-            say(text)
-        raise Stage1Error(failures[0])
     return joined
 
 

@@ -1,7 +1,7 @@
-"""A pod joins its networks, and leaves them.
+"""Joins a pod to its networks and takes it out of them, by CNI plugins on the host's root.
 
-What is about to be joined is written down before: whenever this process ends, ``gc`` knows what to leave. The
-pod's namespace is pinned: plugins find what they have made on the host by what is in it.
+What is about to be joined is recorded first: whenever this process ends, ``gc`` knows what to leave. The pod's
+network namespace is pinned, because plugins find what they made on the host by what is in it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import json
 import os
 from ipaddress import ip_interface
 
-from kurma_core.linux import cni_orphans, namespaces
-from kurma_stager_default.stage1.netconf import Network, number
-from kurma_stager_default.stage1.netplugins import PluginError, Plugins, addresses
-from kurma_stager_default.stage1.netrules import sweep
+from kurma_cni import iptables, orphans
+from kurma_cni.attachment import Attachment
+from kurma_cni.errors import CniError
+from kurma_cni.plugins import Plugins
+
+from kurma_core.linux import namespaces, programs
+from kurma_stager_default.stage1.networks import DIRECTORY, Network, forwarding
 from kurma_stager_default.stage1.place import ROOTFS, Stage1Error, say
 
 TYPE_CHECKING = False
@@ -25,15 +28,17 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-#: Ours, below stage1's root, which no app sees; and what rkt has left in the pod's directory for those who look.
+#: Our record, below stage1's root, which no app sees; and what rkt leaves in the pod's directory for others.
 _RECORD = f"{ROOTFS}/stage1/networks.json"
 _INFO, _PINNED = "net-info.json", "netns"
-#: From here on a plugin is told at DEL what it has said at ADD.
-_DEL_KNOWS = (0, 4, 0)
+#: Where rkt looks for plugins of the admin's, and below its root for those of a stage1 image.
+_OF_RKT = "/usr/lib/rkt/plugins/net"
+#: Where distributions and others have them.
+_USUAL = ("/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni")
 
 
 class Joined:
-    """:attr:`networks` and what each has said, in the order of ADD; None: nothing, yet or at all.
+    """The networks of one pod, in the order of ADD.
 
     :param local_config: where plugins may be, too.
     """
@@ -43,51 +48,60 @@ class Joined:
         self.container = container
         self._local_config = local_config
         self.networks = networks
-        self.results: list[Json | None] = [None] * len(networks)
+        self._attachments = [self._attachment(network) for network in networks]
         self.pinned = f"/run/netns/rkt-{container}"
-        #: How many have been begun with; what was refused, in a plugin's words; whether all are joined.
+        #: How many networks a join has begun with; whether all are joined.
         self._begun = 0
-        self._refused = ""
         self._whole = False
+        directories = (f"{local_config}/{DIRECTORY}", _OF_RKT, f"{place.rootfs}{_OF_RKT}", *_USUAL)
+        self._plugins = Plugins(programs, directories)
+
+    def _attachment(self, network: Network) -> Attachment:
+        return Attachment(network.chain, self.container, network.interface, network.arguments, network.runtime)
 
     # -- its record --
 
     def _write(self) -> None:
+        begun = self._attachments[: self._begun]
         _replace(
             f"{self._place.path}/{_RECORD}",
             {
                 "container": self.container,
                 "localConfig": self._local_config,
                 "networks": [each.to_json() for each in self.networks],
-                "results": self.results,
+                "results": [each.result for each in self._attachments],
                 "begun": self._begun,
-                "refused": self._refused,
+                "refused": begun[-1].refused if begun else "",
                 "whole": self._whole,
             },
         )
 
     @classmethod
     def read(cls, place: Place) -> Joined | None:
-        """None: it has joined none, or has left all. :raises Stage1Error: the record is damaged."""
+        """None: the pod has joined no network, or has left all. :raises Stage1Error: the record is damaged."""
         if not os.path.exists(f"{place.path}/{_RECORD}"):
             return None
         value = place.json(_RECORD)
         try:
             networks = [Network.from_json(each) for each in value["networks"]]
             found = cls(place, value["container"], value["localConfig"], networks)
-            found.results = list(value["results"])
-            found._begun, found._refused = int(value["begun"]), str(value["refused"])
+            for attachment, result in zip(found._attachments, value["results"], strict=True):
+                attachment.result = result
+            found._begun = int(value["begun"])
+            if found._begun:
+                # Only the last network made nothing; earlier ones may fail for the same reason (a full disk).
+                found._attachments[found._begun - 1].refused = str(value["refused"])
             found._whole = value["whole"] is True
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, CniError):
             raise Stage1Error(f"{place.path}/{_RECORD}: damaged") from None
         return found
 
     def _write_info(self) -> None:
-        """As rkt's own stage1 does, for what lists pods."""
+        """As rkt's own stage1 does, for programs that list pods."""
         found = []
-        for network, result in zip(self.networks, self.results, strict=True):
+        for network, attachment in zip(self.networks, self._attachments, strict=True):
             one = {"netName": network.name, "netConf": network.source, "ifName": network.interface}
-            for address, _ in addresses(result)[:1]:
+            for address, _ in addresses(attachment.result)[:1]:
                 interface = ip_interface(address)
                 one |= {"ip": str(interface.ip), "mask": str(interface.netmask)}
             found.append({**one, "args": network.arguments})
@@ -96,56 +110,52 @@ class Joined:
     # -- joining --
 
     def join(self, namespace: int) -> None:
-        """:param namespace: a descriptor of the pod's.
-        :raises Stage1Error: one cannot be joined; then none is.
+        """:param namespace: a descriptor of the pod's network namespace.
+        :raises Stage1Error: a network cannot be joined; then the pod is in none.
         """
-        plugins = self._plugins()
-        for network in self.networks:
-            for kind in network.programs:
-                plugins.find(kind, network)
+        try:
+            for network in self.networks:
+                self._plugins.find_all(network.chain)
+                self._plugins.choose_version(network.chain)
+        except CniError as error:
+            leave_out = ", or leave the network out (--net=host, --net=none)" if error.missing else ""
+            raise Stage1Error(f"{_told(error)}{leave_out}") from None
         self._write()
         try:
             namespaces.pin(f"/proc/self/fd/{namespace}", self.pinned)
             _replace(f"{self._place.path}/{_PINNED}", self.pinned)
-            for place in range(len(self.networks)):
-                self._begun = place + 1
+            for attachment in self._attachments:
+                self._begun += 1
                 self._write()
-                self._add(plugins, place)
+                attachment.add(self._plugins, self.pinned, _check, self._write)
+                self._write()
+            if any("portMappings" in network.runtime for network in self.networks):
+                iptables.put_pod_first(programs, self.container)
             self._whole = True
             self._write()
             self._write_info()
-        except BaseException:
+        except BaseException as error:
             for text in self.leave():
                 say(text)
+            if isinstance(error, CniError):
+                raise Stage1Error(_told(error)) from None
             raise
-
-    def _add(self, plugins: Plugins, place: int) -> None:
-        network = self.networks[place]
-        for each in range(len(network.plugins)):
-            previous = self.results[place]
-            try:
-                self.results[place] = plugins.execute("ADD", network, each, self.pinned, previous)
-            except PluginError as error:
-                self._refused = error.reason if previous is None else ""
-                raise
-            self._write()
-
-    def _plugins(self) -> Plugins:
-        return Plugins(self._place, self._local_config, self.container)
 
     # -- leaving --
 
     def leave(self) -> list[str]:
-        """All of them, in the other order, whichever fails; why any has. May be repeated."""
+        """Leaves all networks, the last one first, whichever fails. May be repeated.
+
+        :returns: why any failed.
+        """
         if not self._whole:
-            cni_orphans.end(self.container)
+            orphans.end(self.container)
         self._whole = False
         self._write()
         namespace = self.pinned if namespaces.is_pinned(self.pinned) else ""
         failures = self._leave_all(namespace)
-        failures += sweep(self.container)
-        if failures:  # some stumble over rules that they do not expect, and succeed once these are gone
-            failures = [*self._leave_all(namespace), *sweep(self.container)]
+        if failures:  # some fail because of rules that they do not expect, and succeed once these are gone
+            failures = self._leave_all(namespace)
         if failures:
             return failures
         namespaces.unpin(self.pinned)
@@ -154,65 +164,62 @@ class Joined:
         return []
 
     def _leave_all(self, namespace: str) -> list[str]:
-        plugins = self._plugins()
         failures = []
-        for place in reversed(range(self._begun)):
-            network, result = self.networks[place], self.results[place]
-            # Of that network alone nothing was made; others may fail for the same reason (a full disk).
-            refused = self._refused if place == self._begun - 1 else ""
-            for each in reversed(range(len(network.plugins))):
-                try:
-                    previous = result if number(network.version) >= _DEL_KNOWS else None
-                    plugins.execute("DEL", network, each, namespace, previous)
-                except PluginError as error:
-                    # What a plugin does not understand, it understands now no better; nothing was made.
-                    if not refused or error.reason != refused:
-                        failures.append(str(error))
+        for attachment in reversed(self._attachments[: self._begun]):
+            failures += [_told(error) for error in attachment.delete(self._plugins, namespace)]
+        try:
+            iptables.drop_pod_chains(programs, self.container)
+        except CniError as error:
+            failures.append(_told(error))
         return failures
 
     # -- what the pod is told --
 
     @property
     def gateway(self) -> str:
-        """The host's address as the pod has it, in the network that is for that; empty: that has none."""
+        """The host's address as the pod sees it, in the network that ports are led into; empty: it has none."""
         place = self.networks.index(forwarding(self.networks))
-        return next((gateway for _, gateway in addresses(self.results[place]) if gateway), "")
+        return next((gateway for _, gateway in addresses(self._attachments[place].result) if gateway), "")
 
     @property
     def dns(self) -> Json:
-        """The first that a network says."""
-        said = [(result or {}).get("dns") for result in self.results]
+        """The first DNS settings that a network has."""
+        said = [(each.result or {}).get("dns") for each in self._attachments]
         return next((dns for dns in said if isinstance(dns, dict) and any(dns.values())), {})
 
     def told(self) -> list[str]:
-        """A line each."""
+        """A line for each network."""
         return [
             f"network {network.name}: {network.interface}, "
-            + (", ".join(address for address, _ in addresses(result)) or "no address")
-            for network, result in zip(self.networks, self.results, strict=True)
+            + (", ".join(address for address, _ in addresses(attachment.result)) or "no address")
+            for network, attachment in zip(self.networks, self._attachments, strict=True)
         ]
 
 
-def forwarding(networks: list[Network]) -> Network:
-    """The one that ports are led into, and by which the host is reached: the first that masquerades, else the last
-    (rkt's networking documentation, "Network used for forwarded ports").
-    """
-    return next((each for each in networks if each.masquerades), networks[-1])
+def addresses(result: Json | None) -> list[tuple[str, str]]:
+    """Address with its prefix length, and gateway, which may be empty; IPv4's first. Of any version's result."""
+    found = [each for each in (result or {}).get("ips") or [] if isinstance(each, dict)]
+    pairs = [(str(each.get("address") or ""), str(each.get("gateway") or "")) for each in found]
+    for key in ("ip4", "ip6"):
+        each = (result or {}).get(key)
+        if isinstance(each, dict):
+            pairs.append((str(each.get("ip") or ""), str(each.get("gateway") or "")))
+    return sorted([pair for pair in pairs if pair[0]], key=lambda pair: ":" in pair[0])
 
 
-def publish(networks: list[Network], ports: list[Json]) -> None:
-    """Ports of the host lead into the pod, by the network that says it can, or by a plugin more.
+def _check(result: Any) -> None:
+    """:raises ValueError: what a plugin printed is not a result."""
+    try:
+        if not isinstance(result, dict):
+            raise TypeError("it is not an object")
+        for address, _ in addresses(result):
+            ip_interface(address)
+    except (TypeError, ValueError) as error:
+        raise ValueError(programs.one_line(str(error))) from None
 
-    :param ports: as CNI's capability ``portMappings`` has them.
-    """
-    if not ports:
-        return
-    network = next((each for each in networks if each.publishes), None)
-    if network is None:
-        network = forwarding(networks)
-        network.plugins.append({"type": "portmap", "capabilities": {"portMappings": True}, "snat": True})
-        network.programs.append("portmap")
-    network.runtime["portMappings"] = ports
+
+def _told(error: CniError) -> str:
+    return f"{error.message}: {error.hint}" if error.hint else error.message
 
 
 def _replace(path: str, value: Any) -> None:
