@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[1]
 #: The standard library's, in later Pythons.
 LATER = {"compression"}
 PACKAGES = [ROOT / "kurma_core", *sorted(ROOT.glob("plugins/*/kurma_*/"))]
+#: Distributions that know the standard library alone.
+LIBRARIES = sorted(ROOT.glob("libs/*/kurma_*/"))
 
 
 def imported(package):
@@ -31,6 +33,13 @@ def imported(package):
                 found.add(node.module.split(".")[0])
             waiting += ast.iter_child_nodes(node)
     return found
+
+
+@pytest.mark.parametrize("package", LIBRARIES, ids=lambda package: package.name)
+def test_libraries_know_the_standard_library_alone(package):
+    """They also ship inside stagers' images, and are told what they need of Kurma by their callers."""
+    assert imported(package) - sys.stdlib_module_names - {package.name} == set()
+    assert tomllib.loads((package.parent / "pyproject.toml").read_text())["project"]["dependencies"] == []
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)

@@ -44,7 +44,8 @@ def functions_of(
 
 @cache
 def suite() -> dict[Path, list[tuple[frozenset[str], bool]]]:
-    files = [path for place in ("tests", "plugins", "examples") for path in (PROJECT / place).rglob("test_*.py")]
+    places = ("tests", "libs", "plugins", "examples")
+    files = [path for place in places for path in (PROJECT / place).rglob("test_*.py")]
     return {path: list(functions_of(ast.parse(path.read_text()), frozenset(), False)) for path in files}
 
 

@@ -19,7 +19,14 @@ from kurma_core.errors import UsageError
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "plugins/*/README.md", "bench/**/*.md")
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "examples/**/*.md",
+        "libs/*/README.md",
+        "plugins/*/README.md",
+        "bench/**/*.md",
+    )
     for path in ROOT.glob(pattern)
 )
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
