@@ -12,8 +12,8 @@ from typing import Any
 from kurma_core.appc.cni_result import parse_result
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.network import AttachmentContext
+from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.linux.netlink import Netlink, NetlinkError
-from kurma_core.linux.netns_thread import in_network_namespace
 
 _SIOCGIFHWADDR = 0x8927
 

@@ -213,7 +213,7 @@ def own_modules(*parts: str) -> list[tuple[str, str]]:
 
 
 def modules_in(packages: Mapping[str, str]) -> list[tuple[str, str]]:
-    """``(module name, source)`` of all modules of these packages, in order. :param packages: directories by name."""
+    """``(module name, source)`` of all modules of these packages. :param packages: directories by name."""
     found = []
     for package, directory in packages.items():
         names = [name for name in sorted(os.listdir(directory)) if name.endswith(".py")]

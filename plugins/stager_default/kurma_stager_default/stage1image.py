@@ -50,7 +50,7 @@ def build(rootfs: str) -> Mapping[str, Any]:
     :raises StagerError: something that the interpreter needs is missing.
     """
     hosts = {f"stage1-{name}": f"kurma_stager_default.stage1.{module}" for name, module in ENTRYPOINTS.items()}
-    engine = image.modules_in("kurma_cni", os.path.dirname(os.path.abspath(kurma_cni.__file__ or "")))
+    engine = image.modules_in({"kurma_cni": os.path.dirname(os.path.abspath(kurma_cni.__file__ or ""))})
     sources = [*image.own_modules("inside", "stage1"), *engine]
     loader, libraries = image.fill(rootfs, {**INSIDE, **hosts}, sources)
     for name in INSIDE:
