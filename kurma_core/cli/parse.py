@@ -6,6 +6,8 @@ is left to :mod:`kurma_core.cli.typer_app`, which knows more and says it better.
 
 from __future__ import annotations
 
+import sys
+
 from kurma_core.cli.commands import Entry, find
 from kurma_core.cli.declare import GLOBAL_OPTIONS
 
@@ -57,9 +59,9 @@ def parse(words: Sequence[str]) -> Call | None:
 
 def load(entry: Entry) -> Command:
     """Imports the command."""
-    from importlib import import_module
-
-    command: Command = getattr(import_module(f"kurma_core.cli.commands.{entry.module}"), entry.attribute)
+    name = f"kurma_core.cli.commands.{entry.module}"
+    __import__(name)  # importlib brings warnings along
+    command: Command = getattr(sys.modules[name], entry.attribute)
     return command
 
 

@@ -13,6 +13,7 @@ HEAVY = {"rich", "stevedore", "pyroute2", "yaml", "gnupg", "urllib3", "click", "
 #: What only those need that start or end pods, or ask stagers.
 NOT_FOR_LISTS = {
     *("dataclasses", "inspect", "uuid", "pluggy", "socket", "subprocess", "threading", "random", "ctypes"),
+    *("typing", "re", "enum", "json", "importlib"),
     *("kurma_core.hookspecs", "kurma_core.plugins.registry", "kurma_core.journal", "kurma_core.staging"),
     *(f"kurma_core.pods.{name}" for name in ("finding", "launch", "manager", "records", "recovery", "services")),
 }

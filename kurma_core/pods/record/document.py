@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from _collections_abc import Mapping  # without collections
 
 from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import ManifestError
@@ -13,6 +12,7 @@ from kurma_core.models.pod import MountSetup
 from kurma_core.schema import MISSING, JsonValue, SchemaError
 from kurma_core.value import field, frozen
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
 

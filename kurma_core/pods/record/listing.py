@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.models.summary import NetworkSummary, PodSummary
 from kurma_core.pods.record.document import read_document
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory, PodStore
 
+    Json = Any
     T = TypeVar("T")
     Recover = Callable[[PodDirectory], None]
-    from kurma_core.pods.record.pod_store import PodDirectory
 
-
-Json = Any
 #: States in which a pod has a stager, or is about to.
 LIVE = ("starting", "running", "stopping")
 

@@ -17,13 +17,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import struct
 import time
 from _thread import get_native_id
-from collections.abc import Collection, Iterator
-from typing import Any
 
 from kurma_core.errors import (
     AmbiguousReferenceError,
@@ -42,7 +39,13 @@ from kurma_core.models.network import Attachment
 from kurma_core.models.pod import STATES, AppExecution
 from kurma_core.schema import COUNT, PID, SchemaError, fit
 
-Json = Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from typing import Any
+
+    Json = Any
+
 VERSION = 1
 _HEX = frozenset("0123456789abcdef-")
 #: Characters of a UUID that may stand for it.
@@ -331,6 +334,8 @@ class PodDirectory:
 def _lines(value: dict[str, Json]) -> bytes:
     """A record as it stands on disk: a line for each key, to be read by people, and written by the fast half of
     the encoder."""
+    import json  # not for a listing, which writes nothing
+
     lines = [f"{json.dumps(key)}: {json.dumps(part)}" for key, part in {"version": VERSION, **value}.items()]
     return ("{\n " + ",\n ".join(lines) + "\n}\n").encode()
 
