@@ -1,4 +1,4 @@
-"""The App Container specification's vocabulary: types, quantities, manifests. Pure: nothing here does I/O.
+"""The App Container specification's vocabulary: types, quantities, manifests. The modules do no I/O.
 
 Import the modules, each by its name; this package imports none of them.
 """

@@ -1,8 +1,8 @@
 """The Result that a network's ``add`` returns (Kurma Network Specification, add), in every shape of CNI.
 
-CNI 0.1.0 and 0.2.0 have ``ip4`` and ``ip6`` objects, as the Kurma document shows; 0.3.0 to 0.4.0 have a list
-``ips`` whose members say their ``version``; from 1.0.0 on they do not. What a plugin printed is untrusted: every
-value that is kept has been checked.
+CNI 0.1.0 and 0.2.0 have ``ip4`` and ``ip6`` objects, as in the Kurma document; 0.3.0 to 0.4.0 have a list
+``ips`` whose members have a ``version``; from 1.0.0 on they have none. A plugin's output is untrusted: every value
+that is kept has been checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LIST_MAX = 256
 
 
 def address_family(text: str) -> int:
-    """4 or 6 for an address without prefix length; 0 if it is none."""
+    """Returns 4 or 6 for an address without prefix length; 0 if the text is not an address."""
     for family, number in ((_socket.AF_INET, 4), (_socket.AF_INET6, 6)):
         try:
             _socket.inet_pton(family, text)
@@ -63,7 +63,7 @@ class _Reader:
         return value
 
     def list(self, value: Json, path: str) -> list[Json]:
-        if value is None:  # what Go prints for an empty list
+        if value is None:  # Go prints null for an empty list
             return []
         if not isinstance(value, list) or len(value) > _LIST_MAX:
             raise self.wrong(path, f"a list of at most {_LIST_MAX}", value)
@@ -99,12 +99,12 @@ class _Reader:
 
 
 def parse_result(value: Json, network: str) -> NetworkResult:
-    """A CNI Result as a :class:`~kurma_core.models.network.NetworkResult`.
+    """Converts a CNI Result to a :class:`~kurma_core.models.network.NetworkResult`.
 
-    :param value: the JSON value that was printed.
+    :param value: the printed JSON value.
     :param network: the network's name, for errors.
-    :raises NetworkError: it is no result; names the value. A result without addresses is none of this function's
-        business (W3 is the core's).
+    :raises NetworkError: it is malformed; names the value. A result without addresses is accepted here, and
+        refused by the core.
     """
     read = _Reader(network)
     result = read.object(value, "$")

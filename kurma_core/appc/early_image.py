@@ -1,7 +1,7 @@
-"""Image manifests of early documents (0.1.0), put into the late form (E2–E5, E8, E9).
+"""Converts image manifests of early documents (0.1.0) to the late form.
 
-Implements App Container Specification 0.1.0, App Manifest Schema and Fileset Manifest. What is no early document
-is refused; what an early one holds beyond the draft is kept, and warned about (T8). Pods: :mod:`.early_pod`.
+Implements App Container Specification 0.1.0, App Manifest Schema and Fileset Manifest. It refuses other documents;
+it keeps keys that are not in the draft, and warns about them. Pods: :mod:`.early_pod`.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 APP_MANIFEST = "AppManifest"
 FILESET_MANIFEST = "FilesetManifest"
 POD_MANIFEST = "ContainerRuntimeManifest"
-#: What the draft's text calls an app manifest, where its example says AppManifest (E3).
+#: The draft's text has this kind for app manifests, its example has AppManifest.
 _LATE_KIND = "ImageManifest"
 #: Keys of the late form at the top of an image manifest that the early one does not have.
 _LATE_KEYS = ("labels", "app", "pathWhitelist")
 
 
-# --- telling -----------------------------------------------------------------------------------------------------
+# --- recognizing -------------------------------------------------------------------------------------------------
 
 
 def is_early_image(document: object) -> bool:
-    """Whether the decoded ``document`` is an app or a fileset manifest, whatever else is wrong with it."""
+    """Whether the decoded ``document`` is meant as an app or a fileset manifest; it may be malformed otherwise."""
     if not isinstance(document, Mapping):
         return False
     kind = document.get("acKind")
@@ -59,7 +59,7 @@ def is_early_image(document: object) -> bool:
 
 
 def is_early_pod(document: object) -> bool:
-    """Whether the decoded ``document`` is a container runtime manifest, whatever else is wrong with it."""
+    """Whether the decoded ``document`` is meant as a container runtime manifest; it may be malformed otherwise."""
     return isinstance(document, Mapping) and document.get("acKind") == POD_MANIFEST
 
 
@@ -67,14 +67,14 @@ def is_early_pod(document: object) -> bool:
 
 
 def convert_image(app: object | None, fileset: object | None, *, warn: Warn | None = None) -> ImageManifest:
-    """One late manifest of an image's early ones (E1, E2).
+    """Converts an image's early manifests to one late manifest.
 
-    Name and annotations are the app manifest's where both give them.
+    If both give name and annotations, the app manifest's count.
 
     :param app: the app manifest, ``fileset``: the fileset manifest: JSON text (bytes or str), or the decoded
-        object; None: the image has none. One of them must be given.
-    :param warn: called with one line for each thing that is odd and harmless.
-    :raises ManifestError: one is malformed, or breaks the draft; it names the manifest where both are given.
+        object; None: the image has none. At least one is required.
+    :param warn: called with one line for each harmless deviation.
+    :raises ManifestError: a manifest is malformed, or breaks the draft; if both are given, it names the manifest.
     """
     if app is None and fileset is None:
         raise ManifestError("$", "an app manifest or a fileset manifest", "neither")
@@ -97,7 +97,7 @@ def convert_image(app: object | None, fileset: object | None, *, warn: Warn | No
 
 
 def convert_any(document: object, *, warn: Warn | None = None) -> ImageManifest:
-    """The late form of one manifest of an image, early or late. Arguments and errors as :func:`convert_image`."""
+    """Reads one manifest of an image, early or late. Arguments and errors as for :func:`convert_image`."""
     value = decode(document, "the image manifest")
     if not is_early_image(value):
         return ImageManifest.parse(value, warn=warn)
@@ -134,7 +134,7 @@ def _read_app(document: object, warn: Warn | None) -> ImageManifest:
 
 
 def _read_platform(reader: Reader) -> tuple[NameValue, ...]:
-    """``os`` and ``arch``; ``arch`` needs ``os``, for it says which architectures there are."""
+    """Reads ``os`` and ``arch``; ``os`` is required, for it determines the valid architectures."""
     system = reader.string("os", types.text, f"one of {', '.join(ARCHITECTURES)}")
     if system not in ARCHITECTURES:
         raise ManifestError(reader.at("os"), f"one of {', '.join(ARCHITECTURES)}", describe(system))
@@ -164,7 +164,7 @@ def _read_fileset(document: object, warn: Warn | None) -> ImageManifest:
     read_versions(reader, FILESET_MANIFEST)
     refuse_late(reader, _LATE_KEYS)
     name = read_name(reader, "name", "the image's name")
-    # The draft's fileset manifest has no platform; some that were made have one.
+    # The draft's fileset manifest has no platform; some real manifests have one.
     platform = _read_platform(reader) if reader.has("os") or reader.has("arch") else ()
     return ImageManifest(
         name=name.name,
@@ -192,7 +192,7 @@ def _read_dependency(reader: Reader) -> Dependency:
 
 
 def _named(what: str, read: Callable[[], ImageManifest]) -> ImageManifest:
-    """What ``read`` gives; its errors say which manifest they mean."""
+    """Calls ``read``, and puts the manifest's name before the message of its errors."""
     try:
         return read()
     except ManifestError as error:

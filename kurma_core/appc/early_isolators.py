@@ -1,7 +1,7 @@
-"""Isolators of early documents (0.1.0), read and put into their late form (E8).
+"""Converts isolators of early documents (0.1.0) to the late form.
 
-Implements App Container Specification 0.1.0, Isolators. Their names are read in camelCase and with dashes, for the
-draft writes both; a value is one string, under ``val`` or ``value``.
+Implements App Container Specification 0.1.0, Isolators. It reads names in camelCase and with dashes, for the
+draft has both; a value is one string, under ``val`` or ``value``.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
     from kurma_core.appc.manifest_reader import Json
 
-#: Late name of the isolator that says whether there is a network namespace: its value has ``net``.
+#: Late name of the isolator whose value has ``net``, which decides on the network namespace.
 NAMESPACES = "os/linux/namespaces"
 _DIGITS = frozenset("0123456789")
 _CAPABILITY = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 
 def read_early_isolators(reader: Reader) -> tuple[Isolator, ...]:
-    """``isolators``, a list of {name, val}, or one object of name → value (E9), as late ones.
+    """Reads ``isolators``, a list of {name, val}, or one object of name → value, as late isolators.
 
-    One that the draft does not know keeps its value, and its name with dashes.
+    An isolator that is not in the draft keeps its value, and its name with dashes.
 
-    :raises ManifestError: a value is not of its form, or an isolator stands there twice.
+    :raises ManifestError: a value is malformed, or an isolator is repeated.
     """
     found: list[Isolator] = []
     seen: set[str] = set()
@@ -46,14 +46,15 @@ def read_early_isolators(reader: Reader) -> tuple[Isolator, ...]:
 
 
 def overriding(base: Iterable[Isolator], over: Iterable[Isolator]) -> tuple[Isolator, ...]:
-    """``base`` with the isolators of ``over`` in place of those of the same name, one by one (E7)."""
+    """Returns ``base`` with each isolator replaced by the one of the same name in ``over``, and the rest of
+    ``over``."""
     merged = {isolator.name: isolator for isolator in base}
     merged.update({isolator.name: isolator for isolator in over})
     return tuple(merged.values())
 
 
 def _items(reader: Reader) -> Iterable[tuple[str, str, Json, str, dict[str, Json]]]:
-    """Name, where it stands, value, where it stands, what else stands there."""
+    """Yields for each isolator its name, the name's path, its value, the value's path, and other keys."""
     raw = reader.take("isolators")
     if isinstance(raw, Mapping):
         inside = Reader(raw, reader.at("isolators"), reader.warn)
@@ -90,7 +91,7 @@ def _late(name: str, name_path: str, value: Json, path: str, extra: dict[str, Js
 
 
 def _dashed(name: str) -> str:
-    """``blockIO/readBandwidth`` as ``block-io/read-bandwidth``."""
+    """Converts ``blockIO/readBandwidth`` to ``block-io/read-bandwidth``."""
     out: list[str] = []
     for index, character in enumerate(name):
         if character.isupper():
@@ -117,7 +118,8 @@ def _shares(value: Json, path: str) -> Json:
 
 
 def _bandwidth(target: str) -> Callable[[Json, str], Json]:
-    """:param target: ``path``, whose device is meant, or ``device``, of the network."""
+    """Returns the converter of a bandwidth limit. :param target: ``path`` (a path on a block device), or
+    ``device`` (a network interface)."""
     example = "/data 1K" if target == "path" else "eth0 100M"
 
     def read(value: Json, path: str) -> Json:
@@ -157,7 +159,7 @@ def _private_network(value: Json, path: str) -> Json:
 
 
 def _bytes(value: Json, path: str, whole: Json) -> str:
-    """A quantity of the draft's, whose K, M, G and T are powers of 1024, as the late form writes it.
+    """Converts a quantity of the draft, whose K, M, G and T are powers of 1024, to the late form.
 
     :param whole: the isolator's value, for messages.
     """

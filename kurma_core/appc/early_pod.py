@@ -1,8 +1,8 @@
-"""Pods of early documents (0.1.0): container runtime manifests, put into the late form (E2, E7, E8, E9).
+"""Converts pods of early documents (0.1.0), the container runtime manifests, to the late form.
 
-Implements App Container Specification 0.1.0, Container Runtime Manifest Schema. What an early pod says of
-isolators and mount points adds to what the images say. So it becomes a template first (:func:`convert_pod`), which
-is completed once the images are known (:func:`with_images`).
+Implements App Container Specification 0.1.0, Container Runtime Manifest Schema. Isolators and mount points of an
+early pod add to those of the images. So :func:`convert_pod` makes a template, which :func:`with_images` completes
+once the images are known.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _LATE_OF_VOLUME = ("name", "recursive", "mode", "uid", "gid", "kurma.io/seed", "
 
 
 def convert_pod(document: object, *, warn: Warn | None = None) -> PodTemplate:
-    """The late template of a container runtime manifest.
+    """Converts a container runtime manifest to a template.
 
-    An app is called by the last part of its image's name, without the version; by all of the name where two would
-    be called the same. ``privateNetwork`` "false", of the pod or of an app, asks for the host's network as any
-    isolator does: the images must be granted it (E8).
+    An app's name is the last part of its image's name, without the version; if two apps would have the same name,
+    the whole name. ``privateNetwork`` "false", of the pod or of an app, asks for the host's network like the late
+    isolator: the images need a grant.
 
     :param document: the JSON text (bytes or str), or the decoded object.
-    :param warn: called with one line for each thing that is odd and harmless.
+    :param warn: called with one line for each harmless deviation.
     :raises ManifestError: it is malformed, or breaks the draft.
     """
     reader = Reader(decode(document, "the container runtime manifest"), "$", warn)
@@ -70,10 +70,11 @@ def convert_pod(document: object, *, warn: Warn | None = None) -> PodTemplate:
 
 
 def with_images(template: PodTemplate, images: Mapping[str, ImageManifest]) -> PodTemplate:
-    """The template with what an early one left to the images: isolators put over those of an app, one by one, and
-    a mount for each mount point that a volume of another name fulfils. Any other template stays as it is.
+    """Completes a template of an early document by its images: puts its isolators over those of each app, one by
+    one, and adds a mount for each mount point that a volume of another name fulfils. Other templates are returned
+    unchanged.
 
-    :param images: by app; one whose image is not known keeps what it left open.
+    :param images: by app; an app whose image is missing here stays unfinished.
     """
     if not template.unfinished:
         return template
@@ -104,7 +105,7 @@ def _with_image(app: PodApp, image: ImageManifest, volumes: Mapping[str, str]) -
 
 
 def _app_names(reader: Reader) -> list[str]:
-    """An ACName for each app (T2)."""
+    """Returns an ACName for each app."""
     long: list[str] = []
     short: list[str] = []
     seen: set[str] = set()
@@ -163,7 +164,7 @@ def _read_volumes(reader: Reader, names: Names) -> tuple[Volume, ...]:
 
 
 def _free_name(number: int, taken: set[str]) -> str:
-    """For a volume that fulfils nothing: no mount point may be called so."""
+    """Returns a name that no mount point has, for a volume that fulfils no mount point."""
     name = f"volume-{number}"
     while name in taken:
         name += "-unused"
@@ -193,7 +194,7 @@ def _read_volume(reader: Reader, points: tuple[str, ...], otherwise: str) -> Vol
 
 
 def _check_network(pod: PodManifest) -> None:
-    """What the pod and its apps say of the host's network. They share one, so they must say the same."""
+    """Refuses contradicting settings of the host's network: the pod and its apps share one network."""
     said: tuple[bool, str] | None = None
     places = [("$.isolators", pod.isolators)]
     places += [(f"$.apps[{index}].isolators", app.isolators) for index, app in enumerate(pod.apps)]

@@ -1,4 +1,4 @@
-"""What the readers of early documents (0.1.0) share: names, annotations, kinds, and what they refuse."""
+"""Shared parts of the readers of early documents (0.1.0): names, annotations, kinds, and refused keys."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _VERSION = "a semantic version (MAJOR.MINOR.PATCH)"
 
 
 def split_name(name: str) -> tuple[str, str | None]:
-    """An early name without the version at its end, and that version (E3).
+    """Splits an early name into the name and the version at its end.
 
-    Of several ways to read one, the longest that is a semantic version counts, else the longest of numbers with
-    dots between them (``7.1``); a ``v`` before it is part of it. ``name + "-" + version`` is what was there.
+    If several splits are possible, the longest semantic version counts, else the longest version of numbers with
+    dots between them (``7.1``); a ``v`` before it is part of it. ``name + "-" + version`` is the original.
     """
     start = name.rfind("/") + 1
     dashes = [index for index in range(start + 1, len(name)) if name[index] == "-"]
@@ -47,7 +47,7 @@ def _is_dotted(tail: str) -> bool:
 
 @frozen
 class EarlyName:
-    """A name, its version taken off."""
+    """An early name, split into name and version."""
 
     name: str
     version: str | None
@@ -58,12 +58,12 @@ class EarlyName:
 
 
 def read_name(reader: Reader, key: str, expected: str) -> EarlyName:
-    """A required name of an image."""
+    """Reads the required name of an image."""
     return EarlyName(*split_name(reader.string(key, types.ac_identifier, expected)))
 
 
 def read_versions(reader: Reader, *kinds: str) -> None:
-    """``acKind`` must be one of ``kinds``, and ``acVersion`` a 0.x version."""
+    """Checks that ``acKind`` is one of ``kinds``, and ``acVersion`` a 0.x version."""
     expected = " or ".join(f'"{kind}"' for kind in kinds)
     found = reader.need("acKind", expected)
     if found not in kinds:
@@ -72,7 +72,8 @@ def read_versions(reader: Reader, *kinds: str) -> None:
 
 
 def refuse_late(reader: Reader, keys: tuple[str, ...]) -> None:
-    """Keys that mean nothing in an early document, and much in the late form, must not get there unread."""
+    """Refuses keys that have a meaning only in the late form: kept as unknown keys they would take effect
+    there."""
     for key in keys:
         value = reader.take(key)
         if value is not None:
@@ -86,7 +87,7 @@ def refuse_late(reader: Reader, keys: tuple[str, ...]) -> None:
 
 
 def read_annotation_map(reader: Reader) -> tuple[NameValue, ...]:
-    """``annotations``, an object of strings; ``authors`` may be a list of them."""
+    """Reads ``annotations``, an object of strings; ``authors`` may be a list of strings."""
     inside = reader.nested("annotations")
     if inside is None:
         return ()
@@ -102,9 +103,9 @@ def read_annotation_map(reader: Reader) -> tuple[NameValue, ...]:
 
 
 class Names:
-    """A check that makes ACNames of the draft's names, which may hold more (T2, T3).
+    """Converts the draft's names, which allow more characters, to ACNames.
 
-    Two names that become one are refused, for they would then mean one thing.
+    It refuses two names that would become the same ACName.
     """
 
     def __init__(self, warn: Warn | None) -> None:

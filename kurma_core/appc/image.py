@@ -1,8 +1,9 @@
-"""The image manifest: what an image is, and how its app is to be run.
+"""The image manifest: describes an image and how to run its app.
 
-Implements the App Container Image specification, Image Manifest Schema (I1–I6). Values are frozen;
-:func:`kurma_core.value.replace` makes changed ones. Each keeps the keys that it does not know in ``extra`` (T8),
-and ``to_json`` leaves out whatever says no more than its absence would.
+Implements the App Container Image specification, Image Manifest Schema. Values are frozen;
+:func:`kurma_core.value.replace` makes changed copies. Each keeps unknown keys in ``extra``, and ``to_json`` leaves
+    out
+keys that have their default value.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Version of the specification that manifests made by Kurma name.
 AC_VERSION = "0.8.11"
-#: Architectures by operating system, as the specification spells them (I2).
+#: Architectures by operating system, in the specification's spelling.
 ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
     "linux": (
         "amd64",
@@ -69,7 +70,7 @@ EnvironmentVariable = NameValue
 
 @frozen
 class Isolator:
-    """A constraint by name; what ``value`` may be is known to the plugin that looks after it."""
+    """A constraint by name; only its plugin knows the form of ``value``."""
 
     name: str
     value: Json
@@ -126,11 +127,11 @@ class Port:
 
 @frozen
 class App:
-    """How to run the app (I3).
+    """How to run the app.
 
-    :param exec: command and arguments; the command is looked for in PATH inside the app's filesystem, and no
-        shell expands it. Empty: none is given.
-    :param user: a number, a name, or an absolute path whose owner is meant; ``group`` likewise.
+    :param exec: command and arguments; the command is looked up in PATH inside the app's filesystem, and no
+        shell expands it. Empty: there is none.
+    :param user: a number, a name, or an absolute path, which stands for the file's owner; ``group`` likewise.
     :param environment: in the document's order.
     """
 
@@ -179,13 +180,13 @@ class App:
 
 @frozen
 class Dependency:
-    """An image whose root filesystem comes below this one's (I4). Its own ``app`` means nothing here.
+    """An image whose root filesystem is put below this one's. Its own ``app`` is ignored.
 
-    :param image_id: what is fetched must have it, where it is given. An early document's is ``sha256-…``, and may
-        be cut short (T4).
-    :param size: bytes of the archive as shipped, to be checked.
-    :param root: where in this image's tree the dependency's root comes to lie; other than "/" only in what was an
-        early document (E5). Written as ``kurma.io/root``.
+    :param image_id: the required ID of the dependency; None: any. An early document's is ``sha256-…``, and may
+        be shortened.
+    :param size: expected bytes of the archive as shipped.
+    :param root: directory of this image's tree into which the dependency's root is put; other than "/" only in a
+        converted early document. Written as ``kurma.io/root``.
     """
 
     image_name: str
@@ -208,7 +209,7 @@ class Dependency:
 class ImageManifest:
     """An image's manifest, late form.
 
-    :param path_whitelist: empty: everything stays (I5).
+    :param path_whitelist: the paths that are kept; empty: all.
     """
 
     name: str
@@ -267,7 +268,7 @@ class ImageManifest:
 
 
 def decode(document: object, what: str) -> object:
-    """A document as text or bytes is read as JSON; anything else is taken as decoded already."""
+    """Decodes a document from JSON text or bytes; returns a decoded value unchanged."""
     if isinstance(document, (str, bytes, bytearray, memoryview)):
         from kurma_core.json_text import read_document
 
@@ -285,7 +286,7 @@ def lookup(items: Iterable[NameValue], name: str) -> str | None:
 
 
 def read_kind(reader: Reader, kind: str) -> None:
-    """``acKind`` must be ``kind``."""
+    """Checks that ``acKind`` is ``kind``."""
     expected = f'"{kind}"'
     found = reader.need("acKind", expected)
     if found != kind:
@@ -293,7 +294,7 @@ def read_kind(reader: Reader, kind: str) -> None:
 
 
 def read_name_values(reader: Reader, key: str, check: Check) -> tuple[NameValue, ...]:
-    """A list of {name, value}, names passing ``check`` and unique."""
+    """Reads a list of {name, value}; the names must pass ``check`` and be unique."""
     items = tuple(
         NameValue(item.string("name", check), item.string("value", types.text), item.extra())
         for item in reader.objects(key)
@@ -303,7 +304,7 @@ def read_name_values(reader: Reader, key: str, check: Check) -> tuple[NameValue,
 
 
 def read_labels(reader: Reader) -> tuple[NameValue, ...]:
-    """``labels`` (I2): unique, never "name"; ``arch`` must fit ``os`` where both are given."""
+    """Reads ``labels``: unique, never "name"; if ``os`` and ``arch`` are given, they must fit."""
     labels = read_name_values(reader, "labels", types.ac_identifier)
     path = reader.at("labels")
     places = {label.name: index for index, label in enumerate(labels)}
@@ -326,7 +327,7 @@ def read_labels(reader: Reader) -> tuple[NameValue, ...]:
 
 
 def read_annotations(reader: Reader) -> tuple[NameValue, ...]:
-    """``annotations`` (I6): unique; those that the specification knows are checked."""
+    """Reads ``annotations``: unique; those that the specification defines are checked."""
     annotations = read_name_values(reader, "annotations", types.ac_identifier)
     for index, annotation in enumerate(annotations):
         check_annotation(annotation.name, annotation.value, f"{reader.at('annotations')}[{index}].value")
@@ -334,14 +335,14 @@ def read_annotations(reader: Reader) -> tuple[NameValue, ...]:
 
 
 def check_annotation(name: str, value: str, path: str) -> None:
-    """An annotation that the specification knows must be of its form (I6); any other may be anything."""
+    """Checks the value of an annotation that the specification defines; accepts any value of others."""
     check = _ANNOTATION_CHECKS.get(name)
     if check is not None:
         check(value, path)
 
 
 def read_isolators(reader: Reader, key: str = "isolators") -> tuple[Isolator, ...]:
-    """``isolators``: names are identifiers; values are the plugins' to judge."""
+    """Reads ``isolators``: names are identifiers; the plugins check the values."""
     isolators: list[Isolator] = []
     for item in reader.objects(key):
         name = item.string("name", types.ac_identifier)
@@ -373,7 +374,7 @@ def _read_app(reader: Reader) -> App:
 
 
 def read_exec(reader: Reader) -> tuple[str, ...]:
-    """``exec``: a command and its arguments; may be absent or empty."""
+    """Reads ``exec``: a command and its arguments; it may be absent or empty."""
     command = reader.strings("exec", types.word)
     if command and not command[0]:
         raise ManifestError(f"{reader.at('exec')}[0]", "a command", '""')
@@ -381,7 +382,7 @@ def read_exec(reader: Reader) -> tuple[str, ...]:
 
 
 def _working_directory(value: object, path: str) -> str:
-    # Other implementations write "" for none.
+    # Other implementations write "" if there is none.
     return "" if value == "" else types.absolute_path(value, path)
 
 
@@ -401,7 +402,7 @@ def _read_environment(reader: Reader) -> tuple[NameValue, ...]:
 
 
 def read_mount_points(reader: Reader, name: Check = types.ac_name) -> tuple[MountPoint, ...]:
-    """``mountPoints``; ``name`` is the check that their names pass."""
+    """Reads ``mountPoints``. :param name: checks their names."""
     return tuple(
         MountPoint(
             item.string("name", name),
@@ -414,7 +415,7 @@ def read_mount_points(reader: Reader, name: Check = types.ac_name) -> tuple[Moun
 
 
 def read_handlers(reader: Reader) -> tuple[EventHandler, ...]:
-    """``eventHandlers``: each of the two at most once, with a command."""
+    """Reads ``eventHandlers``: each of the two at most once, with a command."""
     handlers: list[EventHandler] = []
     for item in reader.objects("eventHandlers"):
         name = item.string("name", types.text)
@@ -430,14 +431,14 @@ def read_handlers(reader: Reader) -> tuple[EventHandler, ...]:
 
 
 def read_ports(reader: Reader, name: Check = types.ac_name) -> tuple[Port, ...]:
-    """``ports`` of an app, each name once; ``name`` is the check that their names pass."""
+    """Reads ``ports`` of an app, each name once. :param name: checks their names."""
     ports = tuple(read_port(item, name) for item in reader.objects("ports"))
     refuse_repeats([port.name for port in ports], reader.at("ports"))
     return ports
 
 
 def read_port(reader: Reader, name: Check = types.ac_name) -> Port:
-    """One port of an app, or of a pod's ``podPort``."""
+    """Reads one port of an app, or of a pod's ``podPort``."""
     title = reader.string("name", name)
     protocol = reader.string("protocol", types.nonempty)
     port = whole(reader.need("port", "an integer from 1 to 65535"), reader.at("port"), 1, 65535)
@@ -460,7 +461,7 @@ def _read_dependency(reader: Reader) -> Dependency:
 
 
 def host_platform() -> tuple[str, str]:
-    """This machine's os and arch, as the App Container specification spells them."""
+    """Returns this machine's os and arch, in the App Container specification's spelling."""
     machine = os.uname().machine
     arch = {"x86_64": "amd64", "i686": "i386", "i586": "i386", "armv8l": "armv7l"}.get(machine, machine)
     return "linux", arch

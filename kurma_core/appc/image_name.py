@@ -1,4 +1,5 @@
-"""Images by name, as people and manifests write them: ``NAME[:VERSION][,label=value…]`` (D1)."""
+"""Names of images with version and labels, as people and manifests write them:
+``NAME[:VERSION][,label=value…]``."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ _HINT = "an image is a path, an address (https://…, docker://…), or NAME[:VE
 
 @frozen
 class ImageName:
-    """What an image is asked for by.
+    """A request for an image by name.
 
-    :param version: None: not asked for; discovery then looks for ``latest``.
-    :param labels: those asked for, without ``version``.
+    :param version: the requested version; None: any; discovery then looks for ``latest``.
+    :param labels: the requested labels, without ``version``.
     """
 
     name: str
@@ -25,12 +26,12 @@ class ImageName:
 
     @property
     def bare(self) -> bool:
-        """Neither a version nor labels are asked for."""
+        """Whether the request has neither a version nor labels."""
         return self.version is None and not self.labels
 
     @property
     def text(self) -> str:
-        """As it is written; the labels in the order of their names, so that what means the same looks the same.
+        """The canonical text, with the labels in the order of their names.
 
         :raises UsageError: a label holds a comma, which cannot be written.
         """
@@ -41,7 +42,7 @@ class ImageName:
 
     @property
     def shown(self) -> str:
-        """As :attr:`text`, for people to read, whatever the labels hold."""
+        """Like :attr:`text`, for messages: also if the labels cannot be written."""
         version = "" if self.version is None else f":{self.version}"
         labels = "".join(f",{label}={value}" for label, value in sorted(self.labels.items()))
         text = f"{self.name}{version}{labels}"
@@ -49,10 +50,10 @@ class ImageName:
 
     @classmethod
     def of(cls, name: str, labels: Mapping[str, str], image_id: str | None = None) -> ImageName:
-        """Of a name and labels, ``version`` among them, as a manifest refers to an image.
+        """Makes a request from a manifest's reference to an image: its name and labels, ``version`` among them.
 
-        :param image_id: given with it. With one of the early draft (``sha256-…``) the name is what the draft's
-            document has, the version at its end: by that it is discovered (D4, E3).
+        :param image_id: the reference's image ID. If it is one of the early draft (``sha256-…``), the result has
+            the draft's form of the name, with the version at its end, by which such images are discovered.
         """
         others = {label: value for label, value in labels.items() if label != "version"}
         version = labels.get("version") or None
@@ -64,10 +65,10 @@ class ImageName:
         return cls(name, version, others)
 
     def is_met_by(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether an image of that name and with these labels is the one asked for (K3).
+        """Whether an image with that name and these labels satisfies the request.
 
-        ``latest`` may be of any version. A name of the early draft may hold the version: ``x-1.0.0`` asks for the
-        image ``x`` with the version ``1.0.0``.
+        Every version satisfies ``latest``. A name of the early draft may contain the version: ``x-1.0.0`` requests
+        the image ``x`` with the version ``1.0.0``.
         """
         wanted = dict(self.labels)
         if self.version is not None and self.version != "latest":
@@ -77,7 +78,7 @@ class ImageName:
 
 
 def parse_image_name(text: str) -> ImageName:
-    """:raises UsageError: it is no name."""
+    """Parses ``NAME[:VERSION][,label=value…]``. :raises UsageError: the text is malformed."""
     if not text.isprintable():
         raise UsageError(f"{text!r}: not an image")
     head, *pairs = text.split(",")

@@ -1,7 +1,6 @@
-"""The order in which a graph of images is laid down, as values: which image, where, and which of its paths.
+"""Computes the order in which the images of a graph are applied, with the root and the path filter of each.
 
-App Container Executor, Filesystem Setup (N1, N3). Pure: the renderers and the core share it, nothing here touches
-a file.
+App Container Executor, Filesystem Setup. The renderers and the core share it; it does no I/O.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from typing import Protocol, TypeVar
 from kurma_core.errors import RenderError
 from kurma_core.value import frozen
 
-#: How many images may stand below one another, and how many places images may be applied at in one graph.
+#: Limits of a graph: depth of dependencies, and number of applications.
 MOST_DEEP = 64
 MOST_PLACES = 1000
 
 
 class Manifest(Protocol):
-    """What is asked of an image manifest."""
+    """The used part of an image manifest."""
 
     @property
     def path_whitelist(self) -> Sequence[str]: ...
 
 
 class Layer(Protocol):
-    """What is asked of one extracted layer; see :class:`kurma_core.hookspecs.renderer.ImageLayer`."""
+    """The used part of an extracted layer; see :class:`kurma_core.hookspecs.renderer.ImageLayer`."""
 
     @property
     def key(self) -> str: ...
@@ -41,7 +40,7 @@ class Layer(Protocol):
 
 
 class Image(Protocol):
-    """What is asked of one node of a graph; see :class:`kurma_core.hookspecs.renderer.ImageNode`."""
+    """The used part of a node of a graph; see :class:`kurma_core.hookspecs.renderer.ImageNode`."""
 
     @property
     def id(self) -> str: ...
@@ -57,10 +56,10 @@ class Image(Protocol):
 
 @frozen
 class Filter:
-    """What a path must be to be laid down. Paths are those of the finished tree, relative, "" for its root.
+    """A filter of paths by whitelists. Paths are relative to the root of the finished tree, whose path is "".
 
-    :param paths: kept, whatever they are.
-    :param directories: kept where they are directories: the whitelisted ones and all that lead to a listed path.
+    :param paths: kept, of any kind.
+    :param directories: kept if they are directories: the whitelisted paths and all their parents.
     """
 
     paths: frozenset[str]
@@ -72,12 +71,12 @@ class Filter:
 
 @frozen
 class Application:
-    """One image laid down at one place.
+    """One image applied at one place.
 
     :param image: its ID.
-    :param layers: its own, lowest first; what one of them takes away, it takes from those below it of this image.
-    :param root: where its root comes to lie in the finished tree; "" for the root.
-    :param filter: over its own whitelist and those of all the images above it; None: everything.
+    :param layers: its own layers, lowest first; a layer removes paths only from lower layers of this image.
+    :param root: the directory of the finished tree into which its root is put; "" for the root.
+    :param filter: combines its own whitelist and those of all the images above it; None: all paths are kept.
     """
 
     image: str
@@ -87,30 +86,29 @@ class Application:
 
     @property
     def whole(self) -> bool:
-        """Neither filtered nor moved."""
+        """Whether it is neither filtered nor moved."""
         return self.filter is None and not self.root
 
     @property
     def plain(self) -> bool:
-        """Its one layer is its tree. Whether it can be stacked on others as it stands: see :func:`stackable`."""
+        """Whether its tree is its only layer. :func:`stackable` tells whether it can be stacked on others."""
         return self.whole and len(self.layers) == 1
 
 
 def applications(
     image: Image, *, most_deep: int = MOST_DEEP, most_places: int = MOST_PLACES
 ) -> tuple[Application, ...]:
-    """The images of a graph in the order in which they are laid down, the lowest first: dependencies before what
-    depends on them, in listed order, depth first, a shared one at each place where it occurs.
+    """Returns the applications of a graph's images, the lowest first: dependencies before their dependents, in
+    listed order, depth first, a shared dependency at each place where it occurs.
 
-    Of equal applications only the last stays: it replaces everything that the earlier ones would have laid down
-    (unless its layer leaves the looks of directories to what is below).
-    Images without any layer are left out.
+    Of equal applications only the last is kept, since it replaces all files of the earlier ones (unless its layer
+    has implied directories, whose attributes come from below). Images without layers are left out.
 
     :raises RenderError: an image depends on itself, or the graph is deeper or wider than the limits.
     """
     found: list[Application] = []
     places = 0
-    # (image, root, filter, the way to it): a second visit, with done=True, comes after its dependencies.
+    # (image, root, filter, path of IDs, done): a second visit, with done=True, comes after the dependencies.
     todo: list[tuple[Image, str, Filter | None, tuple[str, ...], bool]] = [(image, "", None, (), False)]
     while todo:
         node, root, above, way, done = todo.pop()
@@ -137,9 +135,10 @@ def applications(
 
 
 def stackable(what: Sequence[Application]) -> bool:
-    """Whether a union mount of the layers shows what laying them over one another would.
+    """Whether a union mount of the layers shows the same tree as merging them.
 
-    A directory that an archive only implies would show its own looks there instead of those of the one below.
+    It does not with implied directories: a union mount would show their own attributes instead of those from
+    below.
     """
     return bool(what) and all(
         one.plain and not (number and one.layers[0].implied) for number, one in enumerate(what)
@@ -148,7 +147,7 @@ def stackable(what: Sequence[Application]) -> bool:
 
 def _narrowed(above: Filter | None, whitelist: Sequence[str], root: str) -> Filter | None:
     if not whitelist:
-        return above  # an empty list is the same as none
+        return above  # an empty whitelist filters nothing
     paths = {root, *(_join(root, path) for path in whitelist)}
     directories = set(paths)
     for path in paths:
@@ -160,7 +159,7 @@ def _narrowed(above: Filter | None, whitelist: Sequence[str], root: str) -> Filt
 
 
 def _join(root: str, path: str) -> str:
-    """``path`` as seen from the finished tree's root, in the one way to write it."""
+    """Returns ``path`` relative to the finished tree's root, in canonical form."""
     names = [name for name in path.split("/") if name not in ("", ".")]
     if ".." in names:
         raise RenderError(f"cannot render an image: the path {path!r} in its manifest leads upwards")
@@ -172,7 +171,7 @@ def _without_repeats(found: list[Application]) -> tuple[Application, ...]:
     kept = []
     for application in reversed(found):
         what = (tuple(layer.key for layer in application.layers), application.root, application.filter)
-        # Implied directories may have got their looks from the earlier one.
+        # Implied directories may have got their attributes from the earlier application.
         if what not in seen or any(layer.implied for layer in application.layers):
             seen.add(what)
             kept.append(application)
@@ -180,9 +179,9 @@ def _without_repeats(found: list[Application]) -> tuple[Application, ...]:
 
 
 def tree_key(kind: str, what: Sequence[Application]) -> str:
-    """A text that says wholly what makes a merged tree: equal texts, equal trees.
+    """Returns a text that determines a merged tree completely, for the cache.
 
-    :param kind: how it is made (``links``, ``copy``).
+    :param kind: the method of merging (``links``, ``copy``).
     """
     value = [
         {
@@ -200,8 +199,7 @@ def tree_key(kind: str, what: Sequence[Application]) -> str:
 
 @frozen
 class Step:
-    """One directory to be laid over a tree that is being made. Fields as in :class:`Application` and
-    :class:`Layer`."""
+    """One directory to merge over an unfinished tree. Fields as in :class:`Application` and :class:`Layer`."""
 
     path: str
     root: str = ""
@@ -212,7 +210,7 @@ class Step:
 
 
 class Tree(Protocol):
-    """What is asked of a cached tree; see :class:`kurma_core.models.image.RenderedLayer`."""
+    """The used part of a cached tree; see :class:`kurma_core.models.image.RenderedLayer`."""
 
     @property
     def path(self) -> str: ...
@@ -227,13 +225,13 @@ def merged(
     tree: Callable[[str, Callable[[str], None]], T],
     merge: Callable[[str, Sequence[Step]], None],
 ) -> T:
-    """One tree of all that is in ``what``.
+    """Merges all applications in ``what`` to one tree.
 
-    An image with several layers is made a tree of its own first, unless it is the whole: what its layers take away
-    must be gone before anything else of the graph is below it.
+    An image with several layers is first merged to a tree of its own, unless it is the only application: its
+    layers must not remove paths of other images.
 
-    :param tree: the cache's: the tree for a key, made by a callback if need be.
-    :param merge: lays steps over an empty directory, in order.
+    :param tree: method of the cache: returns the tree for a key, and makes it by a callback if it is missing.
+    :param merge: merges steps into an empty directory, in order.
     """
 
     def build(steps: Sequence[Step]) -> Callable[[str], None]:

@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
     from kurma_core.schema import Shape
 
-    #: A JSON value, as the json module gives it.
+    #: A JSON value in the form of the json module.
     Json = Any
-    #: Receives one line for people about something odd and harmless.
+    #: Called with one line for people about a harmless deviation.
     Warn = Callable[[str], None]
     Check = Callable[[object, str], str]
 
 _FLAG = Flag()
 _LIST = List(Any_())
 _TEXTS = Map(Text())
-#: The end of what is said of an unknown key, where it does no harm.
+#: The end of the warning about an unknown key.
 KEPT = " is kept and means nothing to Kurma"
 
 
 class Reader:
-    """One JSON object at a known path. Every key that is asked for counts as known, whether present or not.
+    """Reads one JSON object at a known path. Every key that is read counts as known, present or not.
 
-    ``null`` stands for absence where a key is optional: other implementations write it for an empty list.
+    ``null`` counts as absent if a key is optional: other implementations write it for an empty list.
     """
 
     __slots__ = ("_known", "_raw", "path", "warn")
@@ -38,7 +38,7 @@ class Reader:
         if not isinstance(value, Mapping):
             raise ManifestError(path, "an object", describe(value))
         for key in value:
-            if not isinstance(key, str):  # YAML can do that
+            if not isinstance(key, str):  # possible in YAML
                 raise ManifestError(path, "keys that are strings", f"key {describe(key)}")
         self._raw: Mapping[str, object] = value
         self.warn = warn
@@ -46,20 +46,20 @@ class Reader:
         self.path = path
 
     def at(self, key: str) -> str:
-        """JSON path of ``key``."""
+        """Returns the JSON path of ``key``."""
         return child(self.path, key)
 
     def take(self, key: str) -> Json:
-        """The value as it stands; None if it is absent or null."""
+        """Returns the value unchecked; None if it is absent or null."""
         self._known.add(key)
         return self._raw.get(key)
 
     def has(self, key: str) -> bool:
-        """Whether the key is there, be it null."""
+        """Whether the key is present, also with null."""
         return key in self._raw
 
     def need(self, key: str, expected: str) -> Json:
-        """The value as it stands; an error if it is absent or null."""
+        """Returns the value unchecked. :raises ManifestError: it is absent or null."""
         value = self.take(key)
         if value is None:
             raise ManifestError(self.at(key), expected, "null" if key in self._raw else "nothing")
@@ -112,7 +112,7 @@ class Reader:
         return found
 
     def extra(self) -> dict[str, Json]:
-        """What nobody asked for: kept, and warned about. Call it last."""
+        """Returns the keys that were not read, and warns about them. Call it last."""
         unknown = {key: value for key, value in self._raw.items() if key not in self._known}
         if self.warn is not None:
             for key in unknown:
@@ -121,7 +121,7 @@ class Reader:
 
 
 def fitted(value: object, shape: Shape, path: str) -> Json:
-    """What the shape makes of the value. :raises ManifestError: the value does not fit."""
+    """Reads the value by a shape. :raises ManifestError: the value does not fit."""
     try:
         return shape.read(value, path)
     except SchemaError as error:

@@ -1,8 +1,7 @@
-"""The pod manifest: which apps run together, on which volumes and ports.
+"""The pod manifest: the apps of a pod, its volumes and its ports.
 
-Implements the App Container Pods specification, Pod Manifest Schema (P1–P4), in its late form. What a
-person writes by hand is a template (:mod:`kurma_core.appc.template`); what runs is reified
-(:mod:`kurma_core.appc.reify`).
+Implements the App Container Pods specification, Pod Manifest Schema, in its late form. People write templates
+(:mod:`kurma_core.appc.template`); pods run from reified manifests (:mod:`kurma_core.appc.reify`).
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ _ISOLATORS = "kurma.io/isolators"
 
 @frozen
 class RuntimeImage:
-    """Which image an app runs.
+    """The image of an app.
 
-    :param id: None only in a template; there alone it may be an early document's (``sha256-…``, T4).
-    :param locator: what a template's author wrote in place of an image; never part of a manifest.
+    :param id: None only in a template; only there may it be an early document's (``sha256-…``).
+    :param locator: a template's text in place of an image; never part of a manifest.
     """
 
     id: str | None
@@ -68,19 +67,20 @@ class RuntimeImage:
 
 @frozen
 class Volume:
-    """A directory (or file) that apps mount (P3).
+    """A directory (or file) that apps mount.
 
-    :param kind: ``host`` (``source`` on the host) or ``empty`` (new, shared by the pod's apps, gone with it).
-    :param recursive: of a host volume: mounts below ``source`` come along.
+    :param kind: ``host`` (``source`` on the host) or ``empty`` (new, shared by the pod's apps, removed with the
+        pod).
+    :param recursive: of a host volume: mounts below ``source`` are included.
     :param mode: of an empty volume: octal digits; ``uid`` and ``gid`` own it.
-    :param seed: of an empty volume that Kurma added: (app, path), the place in that app's image whose content,
-        owner and mode it starts with. Written as ``kurma.io/seed``.
-    :param fulfills: only in what was an early document (E7): the mount points that it stands for, in every app,
-        whatever its own name. Written as ``kurma.io/fulfills``.
-    :param idmap: of a host volume: in a pod with a user namespace, owners are inside as they are outside, and the
-        other way round (H9). Written as ``kurma.io/idmap``.
+    :param seed: of an empty volume that Kurma added: (app, path) of the directory in that app's image whose
+        content, owner and mode it starts with. Written as ``kurma.io/seed``.
+    :param fulfills: only in a converted early document: the mount points, of every app, for which the volume is
+        used, independent of its own name. Written as ``kurma.io/fulfills``.
+    :param idmap: of a host volume: in a pod with a user namespace, files have the same owners inside and outside.
+        Written as ``kurma.io/idmap``.
     :param memory: of an empty volume: it is kept in memory. Written as ``kurma.io/memory``.
-    :param size: of such a one: the most that it may hold, a quantity of bytes as it was written; None: half of the
+    :param size: of a volume in memory: its largest size, a quantity of bytes as written; None: half of the
         host's memory. Written as ``kurma.io/size``.
     """
 
@@ -128,7 +128,7 @@ class Volume:
 
 @frozen
 class Mount:
-    """Where an app mounts a volume; ``app_volume`` is one of the app's own, which overrides ``volume``."""
+    """The mount of a volume in an app; ``app_volume`` is the app's own volume, which overrides ``volume``."""
 
     volume: str
     path: str
@@ -143,7 +143,7 @@ class Mount:
 
 @frozen
 class ExposedPort:
-    """A port of an app, by name, that the host offers (P4).
+    """A published port of an app, by name.
 
     :param host_ip: None: any address of the host.
     :param pod_port: overrides the port that an app's manifest gives for ``name``. None: that port.
@@ -164,10 +164,10 @@ class ExposedPort:
 
 @frozen
 class PodApp:
-    """One app of a pod (P2); ``app``, where given, takes the place of the image's whole.
+    """One app of a pod; ``app`` replaces the image's ``app`` completely.
 
-    :param isolators: only in what was an early document (E7): they take the place of those of the same name that
-        ``app``, or the image, has. Written as ``kurma.io/isolators``.
+    :param isolators: only in a converted early document: they replace isolators of the same name in
+        ``app``, or in the image. Written as ``kurma.io/isolators``.
     """
 
     name: str
@@ -194,7 +194,7 @@ class PodApp:
 
 @frozen
 class PodManifest:
-    """A pod's manifest, late form. ``apps`` may be empty: a pod can run without any, and change while it runs."""
+    """A pod's manifest, late form. ``apps`` may be empty: apps can be added while the pod runs."""
 
     apps: tuple[PodApp, ...]
     volumes: tuple[Volume, ...] = ()
@@ -251,9 +251,9 @@ class PodManifest:
 
 
 def read_pod(reader: Reader, ac_version: str, *, template: bool) -> PodManifest:
-    """Everything of a pod manifest, or of a template, but kind and version.
+    """Reads all of a pod manifest, or of a template, except kind and version.
 
-    :param template: an image may lack its ID, or be a string that says where to find it (P6).
+    :param template: an image may lack its ID, or be a locator.
     """
     reader.need("apps", "a list of apps")
     apps = tuple(_read_app(item, template) for item in reader.objects("apps"))
@@ -363,7 +363,7 @@ def _read_size(reader: Reader, memory: bool) -> str | None:
         return None
     if not memory:
         raise ManifestError(reader.at(_SIZE), f"no size where {_MEMORY} is not true", describe(size))
-    from kurma_core.appc.quantity import parse_quantity  # few volumes have one
+    from kurma_core.appc.quantity import parse_quantity  # imported here, since few volumes have a size
 
     if parse_quantity(size, reader.at(_SIZE)) == 0:
         raise ManifestError(reader.at(_SIZE), "more than 0 bytes", describe(size))
@@ -410,7 +410,7 @@ def _read_pod_port(reader: Reader) -> Port | None:
 
 
 def _ip(value: object, path: str) -> str:
-    import ipaddress  # few pods name an address; it costs milliseconds
+    import ipaddress  # imported here, since it takes milliseconds and few pods name an address
 
     address = types.text(value, path)
     try:

@@ -1,7 +1,7 @@
-"""Quantities of resources (T7): "1.5Gi", "300m", "2e3", 0.3. Integers throughout, never floating point.
+"""Parses and formats quantities of resources: "1.5Gi", "300m", "2e3", 0.3. It calculates with integers only.
 
 Implements App Container Executor, Resource Isolators. The base units are bytes (also used for bytes per second),
-plain counts, and, for cores, the thousandth of a core. What is no whole number of base units rounds up.
+plain counts, and, for cores, the thousandth of a core. Fractions of a base unit are rounded up.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from kurma_core.errors import ManifestError
 from kurma_core.json_text import Literal
 from kurma_core.schema import describe
 
-#: How many base units one unit has.
+#: Base units of one unit.
 UNITS = {"bytes": 1, "count": 1, "cores": 1000}
-#: The largest quantity, in base units: what the kernel's interfaces can hold.
+#: The largest quantity, in base units, that the kernel's interfaces can hold.
 MAX = (1 << 63) - 1
 
 _SUFFIXES = {
@@ -37,7 +37,8 @@ _EXPECTED = {
     "cores": 'a quantity of cores ("2", "0.5", "250m")',
 }
 _MAX_TEXT = 64
-# Beyond this many places an exponent decides alone: _MAX_TEXT digits cannot make up for it.
+# A larger exponent decides alone whether the result overflows or rounds to the minimum: _MAX_TEXT digits cannot
+# offset it.
 _MAX_EXPONENT = 200
 
 
@@ -47,7 +48,7 @@ def parse_quantity(value: object, path: str, *, unit: str = "bytes") -> int:
     :param value: a string, or a JSON number; not negative.
     :param unit: ``bytes``, ``count`` or ``cores``.
     :return: bytes, a count, or milli-cores.
-    :raises ManifestError: it is none, or more than :data:`MAX`.
+    :raises ManifestError: it is malformed, or more than :data:`MAX`.
     """
     scale = UNITS[unit]
     split = _split(_written(value))
@@ -76,7 +77,7 @@ def parse_quantity(value: object, path: str, *, unit: str = "bytes") -> int:
 
 
 def format_quantity(number: int, unit: str = "bytes") -> str:
-    """The canonical text of ``number`` base units: with the largest suffix that is exact.
+    """Formats ``number`` base units with the largest suffix that is exact.
 
     Cores are written as ``2`` or ``250m``.
     ``parse_quantity(format_quantity(n, u), …, unit=u) == n`` for all 0 <= n <= MAX.
@@ -89,19 +90,19 @@ def format_quantity(number: int, unit: str = "bytes") -> str:
 
 
 def _written(value: object) -> str:
-    """The text of a quantity; "" for what cannot be one."""
+    """Returns the text of a quantity; "" for values that cannot be one."""
     if isinstance(value, str):
         return value
     if isinstance(value, Literal):
         return value.text
-    # A float that is no Literal comes from YAML or a program; repr is the shortest decimal that means it.
+    # A float without its literal text comes from YAML or a program; repr is the shortest decimal for it.
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return repr(value)
     return ""
 
 
 def _split(written: str) -> tuple[str, int, str] | None:
-    """Digits without point, power of ten, suffix; None if it is no quantity."""
+    """Splits a quantity into digits without point, power of ten, and suffix; None if it is malformed."""
     if len(written) > _MAX_TEXT:
         return None
     rest = written.lstrip("0123456789")

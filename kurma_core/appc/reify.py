@@ -1,7 +1,7 @@
-"""From a template, or a pod manifest, to a manifest that leaves nothing open (P5).
+"""Reifies a template or a pod manifest: fills in images, volumes, mounts and ports.
 
-Pure: images have been found before, and nothing is made here. Implements App Container Executor, Volume Setup,
-as far as it is a matter of names and paths.
+It does no I/O: the caller has found the images, and makes the volumes later. Implements App Container Executor,
+Volume Setup, as far as names and paths are concerned.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kurma_core.value import frozen, replace
 
 @frozen
 class AppMount:
-    """One volume as one app sees it. ``path`` is absolute, without ``.``, ``..`` or doubled slashes."""
+    """A mounted volume of an app. ``path`` is absolute, without ``.``, ``..`` or doubled slashes."""
 
     volume_name: str
     path: str
@@ -27,7 +27,7 @@ class AppMount:
 
 @frozen
 class PublishedPort:
-    """One port of the host and where in the pod it leads; ``host_ip`` "" is any."""
+    """One port of the host and its port in the pod; ``host_ip`` "" is any."""
 
     host_ip: str
     host_port: int
@@ -37,14 +37,14 @@ class PublishedPort:
 
 @frozen
 class Reified:
-    """What came out.
+    """The result of :func:`reify`.
 
-    :param pod: every image with id, name and labels; every mount point with a volume and a mount; no volume of
-        an app's own (they became the pod's); every exposed port with its ``podPort``, which also stands among the
-        ports of the apps that have one of that name.
+    :param pod: every image has id, name and labels; every mount point has a volume and a mount; apps' own volumes
+        have become the pod's; every exposed port has its ``podPort``, also in the ports of the apps that declare
+        the name.
     :param mounts: by app.
-    :param ports: what ``pod.ports`` comes to, ranges spelled out.
-    :param notes: one line for people on each thing that was added.
+    :param ports: the published ports of ``pod.ports``, one for each port of a range.
+    :param notes: one line for people about each addition.
     """
 
     pod: PodManifest
@@ -59,16 +59,16 @@ def reify(
     *,
     strict_volumes: bool = False,
 ) -> Reified:
-    """Fill in what ``source`` leaves open.
+    """Fills in the missing parts of ``source``.
 
-    A mount point without a volume gets an empty one of its own, ``APP-MOUNTPOINT``, whose
-    :attr:`~kurma_core.appc.pod.Volume.seed` says which directory of the image it starts with.
+    A mount point without a volume gets an empty volume of its own, ``APP-MOUNTPOINT``, whose
+    :attr:`~kurma_core.appc.pod.Volume.seed` names the directory of the image with its initial content.
 
     :param resolved: image ID and manifest by app.
     :param strict_volumes: a mount point without a volume is an error instead.
     :raises VolumeError: a volume is missing, or two targets overlap.
     :raises ImageError: an app has no command.
-    :raises ManifestError: an image is not the one named, or port names do not fit.
+    :raises ManifestError: an image has another ID than the manifest says, or port names conflict.
     """
     pod = source.pod if isinstance(source, PodTemplate) else source
     volumes = {volume.name: volume for volume in pod.volumes}
@@ -91,11 +91,11 @@ def reify(
 def idle_volumes(
     template: PodTemplate, reified: Reified, resolved: Mapping[str, tuple[str, ImageManifest]]
 ) -> tuple[str, ...]:
-    """One line for people on each volume of the template that stands nowhere, or fulfils a mount point which no
-    app has: nothing forbids it (E7, P5), and a name was mistyped most likely. In a pod without apps they wait for
-    those that come.
+    """Returns a note for people about each volume of the template that no app mounts, or that fulfils a mount
+    point which no app has: that is allowed, but probably a mistyped name. A pod without apps gets no notes, since
+    apps may be added later.
 
-    :param template: as it was read, with what an early one's volumes fulfil.
+    :param template: the original template, with the ``fulfills`` of an early document's volumes.
     """
     if not reified.pod.apps:
         return ()
@@ -116,9 +116,9 @@ def idle_volumes(
 
 
 def effective_app(pod_app: PodApp, image: ImageManifest) -> App:
-    """What runs: the pod's ``app`` whole, else the image's (P2).
+    """Returns the app that runs: the pod's ``app``, else the image's.
 
-    :raises ImageError: neither gives a command.
+    :raises ImageError: it has no command.
     """
     app = pod_app.app if pod_app.app is not None else image.app
     if app is None or not app.exec:
@@ -137,10 +137,10 @@ def effective_app(pod_app: PodApp, image: ImageManifest) -> App:
 
 
 def mounts_of(pod: PodManifest, app: PodApp, image: ImageManifest) -> tuple[AppMount, ...]:
-    """Which volume stands where for ``app``, in the order of its mount points, then of its further mounts (V4).
+    """Returns the mounts of ``app``, in the order of its mount points, then of its further mounts.
 
-    A mount whose path is a mount point's decides on it; else the pod's volume of the mount point's name does.
-    Read-only is what the mount point or the volume says.
+    For a mount point, a mount with the same path counts, else the pod's volume of the mount point's name. A mount
+    is read-only if the mount point or the volume says so.
 
     :raises VolumeError: a volume is missing, or two targets overlap.
     """
@@ -148,7 +148,7 @@ def mounts_of(pod: PodManifest, app: PodApp, image: ImageManifest) -> tuple[AppM
     placed: dict[str, Mount] = {}
     for mount in app.mounts:
         placed.setdefault(normal_path(mount.path), mount)
-    # A second mount of one place is kept, so that it is found to overlap.
+    # A second mount of the same path is kept, so that the check for overlaps finds it.
     doubled = [mount for mount in app.mounts if placed[normal_path(mount.path)] is not mount]
     points = [(normal_path(point.path), point) for point in effective_app(app, image).mount_points]
     for target, point in points:
@@ -175,7 +175,7 @@ def _resolved(
     if app.name not in resolved:
         raise ImageNotFoundError(f"no image was found for app {app.name}", app=app.name)
     identity, manifest = resolved[app.name]
-    # An early document's ID is over the same archive by another algorithm; that found the image.
+    # An early document's ID is another digest of the same archive; the image was found by it.
     if app.image.id not in (None, identity) and not str(app.image.id).startswith("sha256-"):
         raise ManifestError(f"$.apps[{index}].image.id", f"the ID of the image, {identity}", str(app.image.id))
     return identity, manifest
@@ -188,7 +188,7 @@ def _reify_mounts(
     strict: bool,
     notes: list[str],
 ) -> tuple[Mount, ...]:
-    """The app's mounts, one for every mount point; volumes that are new go into ``volumes``."""
+    """Returns the app's mounts, one for every mount point; adds new volumes to ``volumes``."""
     mounts = [_adopt(app, mount, volumes, notes) for mount in app.mounts]
     taken = {normal_path(mount.path) for mount in mounts}
     for point in effective_app(app, image).mount_points:
@@ -211,13 +211,13 @@ def _reify_mounts(
 
 
 def _adopt(app: PodApp, mount: Mount, volumes: dict[str, Volume], notes: list[str]) -> Mount:
-    """Make an app's own volume one of the pod's: stagers find volumes by the names of the pod's."""
+    """Makes an app's own volume a volume of the pod, since stagers look volumes up among the pod's."""
     own = mount.app_volume
     if own is None:
         return mount
     name = own.name
     if volumes.get(name, own) != own or (name not in volumes and own.kind == "empty"):
-        # An empty volume under its own name would also answer to other apps' mount points of that name.
+        # Under its own name an empty volume would also be used for other apps' mount points of that name.
         name = _free_name(f"{app.name}-{own.name}", volumes)
     if name not in volumes:
         volumes[name] = replace(own, name=name)
@@ -234,7 +234,7 @@ def _free_name(name: str, volumes: Mapping[str, Volume]) -> str:
 
 
 def _volume_of(pod: PodManifest, app: PodApp, mount: Mount, point: str | None) -> Volume:
-    """The volume of ``mount``; ``point`` names its mount point, where there is no explicit mount."""
+    """Returns the volume of ``mount``. :param point: name of its mount point, if there is no explicit mount."""
     volume = mount.app_volume or pod.volume(mount.volume)
     if volume is None:
         raise _missing(app, mount.volume, normal_path(mount.path), point)
@@ -253,8 +253,8 @@ def _missing(app: PodApp, volume: str, target: str, point: str | None) -> Volume
 
 
 def _refuse_overlap(app: PodApp, mounts: list[AppMount]) -> None:
-    """Equal or nested targets are an error (V3), and so is the root, in which every other target lies, and what
-    the kernel shows. A stager looks again, where the image's links lead."""
+    """Refuses equal or nested targets, and the targets ``/``, ``/proc``, ``/sys`` and ``/dev``. A stager checks
+    again, after it has resolved the image's links."""
     ordered = sorted(mounts, key=lambda mount: mount.path.split("/"))
     for mount in ordered:
         first = mount.path.split("/")[1]
@@ -277,14 +277,14 @@ def _refuse_overlap(app: PodApp, mounts: list[AppMount]) -> None:
             )
 
 
-#: Sockets that one app is handed at most.
+#: Most sockets that one app gets.
 MOST_SOCKETS = 256
 
 
 def _check_sockets(apps: Mapping[str, App]) -> None:
-    """Ports with ``socketActivated`` are each one app's: nobody else could listen there (Y4).
+    """Checks ports with ``socketActivated``: apps share one network, so each such port can belong to one app only.
 
-    :raises ManifestError: two have one port, one is neither of TCP nor of UDP, or they are too many.
+    :raises ManifestError: two ports are equal, a protocol is neither TCP nor UDP, or there are too many.
     """
     taken: list[tuple[str, Port]] = []
     for app_name, app in apps.items():
@@ -314,7 +314,7 @@ def _check_sockets(apps: Mapping[str, App]) -> None:
 
 
 def _with_pod_ports(app: PodApp, image: ImageManifest, given: Mapping[str, Port], notes: list[str]) -> PodApp:
-    """The app with its ports as the pod's ``podPort`` overrides them.
+    """Returns the app with its ports overridden by the pod's ``podPort``.
 
     :param given: each ``podPort``, by the name of the exposed port.
     """
@@ -331,12 +331,12 @@ def _with_pod_ports(app: PodApp, image: ImageManifest, given: Mapping[str, Port]
 def _reify_ports(
     pod: PodManifest, apps: Mapping[str, App]
 ) -> tuple[tuple[ExposedPort, ...], tuple[PublishedPort, ...]]:
-    """Give every exposed port its ``podPort``. A port's name means one port in the whole pod (P4)."""
+    """Gives every exposed port its ``podPort``. A port's name means the same port in the whole pod."""
     named: dict[str, tuple[str, Port]] = {}
     for app_name, app in apps.items():
         for index, port in enumerate(app.ports):
             other, known = named.setdefault(port.name, (app_name, port))
-            # One image run twice names one port twice; the apps share a network, so it is the same port.
+            # Two apps of one image declare the same port twice, which is no conflict.
             if (known.protocol, known.port, known.count) != (port.protocol, port.port, port.count):
                 raise ManifestError(
                     f"app {app_name}: $.ports[{index}].name",

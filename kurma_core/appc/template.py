@@ -1,4 +1,4 @@
-"""Pod templates: what a person writes and ``kurma run --pod`` accepts (P6).
+"""Pod templates: pods as people write them, for ``kurma run --pod``.
 
 A template is a pod manifest in which images need no ID; ``acKind`` and ``acVersion`` may be left out, ``image``
 may be one string (``docker://…``, ``https://…``, ``example.com/app:1.0``, a path), and ``networks`` may list
@@ -23,12 +23,11 @@ _UUID = "kurma.io/uuid"
 
 @frozen
 class PodTemplate:
-    """A pod whose images are still to be found.
+    """A pod whose images are not resolved yet.
 
     :param pod: its images may have no ``id``, and then have a ``locator`` or a ``name``.
-    :param networks: None: nothing is said of networks; empty: none is wanted.
-    :param uuid: what the pod is to be called, where it was an early document that says so (E2). Written as
-        ``kurma.io/uuid``. None: a new one.
+    :param networks: None: not specified; empty: the pod joins no network.
+    :param uuid: the pod's UUID, from a converted early document. Written as ``kurma.io/uuid``. None: a new one.
     """
 
     pod: PodManifest
@@ -52,7 +51,7 @@ class PodTemplate:
         return cls(read_pod(reader, version, template=True), networks, uuid)
 
     def to_json(self) -> dict[str, Json]:
-        """The template as :meth:`parse` reads it."""
+        """Returns the template in the form that :meth:`parse` reads."""
         out = self.pod.to_json()
         for app, written in zip(self.pod.apps, out["apps"], strict=True):
             if app.image.locator is not None:
@@ -64,17 +63,17 @@ class PodTemplate:
 
     @property
     def unfinished(self) -> bool:
-        """Whether it has what only :func:`kurma_core.appc.early_pod.with_images` can complete."""
+        """Whether :func:`kurma_core.appc.early_pod.with_images` must complete it."""
         return any(app.isolators for app in self.pod.apps) or any(volume.fulfills for volume in self.pod.volumes)
 
     def locators(self) -> dict[str, str]:
-        """What to fetch for each app, by its name: the string as written, the image ID, or
+        """The locator of each app's image, by the app's name: the string as written, the image ID, or
         ``NAME[:VERSION][,label=value…]``."""
         return {app.name: locator_of(app.image) for app in self.pod.apps}
 
 
 def locator_of(image: RuntimeImage) -> str:
-    """The one string that says which image is meant."""
+    """Returns the locator of an image."""
     if image.locator is not None:
         return image.locator
     if image.id is not None:
@@ -85,7 +84,8 @@ def locator_of(image: RuntimeImage) -> str:
 
 
 def app_name(image: str) -> str:
-    """A name for the app of a one-app pod: the last part of the image's, without version and suffix."""
+    """Returns the name of the app of a one-app pod: the last part of the image's name, without version and
+    suffix."""
     if image.startswith(("sha512-", "sha256-")):
         return "app"
     last = image.split("?")[0].split(",")[0].rstrip("/").split("/")[-1].split("@")[0]

@@ -1,9 +1,8 @@
 """The specification's scalar types: names, identifiers, image IDs, versions, times, URLs, UUIDs, paths.
 
-Every validator takes ``(value, path)``, where ``value`` is whatever JSON held and ``path`` is where it stood
-(``$.app.ports[0].name``), and returns the value in canonical form or raises
-:class:`~kurma_core.errors.ManifestError`. Checks are written by hand: ``re`` costs more to import than all of
-this, and start-up latency is the product.
+Every validator takes ``(value, path)``, a JSON value and its path (``$.app.ports[0].name``), and returns the value
+in canonical form or raises :class:`~kurma_core.errors.ManifestError`. It is written without ``re``, which takes
+longer to import than this module.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ _SEMVER = _DIGITS | frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvw
 _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 #: Length of the digest, in hex digits, by the prefix of an image ID; sha256 is the early draft's.
 _DIGEST_DIGITS = {"sha512": 128, "sha256": 64}
-#: Digits that must be left of an ID that is cut short.
+#: Fewest digits of a shortened ID.
 SHORTEST_ID = 6
 
 
 def text(value: object, path: str) -> str:
-    """A string, of any content."""
+    """A string with any content."""
     if not isinstance(value, str):
         raise ManifestError(path, "a string", describe(value))
     return value
 
 
 def word(value: object, path: str) -> str:
-    """A string that can go through a system call: without NUL."""
+    """A string without NUL, which system calls accept."""
     result = text(value, path)
     if "\0" in result:
         raise ManifestError(path, "a string without NUL", describe(value))
@@ -73,12 +72,13 @@ def ac_name(value: object, path: str) -> str:
 
 
 def sanitize_identifier(value: str) -> str:
-    """The nearest ACIdentifier (T3): what it cannot hold becomes ``_``. ManifestError if nothing is left."""
+    """Converts text to an ACIdentifier: other characters become ``_``. :raises ManifestError: the result is
+    empty."""
     return _sanitize(value, _IDENTIFIER, "_", "an identifier")
 
 
 def sanitize_name(value: str) -> str:
-    """The nearest ACName (T3): what it cannot hold becomes ``-``. ManifestError if nothing is left."""
+    """Converts text to an ACName: other characters become ``-``. :raises ManifestError: the result is empty."""
     return _sanitize(value, _NAME, "-", "a name")
 
 
@@ -112,9 +112,9 @@ def is_image_id(value: str) -> bool:
 
 
 def is_image_id_prefix(value: str) -> bool:
-    """Whether ``value`` may be the beginning of an image ID, as a person types it or an early document holds it.
+    """Whether ``value`` may be the beginning of an image ID, typed by a person or in an early document.
 
-    The algorithm is written out, ``sha512-`` or (early documents) ``sha256-``; at least one digit follows.
+    It must start with ``sha512-`` or (early documents) ``sha256-``, followed by at least one digit.
     """
     algorithm, _, digits = value.partition("-")
     most = _DIGEST_DIGITS.get(algorithm, 0)
@@ -122,8 +122,8 @@ def is_image_id_prefix(value: str) -> bool:
 
 
 def content_id(value: object, path: str) -> str:
-    """An image ID as a document may hold it (T4): a whole one, or an early document's ``sha256-…``, of which at
-    least :data:`SHORTEST_ID` digits are left; lower case on output."""
+    """An image ID in a document: a whole one, or an early document's ``sha256-…`` with at least
+    :data:`SHORTEST_ID` digits; lower case on output."""
     result = text(value, path).lower()
     whole_or_cut = is_image_id(result) or (
         result.startswith("sha256-") and is_image_id_prefix(result) and len(result) >= 7 + SHORTEST_ID
@@ -258,8 +258,8 @@ def absolute_path(value: object, path: str) -> str:
 
 
 def inner_path(value: object, path: str) -> str:
-    """An absolute path inside an app's filesystem, kept as written. ``..`` is refused: where such a path leads
-    depends on the image's links, so neither people nor checks for overlap could tell."""
+    """An absolute path inside an app's filesystem, kept as written. ``..`` is refused: the target of such a path
+    would depend on the image's links, so checks for overlap could not work on names."""
     result = absolute_path(value, path)
     if ".." in result.split("/"):
         raise ManifestError(path, "an absolute path without ..", describe(value))

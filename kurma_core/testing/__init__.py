@@ -1,4 +1,4 @@
-"""What plugin authors test with: a contract suite per kind, and ways of making a driver without installing it.
+"""Test kit for plugin authors: a contract suite for each kind of plugin, and drivers made without installation.
 
 ===========================================  ========================================
 suite to subclass                            for
@@ -24,7 +24,7 @@ import pytest
 from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.hookspecs.hooks import GROUPS, is_hook
 
-# Before the suites are imported, so that their assertions say what they compared.
+# pytest must rewrite the suites' assertions before they are imported, so that failures show the compared values.
 pytest.register_assert_rewrite(
     *(f"{__name__}.{kind}" for kind in ("fetchers", "renderers", "stagers", "networks", "isolators", "observers"))
 )
@@ -36,9 +36,10 @@ def driver_context(
     *,
     note: Callable[[str], None] = lambda text: None,
 ) -> DriverContext:
-    """What a driver is made with, keeping its state and looking for credentials under ``directory``.
+    """Makes the arguments of a driver's factory, with state and credentials under ``directory``.
 
-    :param config: as the driver sees it: :func:`load_driver` fills in defaults and checks it, this does not.
+    :param config: the driver's complete configuration: unlike :func:`load_driver`, this fills in no defaults and
+        checks nothing.
     """
     root = os.fspath(directory)
     return DriverContext(
@@ -51,7 +52,7 @@ def driver_context(
 
 
 def group_of(module: object) -> str:
-    """The group that the module is a plugin for: whose hook it implements.
+    """Returns the entry-point group of the hook that the module implements.
 
     :raises TypeError: it implements none, or more than one.
     """
@@ -62,14 +63,14 @@ def group_of(module: object) -> str:
 
 
 def load_driver(module: object, directory: str | os.PathLike[str], config: Mapping[str, Any] | None = None) -> Any:
-    """The plugin's driver, made just as Kurma makes it: hook and driver checked against their contract, the
-    configuration against the plugin's options, defaults filled in.
+    """Makes the plugin's driver in the same way as Kurma: checks hook and driver against their contract and the
+    configuration against the plugin's options, and fills in defaults.
 
-    :param module: the plugin: what its entry point names.
+    :param module: the plugin's module, which its entry point names.
     :param directory: see :func:`driver_context`.
-    :param config: the admin's section for it.
-    :return: the driver; of an observer its hook, to be called with ``event=``.
-    :raises pluggy.PluginValidationError: a hook has a name or an argument that there is none of.
+    :param config: the plugin's section of the configuration.
+    :return: the driver; for an observer its hook, to be called with ``event=``.
+    :raises pluggy.PluginValidationError: a hook's name or argument does not exist.
     :raises TypeError: hook, declaration or driver break the contract.
     :raises ConfigError: the configuration has a key or a value that the options do not allow.
     """

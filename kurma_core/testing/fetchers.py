@@ -1,6 +1,6 @@
-"""What authors of fetchers test with: the contract that every fetcher keeps.
+"""The contract suite for fetchers (:class:`kurma_core.hookspecs.fetcher.Fetcher`).
 
-A plugin's test subclasses :class:`FetcherContract` and gives it the fixtures that it asks for.
+A plugin's test subclasses :class:`FetcherContract` and defines its fixtures.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ REQUEST = FetchRequest("linux", "amd64")
 
 
 class FetcherContract:
-    """What the core relies on. A subclass gives the fixtures ``fetcher``, ``good`` (a locator of an image that is
-    there), ``missing`` (one of an image that is not) and ``malformed`` (one that is none), and may change
-    ``request_for`` (a :class:`FetchRequest`)."""
+    """Tests the behaviour on which the core relies. A subclass defines the fixtures ``fetcher``, ``good`` (the
+    locator of an existing image), ``missing`` (the locator of an image that does not exist) and ``malformed`` (a
+    malformed locator), and may change ``request_for`` (a :class:`FetchRequest`)."""
 
     @pytest.fixture
     def fetcher(self) -> Fetcher:

@@ -1,4 +1,5 @@
-"""Image graphs as values, for tests of renderers: by hand or by hypothesis, put on disk, merged in memory."""
+"""Image graphs as values, for tests of renderers: made by hand or by hypothesis, written to disk, merged in
+memory."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from kurma_core.testing.trees import Entry, Keep, Tree
 
 @dataclass(frozen=True)
 class LayerModel:
-    """One layer: its name, its tree, what it takes away from those below it in its image, and the directories that
-    its archive would only imply."""
+    """One layer: its name, its tree, the paths that it removes from lower layers of its image, and the directories
+    without an entry of their own in its archive."""
 
     name: str
     tree: Tree
@@ -30,7 +31,7 @@ class LayerModel:
 
 @dataclass(frozen=True)
 class ImageModel:
-    """One image: ``root`` is where the image above it wants it."""
+    """One image: ``root`` is its directory in the tree of the image that depends on it."""
 
     name: str
     layers: tuple[LayerModel, ...]
@@ -60,7 +61,7 @@ class Store:
             os.makedirs(os.path.join(directory, name))
 
     def node(self, image: ImageModel) -> ImageNode:
-        """``image`` as a renderer gets it, its layers on disk."""
+        """Writes the layers of ``image`` to disk, and returns it in the form for a renderer."""
         return ImageNode(
             image.id,
             ImageManifest(image.name, path_whitelist=image.whitelist),
@@ -81,7 +82,7 @@ class Store:
         return path
 
     def tree(self, key: str, build: Callable[[str], None]) -> RenderedLayer:
-        """As :class:`kurma_core.hookspecs.renderer.RenderCache` says."""
+        """Implements :class:`kurma_core.hookspecs.renderer.RenderCache`."""
         identifier = "sha512-" + hashlib.sha512(key.encode()).hexdigest()
         path = os.path.join(self.directory, "trees", identifier)
         if not os.path.isdir(path):
@@ -93,7 +94,7 @@ class Store:
         return self.given[-1]
 
     def check_layers(self) -> None:
-        """:raises AssertionError: a stored layer is no longer what it was."""
+        """Checks that the stored layers are unchanged. :raises AssertionError: one has changed."""
         for layer in self.layers.values():
             found = trees.read_tree(self._path(layer))
             assert found == layer.tree, f"layer {layer.name} of the store was changed"
@@ -101,20 +102,20 @@ class Store:
 
 
 def examples(usually: int) -> int:
-    """Number of examples that a hypothesis test tries: ``KURMA_EXAMPLES``, or ``usually`` if that is unset."""
+    """Returns the number of examples of a hypothesis test: ``KURMA_EXAMPLES``, or ``usually`` if that is unset."""
     return int(os.environ.get("KURMA_EXAMPLES") or usually)
 
 
 def expected(image: ImageModel) -> dict[str, Entry]:
-    """The tree that the specification makes of ``image`` (N1 to N3)."""
+    """Renders ``image`` in memory by the specification's rules."""
     whole: dict[str, Entry] = {}
     _lay_image(whole, image, "", ())
-    whole.setdefault("", Entry("d", trees.IMPLIED_MODE, mtime=0))  # nobody has laid anything down
+    whole.setdefault("", Entry("d", trees.IMPLIED_MODE, mtime=0))  # for a graph without layers
     return whole
 
 
 def stored_identity(entry: Entry) -> object:
-    """Which file of a layer an entry of :func:`expected` came from."""
+    """Returns the identity of the layer's file from which an entry of :func:`expected` was made."""
     return entry.identity[1] if isinstance(entry.identity, tuple) else entry
 
 
@@ -123,7 +124,7 @@ def _lay_image(whole: dict[str, Entry], image: ImageModel, root: str, keeps: tup
         keeps = (*keeps, _whitelisted(image.whitelist, root))
     for dependency in image.dependencies:
         _lay_image(whole, dependency, "/".join((root, dependency.root)).replace("//", "/").strip("/"), keeps)
-    here = object()  # names share a file with names of the same place only
+    here = object()  # names share a file only within one application of the image
     own = {
         path: replace(entry, identity=(here, entry.identity)) if entry.identity is not None else entry
         for path, entry in _own_tree(image).items()
@@ -147,7 +148,7 @@ def _whitelisted(whitelist: tuple[str, ...], root: str) -> Keep:
 
 
 def _own_tree(image: ImageModel) -> dict[str, Entry]:
-    """An image's own layers as one tree."""
+    """Merges an image's own layers to one tree."""
     whole: dict[str, Entry] = {}
     for layer in image.layers:
         for path in layer.opaque:
@@ -200,7 +201,7 @@ def _entries(draw: st.DrawFn, serial: list[int]) -> Entry:
 
 @st.composite
 def layer_trees(draw: st.DrawFn, serial: list[int]) -> dict[str, Entry]:
-    """A small tree with few names, so that trees meet; some names share a file, a link, or a device."""
+    """Draws a small tree with few names, so that trees overlap; some names share a file, a link, or a device."""
     whole: dict[str, Entry] = {"": replace(Entry("d"), mode=draw(_MODES), mtime=draw(_TIMES))}
     for path in draw(st.lists(_PATHS, max_size=8)):
         ways = trees.parents(path)
@@ -219,10 +220,10 @@ def layer_trees(draw: st.DrawFn, serial: list[int]) -> dict[str, Entry]:
 
 @st.composite
 def graphs(draw: st.DrawFn, *, stacks: bool = False, archives: bool = False) -> ImageModel:
-    """An image with dependencies, some shared, some filtered, moved or of several layers, some empty.
+    """Draws an image with dependencies: some shared, filtered, moved, empty, or of several layers.
 
-    :param stacks: only what layers can be stacked for.
-    :param archives: only what App Container archives can say: one layer each, which takes nothing away.
+    :param stacks: only graphs whose layers can be stacked.
+    :param archives: only graphs of App Container archives: one layer for each image, without removed paths.
     """
     serial = [0]
     layers: list[LayerModel] = []

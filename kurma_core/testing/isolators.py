@@ -1,4 +1,4 @@
-"""What every isolator plugin must do (:class:`kurma_core.hookspecs.isolator.Isolator`): a suite to subclass::
+"""The contract suite for isolator plugins (:class:`kurma_core.hookspecs.isolator.Isolator`), to be subclassed::
 
 class TestMyIsolators(IsolatorContract):
     good = (("example.com/thing", {"limit": 3}, "app"),)
@@ -28,7 +28,7 @@ Case = tuple[str, Any, str]
 
 _V1 = dict.fromkeys(("cpu", "memory", "blkio", "pids", "devices", "freezer", "cpuset"), 1)
 _V2 = dict.fromkeys(("cpu", "memory", "io", "pids", "cpuset"), 2)
-#: Hosts that differ: one generation of cgroups, the other, and none to be had.
+#: Different hosts: with cgroup v1, with v2, and without cgroups.
 HOSTS = {
     "cgroup-v1": IsolatorHost(cgroups=_V1, cpus=2),
     "cgroup-v2": IsolatorHost(cgroups=_V2, cpus=64),
@@ -37,11 +37,11 @@ HOSTS = {
 
 
 class IsolatorContract:
-    """Subclasses give a fixture ``driver``, at least one ``good`` case per name, and ``bad`` ones."""
+    """Subclasses define the fixture ``driver``, at least one ``good`` case per name, and ``bad`` cases."""
 
-    #: Cases that compile, on whatever host.
+    #: Cases that compile on every host.
     good: Sequence[Case] = ()
-    #: Cases that are refused, on whatever host.
+    #: Cases that are refused on every host.
     bad: Sequence[Case] = ()
 
     @pytest.fixture
@@ -96,7 +96,7 @@ class IsolatorContract:
             assert json.loads(json.dumps(document)) == document, name
 
     def test_it_only_compiles(self, driver: Isolator, host: IsolatorHost) -> None:
-        """The same in, the same out; the value is left as it is, and no descriptor is left open."""
+        """The same input gives the same result, the value is not changed, and no descriptor is left open."""
         before = len(os.listdir("/proc/self/fd"))
         for name, value, scope in self.good:
             given = copy.deepcopy(value)
@@ -113,7 +113,7 @@ class IsolatorContract:
             assert "\n" not in str(caught.value), name
 
     def test_any_value_is_an_answer_or_a_refusal(self, driver: Isolator, host: IsolatorHost) -> None:
-        """Values come from manifests that strangers wrote."""
+        """Values come from untrusted manifests."""
         strange: tuple[Any, ...] = (
             *(None, True, -1, 1e300, "", "\0", "9" * 99),
             *([], [None], {}, {"": {}}, {"set": 3}, {"limit": -1}),

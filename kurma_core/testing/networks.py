@@ -1,4 +1,4 @@
-"""What every network plugin must do (:class:`kurma_core.hookspecs.network.Network`): a suite to subclass.
+"""The contract suite for network plugins (:class:`kurma_core.hookspecs.network.Network`), to be subclassed.
 
 The tests make network namespaces under ``/run/netns``: run them as root, in a "host" of their own (network and
 mount namespaces), and mark the subclass ``root``::
@@ -37,7 +37,7 @@ MakePod = Callable[[], str]
 
 @contextmanager
 def pod_namespace(pod: str) -> Iterator[str]:
-    """Path of a new network namespace, pinned as a pod's is, and gone afterwards."""
+    """Makes a network namespace, pinned like a pod's, and removes it at the end; yields its path."""
     import threading
 
     path = f"/run/netns/kurma-{pod}"
@@ -61,7 +61,7 @@ def pod_namespace(pod: str) -> Iterator[str]:
 
 
 def interfaces_in(namespace: str) -> list[str]:
-    """Names of the interfaces in a network namespace, sorted."""
+    """Returns the names of the interfaces in a network namespace, sorted."""
     return sorted(in_network_namespace(namespace, lambda: [name for _, name in _if_nameindex()]))
 
 
@@ -89,7 +89,7 @@ def context(
     driver: str = "tested",
     capabilities: Mapping[str, Any] | None = None,
 ) -> AttachmentContext:
-    """The arguments of one ``add``, as the core gives them."""
+    """Makes the arguments of one ``add``, in the core's form."""
     attachment = Attachment(
         network=config["name"],
         driver=driver,
@@ -103,21 +103,21 @@ def context(
 
 
 class NetworkContract:
-    """Subclasses give ``make_driver`` and ``config``; what is shared by all pods stays until ``remove``."""
+    """Subclasses define ``make_driver`` and ``config``. Resources that pods share may stay until ``remove``."""
 
-    #: The interface that the network is asked for.
+    #: The interface's name in the pod.
     interface = "eth0"
     #: Whether ``add`` makes an interface that gives the pod an address. Only loopback does not.
     gives_address = True
 
     @pytest.fixture
     def make_driver(self) -> MakeDriver:
-        """A new driver, as a new process would make it: the state directory is the same each time."""
+        """Returns a function that makes a driver like a new process does: each has the same state directory."""
         raise NotImplementedError("give a fixture make_driver")
 
     @pytest.fixture
     def config(self) -> Mapping[str, Any]:
-        """The network's configuration as the driver gets it, ``name`` included."""
+        """The network's configuration for the driver, ``name`` included."""
         raise NotImplementedError("give a fixture config")
 
     @pytest.fixture
@@ -129,7 +129,7 @@ class NetworkContract:
 
     @pytest.fixture
     def make_pod(self) -> Iterator[MakePod]:
-        """Makes pods that are nothing but a network namespace."""
+        """Makes pods that consist of a network namespace only."""
         from contextlib import ExitStack
 
         with ExitStack() as stack:
@@ -145,7 +145,7 @@ class NetworkContract:
         return context(pod, config, self.interface)
 
     def assert_nothing_left(self, pod: str, config: Mapping[str, Any]) -> None:
-        """Overridden by networks that keep something on the host: fails if anything of the pod's is left."""
+        """Fails if the host has resources of the pod; networks with resources on the host override it."""
 
     # -- the contract --
 
@@ -170,7 +170,7 @@ class NetworkContract:
     def test_the_pod_has_the_address_at_once(
         self, driver: Network, config: Mapping[str, Any], make_pod: MakePod
     ) -> None:
-        """What ``add`` tells is so when it returns: an app may listen there."""
+        """An app can listen on the addresses of the result as soon as ``add`` has returned."""
         one = self.context(make_pod(), config)
         result = driver.add(one)
         try:
@@ -178,7 +178,7 @@ class NetworkContract:
                 address = found.address.partition("/")[0]
                 in_network_namespace(one.namespace, functools.partial(_listen, address))
                 with pytest.raises(OSError, match="assign requested address"):
-                    _listen(address)  # the host's it is not
+                    _listen(address)  # the host does not have the address
         finally:
             driver.delete(one)
 
@@ -256,7 +256,7 @@ class NetworkContract:
     def test_attachment_survives_its_record(
         self, driver: Network, config: Mapping[str, Any], make_pod: MakePod
     ) -> None:
-        """``delete`` gets what stands on disk, which is JSON."""
+        """``delete`` gets the attachment that was read from its JSON record on disk."""
         import json
 
         from kurma_core.value import replace

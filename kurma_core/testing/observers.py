@@ -1,4 +1,4 @@
-"""What every observer must do (``kurma_pod_event``): a suite to subclass::
+"""The contract suite for observers (``kurma_pod_event``), to be subclassed::
 
 class TestMyObserver(ObserverContract):
     @pytest.fixture
@@ -18,7 +18,7 @@ import pytest
 
 from kurma_core.models.pod import PodEvent
 
-#: Every kind of event there is.
+#: The kinds of events.
 KINDS = ("prepared", "starting", "running", "stopping", "stopped", "errored", "removed")
 POD = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 
@@ -29,9 +29,9 @@ def event(kind: str = "running", **detail: Any) -> PodEvent:
 
 
 class ObserverContract:
-    """Subclasses give a fixture ``observer``: the hook, as :func:`kurma_core.testing.load_driver` returns it."""
+    """Subclasses define the fixture ``observer``: the hook, from :func:`kurma_core.testing.load_driver`."""
 
-    #: Seconds that it may take at most: the pod waits for it.
+    #: Most seconds that it may take, since the pod waits for it.
     patience = 0.5
 
     @pytest.fixture
@@ -51,13 +51,13 @@ class ObserverContract:
         assert observer(event=event()) == [], "pluggy keeps what is not None: return None"
 
     def test_it_returns_quickly(self, observer: Callable[..., Any]) -> None:
-        observer(event=event())  # what it imports, it imports once
+        observer(event=event())  # the first call may import modules
         start = time.monotonic()
         observer(event=event())
         assert time.monotonic() - start < self.patience
 
     def test_it_keeps_nothing_open(self, observer: Callable[..., Any]) -> None:
-        """A daemon tells it of thousands of pods."""
+        """A daemon calls it for thousands of pods."""
         observer(event=event())
         before = (len(os.listdir("/proc/self/fd")), threading.active_count())
         for _ in range(20):

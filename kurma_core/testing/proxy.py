@@ -1,7 +1,7 @@
-"""A small HTTP proxy that tunnels (``CONNECT``) to where the test says, whatever host is asked for.
+"""A small HTTP proxy that tunnels (``CONNECT``) each requested host to a server of the test's choice.
 
-So a real server with a real certificate can stand for ``example.com`` on port 443, without root and without a name
-service: the client resolves nothing, and checks the certificate against the name that it asked for.
+So a real server with a real certificate can serve as ``example.com`` on port 443, without root and without a name
+service: the client resolves no name, and checks the certificate against the name that it asked for.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 class Proxy:
     """Listens on a free port of 127.0.0.1.
 
-    :param hosts: where connections go, as ``host:port``, by the ``host:port`` asked for; others are refused (502).
-    :param login: ``USER:PASSWORD`` that it asks for; "" for none.
+    :param hosts: the target ``host:port`` by the requested ``host:port``; others are refused (502).
+    :param login: the ``USER:PASSWORD`` that the proxy requires; "" for none.
     :ivar asked: the ``host:port`` of each request.
     """
 
@@ -38,7 +38,7 @@ class Proxy:
         return self
 
     def stop(self) -> None:
-        # Closing alone would not wake the thread that accepts.
+        # close() alone would not wake the thread that waits in accept().
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -99,7 +99,7 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 @contextmanager
 def proxy(hosts: Mapping[str, str], login: str = "") -> Iterator[Proxy]:
-    """A running :class:`Proxy`, ended at the end."""
+    """Runs a :class:`Proxy` inside a ``with`` statement."""
     server = Proxy(hosts, login).start()
     try:
         yield server

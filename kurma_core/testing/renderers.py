@@ -1,4 +1,4 @@
-"""The contract that every renderer keeps (N1 to N5), as a test class.
+"""The contract suite for renderers (:class:`kurma_core.hookspecs.renderer.Renderer`), to be subclassed.
 
 .. code-block:: python
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.renderer import ImageNode, Renderer
 
 _MANY = settings(
-    # Under CI (hypothesis looks at the same variable) there is time for more of them.
+    # CI sets KURMA_EXAMPLES for more examples.
     max_examples=graphs.examples(20),
     deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,  # the renderer keeps no state
-        HealthCheck.differing_executors,  # the class is there to be inherited
+        HealthCheck.differing_executors,  # subclasses inherit the tests
         HealthCheck.too_slow,
     ],
 )
@@ -53,8 +53,8 @@ def render_model(store: Store, renderer: Renderer, image: ImageModel) -> tuple[R
 
 
 def render_node(store: Store, renderer: Renderer, node: ImageNode) -> tuple[RenderedLayer, ...]:
-    """Render an image, and check what the core would not accept: layers that are no directories of the store, that
-    come twice, or that have another's ID."""
+    """Renders an image, and checks the layers as the core does: each must be a directory of the store, occur once,
+    and have its own ID."""
     layers = renderer.render(node, store)
     allowed = set(store.given)
     todo = [node]
@@ -71,9 +71,10 @@ def render_node(store: Store, renderer: Renderer, node: ImageNode) -> tuple[Rend
 
 
 def check_same(found: trees.Tree, wanted: trees.Tree) -> None:
-    """Two trees are the same in every entry, in everything that an entry has, and in which names share a file.
+    """Checks that two trees are equal: in all entries with all their attributes, and in the names that share a
+    file.
 
-    Where one layer is laid down at two places, a name here and a name there may share a file or not.
+    If one layer is applied at two places, names of the two places may share a file or not.
 
     :raises AssertionError: they differ.
     """
@@ -85,11 +86,11 @@ def check_same(found: trees.Tree, wanted: trees.Tree) -> None:
 
 
 class RendererContract:
-    """Subclass it as ``TestX`` and give it the fixture ``driver``."""
+    """Subclass it as ``TestX`` and define the fixture ``driver``."""
 
     @pytest.fixture
     def driver(self) -> Driver[Renderer]:
-        """The renderer under test, as its hook returns it."""
+        """The value that the hook of the tested renderer returns."""
         raise NotImplementedError("give a fixture driver")
 
     @pytest.fixture
@@ -99,7 +100,7 @@ class RendererContract:
 
     @pytest.fixture
     def store(self) -> Iterator[Store]:
-        # not tmp_path: pytest's own clean-up gives up on very deep trees
+        # not tmp_path: pytest's clean-up fails on very deep trees
         place = tempfile.mkdtemp()
         yield Store(place)
         parent = os.open(os.path.dirname(place), os.O_RDONLY | os.O_DIRECTORY)
@@ -107,7 +108,7 @@ class RendererContract:
         os.close(parent)
 
     def check(self, store: Store, renderer: Renderer, image: ImageModel) -> dict[str, Entry]:
-        """Render ``image``, twice, and compare with the model; the tree that a stager would see."""
+        """Renders ``image`` twice, compares the tree with the model, and returns it, as a stager would see it."""
         layers = render_model(store, renderer, image)
         found = trees.stacked(trees.read_tree(layer.path) for layer in layers)
         check_same(found, graphs.expected(image))
@@ -143,7 +144,8 @@ class RendererContract:
         assert found["over-d"].content == b"c"
 
     def test_shared_dependency_is_applied_where_it_occurs(self, store: Store, renderer: Renderer) -> None:
-        """D, B, D, C, A: D through B brings one file only, D through C all; C's wins over B's."""
+        """The order is D, B, D, C, A: D through B brings one file only, D through C all; C's files win over
+        B's."""
         d = plain("example.com/d", trees.tree({"one": file(b"d"), "two": file(b"d")}))
         b = plain("example.com/b", trees.tree({"one": file(b"b"), "three": file(b"b")}), d, whitelist=("/one",))
         c = plain("example.com/c", trees.tree({"four": file(b"c")}), d, whitelist=("/two", "/four"))
@@ -153,7 +155,7 @@ class RendererContract:
     def test_link_in_the_way_is_replaced_never_followed(
         self, store: Store, renderer: Renderer, tmp_path: Path
     ) -> None:
-        """N2: nothing is written where a link of a lower image points, outside least of all."""
+        """N2: links of a lower image are replaced, so no file is written at their targets, inside or outside."""
         outside = tmp_path / "outside"
         outside.mkdir()
         below = plain(
@@ -170,7 +172,7 @@ class RendererContract:
         assert list(outside.iterdir()) == []
 
     def test_whitelist_keeps_implied_directories(self, store: Store, renderer: Renderer) -> None:
-        """N3: with the looks that the image gives them; an empty whitelist is none."""
+        """N3: they keep the owner, mode, times and attributes of the image; an empty whitelist filters nothing."""
         looks = directory(mode=0o700, mtime=7, xattrs=(("user.k", b"v"),))
         content = {
             "etc": looks,
@@ -186,7 +188,7 @@ class RendererContract:
         assert found["etc"] == found["srv"] == looks
 
     def test_dependency_at_a_root_of_its_own(self, store: Store, renderer: Renderer) -> None:
-        """An early document's ``root``; its own whitelist is meant from there."""
+        """An early document's ``root``: the dependency's own whitelist is relative to it."""
         libs = ImageModel(
             "example.com/libs",
             (LayerModel("libs", trees.tree({"x.so": file(b"x"), "y.so": file(b"y")})),),
@@ -199,7 +201,7 @@ class RendererContract:
         assert (found["opt"].mode, found["opt"].mtime) == (0o755, 0)
 
     def test_way_to_a_root_inherits_nothing(self, store: Store, renderer: Renderer) -> None:
-        """The directories made for it are plain, whatever a set-group-ID directory above would give them."""
+        """The directories on the way to a root are plain, also below a set-group-ID directory."""
         below = trees.tree({"opt": directory(mode=0o2775, gid=1000 if os.geteuid() == 0 else os.getegid())})
         libs = ImageModel("example.com/libs", (LayerModel("libs", trees.tree({"x": file()})),), root="/opt/a/libs")
         image = ImageModel("example.com/top", (), (plain("example.com/below", below), libs))
@@ -213,7 +215,7 @@ class RendererContract:
             render_model(store, renderer, plain("example.com/top", trees.tree(), libs))
 
     def test_layers_and_whiteouts_become_one_tree(self, store: Store, renderer: Renderer) -> None:
-        """R2: a layer removes and re-creates a path; towards a stager there is one tree and no whiteout."""
+        """R2: a layer removes and re-creates a path; the stager gets one tree without whiteouts."""
         first = trees.tree(
             {"keep": file(b"1"), "gone": file(b"1"), "again/old": file(b"1"), "hidden/old": file(b"1")}
         )
@@ -242,7 +244,7 @@ class RendererContract:
         assert found["shared"].content == b"base"
 
     def test_implied_directory_keeps_the_looks_of_the_one_below(self, store: Store, renderer: Renderer) -> None:
-        """A layer whose archive names ``var/tmp/f`` alone says nothing of how ``var/tmp`` looks."""
+        """A layer with only ``var/tmp/f`` in its archive does not change owner, mode and times of ``var/tmp``."""
         sticky = directory(mode=0o1777, mtime=5, xattrs=(("user.k", b"v"),))
         below = trees.tree({"var": directory(mode=0o700), "var/tmp": sticky, "etc": file()})
         above = LayerModel(
@@ -259,7 +261,7 @@ class RendererContract:
         assert found == above.tree
 
     def test_default_acl_marks_nothing(self, store: Store, renderer: Renderer) -> None:
-        """A directory's default ACL is kept, and what is put into that directory does not inherit it."""
+        """A directory's default ACL is kept, and files that are put into the directory do not inherit it."""
         entry = struct.Struct("<HHI")
         acl = struct.pack("<I", 2) + b"".join(
             entry.pack(tag, perm, who)
@@ -293,7 +295,7 @@ class RendererContract:
             assert made.read(6) == b"data\0\0"
 
     def test_deep_tree(self, store: Store, renderer: Renderer) -> None:
-        """Deeper than a path may be long, and than there are descriptors."""
+        """A tree deeper than the limits of path length and of open descriptors."""
         depth = 3000
         image = ImageModel(
             "example.com/deep",
@@ -336,7 +338,7 @@ class RendererContract:
             renderer.render(store.node(plain("example.com/a", trees.tree(), inner)), store)
 
     def test_graph_without_bounds(self, store: Store, renderer: Renderer) -> None:
-        """Few images, each listed twice by the next: two to the power of sixty places."""
+        """Few images, each listed twice by the next: 2**60 applications."""
         node = store.node(plain("example.com/n", trees.tree()))
         for number in range(60):
             node = type(node)(f"n{number}", node.manifest, node.layers, (node, node))

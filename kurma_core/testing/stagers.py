@@ -1,4 +1,4 @@
-"""What every stager plugin must do: suites to subclass, for the two things that ``kurma_stager`` may make.
+"""The contract suites for stager plugins, to be subclassed: one for drivers, one for stager images.
 
 A driver that runs pods itself (:class:`kurma_core.hookspecs.stager.Stager`); run it as root, in a "host" of its
 own::
@@ -59,10 +59,10 @@ PATIENCE = 30.0
 def pod_setup(
     directory: str | os.PathLike[str], rootfs: str | os.PathLike[str], exec: tuple[str, ...]
 ) -> PodSetup:
-    """A pod of one app, ``app``, on the host's network: what a driver gets from the core.
+    """Makes the core's description of a pod with one app, ``app``, on the host's network.
 
-    :param directory: the pod's; made.
-    :param rootfs: the app's one layer.
+    :param directory: the pod's directory, which is made.
+    :param rootfs: the app's only layer.
     """
     os.makedirs(os.path.join(directory, "pod"), exist_ok=True)
     command: dict[str, Any] = {"exec": list(exec), "user": "0", "group": "0"}
@@ -82,7 +82,7 @@ def pod_setup(
         apps=(AppSetup("app", (layer,), environment=(("KURMA_TEST", "yes"),)),),
         volumes=(),
         network_namespace=None,
-        cgroup=f"kurma-contract-{uuid4().hex[:8]}",  # others may run the same on this machine
+        cgroup=f"kurma-contract-{uuid4().hex[:8]}",  # another test run on this machine must not use the same name
         plans={"app": IsolatorPlan()},
         pod_plan=IsolatorPlan(),
         config={},
@@ -91,7 +91,7 @@ def pod_setup(
 
 
 class StagerContract:
-    """Subclasses give ``driver`` and ``make_pod(exec)``; the rootfs must have a shell at :attr:`shell`."""
+    """Subclasses define ``driver`` and ``make_pod(exec)``; the rootfs must have a shell at :attr:`shell`."""
 
     shell: tuple[str, ...] = ("/bin/busybox", "sh", "-c")
 
@@ -111,7 +111,8 @@ class StagerContract:
 
     @pytest.fixture
     def start(self, driver: Stager, make_pod: MakePod, stdio: Stdio) -> Iterator[Callable[[str], Any]]:
-        """Prepares and starts a pod that runs a line of shell; ``(pod, running)``. Cleaned up afterwards."""
+        """Returns a function that prepares and starts a pod with a line of shell, and returns ``(pod, running)``.
+        The pods are cleaned up afterwards."""
         started: list[tuple[PodSetup, RunningStager]] = []
 
         def start(line: str) -> tuple[PodSetup, RunningStager]:
@@ -124,7 +125,7 @@ class StagerContract:
         yield start
         for pod, running in started:
             driver.cleanup(pod.directory, pod.cgroup)
-            running.wait(PATIENCE)  # it may be our child
+            running.wait(PATIENCE)  # reaps it if it is a child of this process
             running.close()
 
     # -- the contract --
@@ -185,7 +186,7 @@ class StagerContract:
             time.sleep(0.01)
         assert set(status) == {"app"}
         assert status["app"].exited is False
-        if status["app"].pid is not None:  # a stager may not be able to tell
+        if status["app"].pid is not None:  # some stagers do not know it
             os.kill(status["app"].pid, 0)
 
     def test_stop_ends_it(self, driver: Stager, start: Callable[[str], Any]) -> None:
@@ -222,9 +223,9 @@ class StagerContract:
 
 
 class StagerImageSourceContract:
-    """Subclasses give ``driver``."""
+    """Subclasses define ``driver``."""
 
-    #: Call-ins that the document asks of every stager.
+    #: Call-ins that the specification requires of every stager.
     call_ins: tuple[str, ...] = ("status", "logs", "run", "attach")
 
     @pytest.fixture
@@ -248,7 +249,7 @@ class StagerImageSourceContract:
         assert isinstance(first, str)
 
     def test_the_manifest_is_one(self, built: tuple[Path, Mapping[str, Any]]) -> None:
-        """Without dependencies: nobody stacks a stager's root (Kurma Stager Specification, Prerequisites)."""
+        """It has no dependencies: a stager's root is never stacked (Kurma Stager Specification, Prerequisites)."""
         manifest = ImageManifest.parse(json.loads(json.dumps(built[1])))
         assert not manifest.dependencies
         assert manifest.app is not None
@@ -292,7 +293,7 @@ class StagerImageSourceContract:
 
 
 def _lookup(rootfs: Path, program: str) -> os.stat_result:
-    """The file behind a path inside the rootfs, links followed as a chroot would."""
+    """Returns the status of a path inside the rootfs; links are resolved as in a chroot."""
     from kurma_core.linux.beneath import open_in_root
 
     root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""Directory trees as values, for tests of whatever makes them: written to disk, read back, merged in memory.
+"""Directory trees as values, for tests: written to disk, read back, merged in memory.
 
-The merge here is the specification's (App Container Executor, Filesystem Setup), written a second time, without
-files: what a renderer makes is compared with it, entry by entry.
+The merge is a second implementation of the specification (App Container Executor, Filesystem Setup), without
+files: tests compare a renderer's result with it, entry by entry.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-#: What a directory looks like that no image says anything about.
+#: Mode of a directory that no image defines.
 IMPLIED_MODE = 0o755
 
 
@@ -23,7 +23,7 @@ class Entry:
     :param kind: ``d`` directory, ``f`` file, ``l`` symbolic link, ``p`` fifo, ``c`` and ``b`` devices.
     :param mtime: nanoseconds.
     :param content: a file's bytes, a link's target.
-    :param identity: equal for names of one file; None: has no other name. Not compared.
+    :param identity: equal for names of one file; None: it has no other name. It is not compared.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Entry:
     identity: object = field(default=None, compare=False)
 
 
-#: Entries by relative path; "" is the root, and every directory on a way is there.
+#: Entries by relative path; "" is the root, and all parent directories are included.
 Tree = Mapping[str, Entry]
 Keep = Callable[[str, bool], bool]
 
@@ -55,7 +55,7 @@ def link(target: str) -> Entry:
 
 
 def tree(entries: Mapping[str, Entry] | None = None, /, **more: Entry) -> dict[str, Entry]:
-    """A tree of the given entries; missing directories on the way to them are added."""
+    """Makes a tree of the given entries; adds missing parent directories."""
     whole: dict[str, Entry] = {"": directory()}
     for path, entry in {**(entries or {}), **more}.items():
         for parent in parents(path):
@@ -65,7 +65,7 @@ def tree(entries: Mapping[str, Entry] | None = None, /, **more: Entry) -> dict[s
 
 
 def parents(path: str) -> list[str]:
-    """The directories above a path, the nearest first, "" last."""
+    """Returns the parent directories of a path, the nearest first, "" last."""
     found = []
     while path:
         path = path.rpartition("/")[0]
@@ -74,7 +74,7 @@ def parents(path: str) -> list[str]:
 
 
 def write_tree(whole: Tree, top: str) -> None:
-    """Make ``whole`` at ``top``, an empty directory. Needs root where owners or devices ask for it."""
+    """Writes ``whole`` to the empty directory ``top``. Foreign owners and devices need root."""
     names: dict[object, str] = {}
     for path in sorted(whole, key=lambda path: (path.count("/"), path)):
         entry = whole[path]
@@ -89,7 +89,7 @@ def write_tree(whole: Tree, top: str) -> None:
         os.chown(where, entry.uid, entry.gid, follow_symlinks=False)
         if entry.kind != "l":
             os.chmod(where, entry.mode)
-    # From the bottom up, once all is there: a default ACL is inherited, a new name changes its directory's time.
+    # From the bottom up, after all entries: new entries would inherit a default ACL and change a directory's time.
     for path in sorted(whole, key=lambda path: path.count("/") if path else -1, reverse=True):
         entry = whole[path]
         where = os.path.join(top, path)
@@ -123,7 +123,7 @@ _KINDS = {
 
 
 def read_tree(top: str) -> dict[str, Entry]:
-    """What stands at ``top``; every name's identity is its file's."""
+    """Reads the tree at ``top``; the identity of an entry is its file's device and inode."""
     whole = {}
     todo = [""]
     while todo:
@@ -157,7 +157,7 @@ def read_tree(top: str) -> dict[str, Entry]:
 
 
 def shared_names(whole: Tree) -> set[frozenset[str]]:
-    """The sets of names that are one file."""
+    """Returns the sets of names that share one file."""
     names = defaultdict(set)
     for path, entry in whole.items():
         if entry.identity is not None:
@@ -166,7 +166,7 @@ def shared_names(whole: Tree) -> set[frozenset[str]]:
 
 
 def remove(whole: dict[str, Entry], path: str) -> None:
-    """Take ``path`` away, with all below it."""
+    """Removes ``path`` and everything below it."""
     for one in [one for one in whole if one == path or one.startswith(path + "/")]:
         del whole[one]
 
@@ -178,10 +178,10 @@ def lay(
     keep: Keep = lambda path, is_directory: True,
     implied: Collection[str] = (),
 ) -> None:
-    """Lay ``upper`` over ``whole`` at ``root`` (N2).
+    """Merges ``upper`` over ``whole`` at ``root``.
 
-    :param keep: asked for each path of the finished tree, and whether a directory is to stand there.
-    :param implied: directories of ``upper`` whose looks give way to those of a directory that is there.
+    :param keep: filters by the path in the finished tree, and by whether it is a directory.
+    :param implied: directories of ``upper`` that do not change the attributes of an existing directory.
     """
     if not keep(root, True):
         return
@@ -212,7 +212,7 @@ def _put_directory(whole: dict[str, Entry], path: str, entry: Entry, *, existing
 
 
 def stacked(layers: Iterable[Tree]) -> dict[str, Entry]:
-    """What a union mount of ``layers``, top first, shows."""
+    """Returns the tree that a union mount of ``layers``, top first, shows."""
     whole: dict[str, Entry] = {}
     for layer in reversed(list(layers)):
         lay(whole, layer)

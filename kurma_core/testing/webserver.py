@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     import ssl
 
 
-#: Seconds that a stalled answer stands still.
+#: Seconds that a stalled answer pauses.
 _STALL = 30.0
 
 
 @dataclass
 class Page:
-    """What stands at one path.
+    """The content and behaviour of one path.
 
-    :param etag: given as the validator; "" for none.
-    :param cuts: for each request to come, the number of bytes after which the connection is cut.
-    :param statuses: for each request to come, an answer instead of the content.
-    :param ranges: ranges are understood.
+    :param etag: sent as the validator; "" for none.
+    :param cuts: for each following request, the number of bytes after which the connection is cut.
+    :param statuses: for each following request, a status to answer instead of the content.
+    :param ranges: ranges are supported.
     :param length: the length is announced.
-    :param stalls: for each request to come, the number of bytes after which nothing more is sent for a while.
+    :param stalls: for each following request, the number of bytes after which the answer pauses.
     :param delay: seconds before the answer.
-    :param gate: nothing is answered before it is set.
+    :param gate: the server waits with the answer until it is set.
     :ivar sent: how often the content, or a part of it, was sent.
     """
 
@@ -49,7 +49,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Seen:
-    """One request that came."""
+    """One received request."""
 
     method: str
     path: str
@@ -60,9 +60,9 @@ class Seen:
 class WebServer:
     """Serves :attr:`pages` (by path, without the query) on a free port of 127.0.0.1, or the port given.
 
-    A page may be one host's alone: then its key is host and path (``example.com/a``).
+    A page may belong to one host: then its key is host and path (``example.com/a``).
 
-    :ivar seen: the requests that came.
+    :ivar seen: the received requests.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -70,7 +70,7 @@ class WebServer:
         self.seen: list[Seen] = []
         self._server = _Server((host, port), _handler(self))
         if tls is not None:
-            # The greeting is left to the threads that answer: one that fails must not end the server.
+            # The threads of the connections do the TLS handshake: one that fails must not end the server.
             self._server.socket = tls.wrap_socket(
                 self._server.socket, server_side=True, do_handshake_on_connect=False
             )
@@ -99,7 +99,7 @@ class WebServer:
 
 @contextmanager
 def web_server(tls: ssl.SSLContext | None = None, port: int = 0) -> Iterator[WebServer]:
-    """A running :class:`WebServer`, ended at the end."""
+    """Runs a :class:`WebServer` inside a ``with`` statement."""
     server = WebServer(tls, port=port).start()
     try:
         yield server
@@ -113,7 +113,7 @@ class _Server(http.server.ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up, or refuses our certificate, is what some tests are about."""
+        """Ignores errors: some tests have clients that hang up, or refuse the certificate."""
 
 
 def _handler(server: WebServer) -> type[http.server.BaseHTTPRequestHandler]:
@@ -122,7 +122,7 @@ def _handler(server: WebServer) -> type[http.server.BaseHTTPRequestHandler]:
         timeout = 20
 
         def log_message(self, format: str, *args: object) -> None:
-            """Tests look at ``seen``."""
+            """Logs nothing; tests use ``seen``."""
 
         def do_GET(self) -> None:
             self._answer(b"")
