@@ -19,7 +19,7 @@ from kurma_core.hookspecs.pod_setup import PodSetup
 from kurma_core.linux.process import exit_status
 from kurma_core.models.streams import Stdio
 from kurma_core.pods.manager import PodManager
-from kurma_core.pods.record.pod_record import read_document
+from kurma_core.pods.record.document import read_document
 from kurma_core.pods.run.launch import Launch, bring_up, tear_down
 from kurma_core.pods.services import Services
 from kurma_core.spawn_plan import SpawnPlan

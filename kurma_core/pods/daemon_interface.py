@@ -16,9 +16,10 @@ from kurma_core.pods.record import listing
 from kurma_core.pods.record.document import read_document
 from kurma_core.pods.record.listing import Proof
 from kurma_core.pods.run import pod_restarts, prestarted, recovery
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from typing import TypeVar
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.listing import Recover
     from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.state import PodState
     from kurma_core.pods.run.owner import OwnedPod
     from kurma_core.pods.run.prestarted import PrestartedPod
     from kurma_core.progress import Progress
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 Json = Any
-#: States of a pod that has a stager, or is about to.
-LIVE = listing.LIVE
 #: Why kurmad stops a pod (``cause`` in ``state.json``): see :func:`kurma_core.pods.run.pod_restarts.wanted`.
 STOPPED, SHUT_DOWN = pod_restarts.STOPPED, pod_restarts.SHUT_DOWN
 #: The pod's annotation that says when it is restarted.
@@ -94,7 +94,7 @@ class DaemonInterface:
     def path(self, uuid: str) -> str:
         return self._directory(uuid).path
 
-    def state(self, uuid: str) -> Mapping[str, Json]:
+    def state(self, uuid: str) -> PodState:
         """What ``state.json`` says. :raises KurmaError: it cannot be read."""
         return self._directory(uuid).read_state()
 
@@ -191,7 +191,7 @@ class DaemonInterface:
             if at is not None and not failed:
                 return pod_restarts.left(state, at)
             delay, tries = pod_restarts.pause(state, failed=failed)
-            directory.write_state({**state, "restart": pod_restarts.planned(state, delay, tries)})
+            directory.write_state(replace(state, restart=pod_restarts.planned(state, delay, tries)))
             return delay
 
     def announce_restart(self, uuid: str) -> tuple[str, str] | None:
@@ -206,7 +206,7 @@ class DaemonInterface:
         self._manager.events.tell("restarting", document)
         return document.name, pod_restarts.policy_of(document)
 
-    def _wants_restart(self, document: PodDocument, state: Mapping[str, Json]) -> bool:
+    def _wants_restart(self, document: PodDocument, state: PodState) -> bool:
         return pod_restarts.wanted(document, state, self._manager.services.images.manifest)
 
     # -- initial pods --
@@ -302,12 +302,12 @@ class DaemonInterface:
             while the pod has an owner.
         """
         document, state = listing.records(directory, recover)
-        unsettled = listing.unsettled(state)
+        unsettled = state.unsettled
         if summary:
             return listing.summary(directory, document, state), True, unsettled
         value = self._manager.finder.record(directory, document, state)
         # An owner that came or died while the pod was read must not be kept.
-        same_owner = state["state"] not in LIVE or value.owner == state.get("owner")
+        same_owner = not state.live or value.owner == state.owner
         lasts = same_owner and self._manager.finder.told_by_files(directory, document, state)
         return value, lasts, unsettled
 
@@ -329,7 +329,6 @@ def following(directory: str, apps: Sequence[tuple[str, str]]) -> Iterator[tuple
 
 __all__ = [
     "API_SOCKET",
-    "LIVE",
     "RESTART_POLICY",
     "SHUT_DOWN",
     "STOPPED",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kurma_core.errors import (
     HostError,
@@ -18,20 +18,20 @@ from kurma_core.errors import (
 )
 from kurma_core.models.pod import ENDED_STATES, PodRecord
 from kurma_core.pods.record import listing
-from kurma_core.pods.record.pod_record import read_document, record_of
+from kurma_core.pods.record.document import read_document
+from kurma_core.pods.record.pod_record import record_of
 from kurma_core.pods.record.pod_store import unwritable
 from kurma_core.pods.run import recovery
 from kurma_core.pods.services import Events
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kurma_core.hookspecs.stager import Stager
     from kurma_core.models.summary import PodSummary
     from kurma_core.pods.network.network_check import Caretaker
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.listing import Recover
     from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.state import PodState
     from kurma_core.pods.services import Services
     from kurma_core.pods.waiting import GivenUp
 
@@ -103,7 +103,7 @@ class PodFinder:
         used: set[str] = set()
         for directory in self.store.reserved().values():
             with contextlib.suppress(KurmaError, OSError):
-                used.update(filter(None, [directory.read_state().get("stagerImage")]))
+                used.update(filter(None, [directory.read_state().stager_image]))
         for uuid in self.store.uuids():
             directory = self.store.directory(uuid)
             try:
@@ -114,10 +114,10 @@ class PodFinder:
             except KurmaError as error:
                 used.update(self._images_of_broken(directory, error))
                 continue
-            stager = (state.get("stager") or {}).get("image")
-            up = "stager" in state.get("steps", ())
+            stager = (state.stager or {}).get("image")
+            up = "stager" in state.steps
             if up:
-                used.update(*(state.get("layers") or {}).values())
+                used.update(*state.layers.values())
             if isinstance(stager, str) and (up or directory.has_remains()):
                 used.add(stager)
         return used
@@ -168,16 +168,16 @@ class PodFinder:
     def read(self, directory: PodDirectory) -> PodRecord:
         return self.record(directory, *listing.records(directory, None))
 
-    def record(self, directory: PodDirectory, document: PodDocument, state: Mapping[str, Any]) -> PodRecord:
+    def record(self, directory: PodDirectory, document: PodDocument, state: PodState) -> PodRecord:
         """What is to be told of a pod.
 
         :param document: and ``state``: what its records say.
         """
-        if state["state"] not in _UP:
+        if state.state not in _UP:
             return record_of(directory, document, state)
         try:
             driver = self.services.stagers.of_pod(document.stager)
-            stager = driver.attach_to(directory.path, state["stager"]) if state.get("stager") else None
+            stager = driver.attach_to(directory.path, state.stager) if state.stager else None
         except (PluginError, StagerError) as error:
             # Its stager's plugin is gone, or broken: the pod is listed all the same.
             self.services.note(error.message)
@@ -188,11 +188,11 @@ class PodFinder:
             if stager is not None:
                 stager.close()
 
-    def told_by_files(self, directory: PodDirectory, document: PodDocument, state: Mapping[str, Any]) -> bool:
+    def told_by_files(self, directory: PodDirectory, document: PodDocument, state: PodState) -> bool:
         """Whether what :meth:`record` tells of a pod is what stands in its files, and by whether it is owned; else
         its stager is asked.
         """
-        if state["state"] not in _UP:
+        if state.state not in _UP:
             return True
         try:
             driver = self.services.stagers.of_pod(document.stager)
@@ -245,7 +245,7 @@ class PodFinder:
                     # What cannot be taken down is an error here: waiting on would not change it.
                     if recovery.needs_recovery(directory):
                         recovery.recover(self.services, directory, self.events)
-                    state = directory.read_state()["state"]
+                    state = directory.read_state().state
                 except PodNotFoundError:
                     return
                 except HostError as error:

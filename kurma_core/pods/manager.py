@@ -23,14 +23,16 @@ from kurma_core.pods.change.stop import PodStopper
 from kurma_core.pods.finder import LOCK_PATIENCE, PodFinder
 from kurma_core.pods.network import port_claims
 from kurma_core.pods.record import executions
-from kurma_core.pods.record.pod_record import read_document, record_of
+from kurma_core.pods.record.document import read_document
+from kurma_core.pods.record.pod_record import record_of
 from kurma_core.pods.record.pod_store import new_uuid
+from kurma_core.pods.record.state import PodState
 from kurma_core.pods.run import recovery
 from kurma_core.pods.run.launch import Launch, tear_down
 from kurma_core.pods.run.owner import OwnedPod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from kurma_core.api.pods import PodRequest
     from kurma_core.models.image import RenderedImage
@@ -90,9 +92,9 @@ class PodManager:
                 if prestarted is not None and not prestarted.fits(document):
                     lock, prestarted = prestarted.withdraw(), None
                 if prestarted is None:
-                    directory.write_state({"state": "preparing", "steps": []})
+                    directory.write_state(PodState("preparing"))
                 directory.write_pod(document.to_json())
-            state = {"state": "prepared", "steps": []}
+            state = PodState("prepared")
             if prestarted is None:
                 directory.write_state(state)
             else:
@@ -206,7 +208,7 @@ class PodManager:
         try:
             while True:
                 recovery.take_down(self.services, directory, self.events)
-                if directory.read_state()["state"] not in ("running", "stopping"):
+                if directory.read_state().state not in ("running", "stopping"):
                     os.close(lock)
                     return None
                 stager = recovery.find_stager(self.services, directory)
@@ -230,11 +232,11 @@ class PodManager:
         pod = OwnedPod(Launch(self.services, directory, document, stdio), lock, self.events)
         state = directory.read_state()
         self._startable(document, state)
-        if state.get("steps"):
+        if state.steps:
             raise PodStateError(
                 f"cannot start pod {document.name}: its last teardown is not complete", hint="kurma gc"
             )
-        if state["state"] != "prepared":
+        if state.state != "prepared":
             executions.keep(directory)
         self._clear_run(directory)
         self._claim(pod, directory, document, again=again)
@@ -279,9 +281,9 @@ class PodManager:
             grants.check_again(document, self.services)
 
     @staticmethod
-    def _startable(document: PodDocument, state: Mapping[str, object]) -> None:
-        if state["state"] not in ("prepared", *ENDED_STATES):
-            raise PodStateError(f"cannot start pod {document.name}: it is {state['state']}", pod=document.uuid)
+    def _startable(document: PodDocument, state: PodState) -> None:
+        if state.state not in ("prepared", *ENDED_STATES):
+            raise PodStateError(f"cannot start pod {document.name}: it is {state.state}", pod=document.uuid)
 
     def _clear_run(self, directory: PodDirectory) -> None:
         """Every execution starts from a clean copy: what an earlier run left is removed (see ``keep``)."""

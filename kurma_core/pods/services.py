@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.network.name_resolution import Names
     from kurma_core.pods.prepare.id_ranges import IdRanges
     from kurma_core.pods.record.document import PodDocument
+    from kurma_core.pods.record.state import PodEnd
     from kurma_core.spawner.client import Spawner
 
 
@@ -186,7 +187,6 @@ class Events:
         self._journal.tell("pod", kind, event.pod, event.name, event.detail, event.at)
         self._registry.emit(event)
 
-    def ended(self, how: Mapping[str, Any], document: PodDocument) -> None:
-        """:param how: its last ``state``, with ``exitCode`` and ``reason``."""
-        detail = {key: how[key] for key in ("exitCode", "reason") if how.get(key) is not None}
-        self.tell(str(how["state"]), document, detail)
+    def ended(self, end: PodEnd, document: PodDocument) -> None:
+        found = {"exitCode": end.exit_code, "reason": end.reason}
+        self.tell(end.state, document, {key: value for key, value in found.items() if value is not None})

@@ -24,6 +24,7 @@ from kurma_core.models.network import Attachment, NetworkRequest
 from kurma_core.pods.daemon_interface import DaemonInterface
 from kurma_core.pods.record import listing as pod_listing
 from kurma_core.pods.record.pod_store import PodDirectory
+from kurma_core.pods.record.state import PodState
 from tests.pods.documents import pod_document
 
 TICK = 0.03
@@ -57,7 +58,7 @@ class Place:
         lo = Attachment("lo", "lo", "lo", {"key": "geheim"}, NetworkRequest("lo"))
         document = {"uuid": uuid, "name": name, "created_at": f"2024-05-31T12:00:00.{name}Z", "manifest": MANIFEST}
         directory.write_pod(pod_document(**{"attachments": (lo,), **document, **said}).to_json())
-        directory.write_state({"state": "stopped", "steps": [], "apps": {"web": {"exited": True, "exitCode": 7}}})
+        directory.write_state(PodState("stopped", apps={"web": {"exited": True, "exitCode": 7}}))
         os.close(lock)
         return directory
 
@@ -71,8 +72,8 @@ class Place:
     def check(self) -> None:
         """What is told is what a fresh look at all of them says, in the same bytes as without anything kept."""
         told = {form: self.listing.json(form) for form in (RECORDS, SHOWN, SUMMARIES)}
-        records = [record.to_json() for record in self.client.here.pods.pods()]
-        summaries = [one.to_json() for one in self.client.here.pods.summaries()]
+        records = [record.to_json() for record in self.client.here.pods.finder.pods()]
+        summaries = [one.to_json() for one in self.client.here.pods.finder.summaries()]
         assert told == {
             RECORDS: json_line(records)[:-1],
             SHOWN: json_line(redacted(records))[:-1],
@@ -151,7 +152,8 @@ import os, sys, time
 pod, lock = store.create(sys.argv[1], "held")
 os.makedirs(pod.file("pod"))
 pod.write_pod(__import__("json").loads(sys.argv[2]))
-pod.write_state({"state": "preparing", "steps": []})
+from kurma_core.pods.record.state import PodState
+pod.write_state(PodState("preparing"))
 print(flush=True)
 time.sleep(1000)
 """

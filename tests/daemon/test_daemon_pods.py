@@ -18,6 +18,7 @@ from kurma_core.daemon.pods.owned import OwnedPods
 from kurma_core.daemon.pods.recovery import Recovery
 from kurma_core.pods.daemon_interface import DaemonInterface
 from kurma_core.pods.record.pod_store import PodStore
+from kurma_core.pods.record.state import PodState
 from tests.kit.waiting import until
 
 UUID = "aaaa0000-0000-4000-8000-000000000001"
@@ -73,7 +74,7 @@ def test_a_look_that_is_still_to_come_keeps_nobody_from_the_end(
     owner = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
     )
-    directory.write_state({"state": "running", "steps": [], "owner": int(owner.stdout)})
+    directory.write_state(PodState("running", owner=int(owner.stdout)))
     manager: Any = SimpleNamespace(store=store)
 
     class Pods(DaemonInterface):

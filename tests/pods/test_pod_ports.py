@@ -12,6 +12,7 @@ from kurma_core.pods.network import port_claims as claiming
 from kurma_core.pods.network.port_claims import Claim, Claims, check_free, claimed
 from kurma_core.pods.network.port_listeners import Listener
 from kurma_core.pods.record.pod_store import PodStore
+from kurma_core.pods.record.state import PodState
 from tests.pods.documents import pod_document
 
 UUID = "aaaa0000-0000-4000-8000-000000000001"
@@ -76,7 +77,7 @@ def another(store, *ports, state, steps=()):
     directory, lock = store.create(uuid, "web")
     os.close(lock)
     directory.write_pod(pod.to_json())
-    directory.write_state({"state": state, "steps": list(steps)})
+    directory.write_state(PodState(state, tuple(steps)))
     return directory
 
 
@@ -122,7 +123,7 @@ def test_rules_that_a_stage1_keeps_until_its_gc_lead_to_a_pod_that_has_ended(sto
         check_free(store, UUID, (HTTP,), nobody)
     assert caught.value.hint.endswith(f"kurma rm {directory.uuid[:8]}")
     check_free(store, directory.uuid, (HTTP,), nobody)
-    directory.write_state({"state": "prepared", "steps": []})
+    directory.write_state(PodState("prepared"))
     check_free(store, UUID, (HTTP,), nobody)
 
 
@@ -170,7 +171,7 @@ class Elsewhere:
         self.file = f"{claims._place}/{name}"
 
     def is_now(self, state, steps=()):
-        self.directory.write_state({"state": state, "steps": list(steps)})
+        self.directory.write_state(PodState(state, tuple(steps)))
 
     def write(self, **changes):
         with open(self.file) as file:

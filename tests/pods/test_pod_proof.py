@@ -12,6 +12,7 @@ import pytest
 from kurma_core.pods.record import listing
 from kurma_core.pods.record.listing import Proof
 from kurma_core.pods.record.pod_store import PodDirectory
+from kurma_core.pods.record.state import PodState
 
 TICK = 0.05
 
@@ -23,7 +24,7 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PodDirectory:
     found = PodDirectory(str(tmp_path / "pod"))
     os.makedirs(found.file("pod"))
     found.write_pod({"name": "a"})
-    found.write_state({"state": "running"})
+    found.write_state(PodState("running"))
     Path(found.file("pod/status.json")).write_text("{}")
     time.sleep(2 * TICK)
     return found
@@ -31,7 +32,7 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PodDirectory:
 
 def test_files_that_have_just_changed_prove_nothing(pod: PodDirectory) -> None:
     assert Proof.take(pod) is not None
-    pod.write_state({"state": "stopped"})
+    pod.write_state(PodState("stopped"))
     assert Proof.take(pod) is None
     time.sleep(2 * TICK)
     found = Proof.take(pod)

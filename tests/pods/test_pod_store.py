@@ -21,6 +21,7 @@ from kurma_core.errors import (
     PodNotFoundError,
 )
 from kurma_core.pods.record.pod_store import PodDirectory, PodStore
+from kurma_core.pods.record.state import PodState
 
 A = "aaaa0000-0000-4000-8000-000000000001"
 B = "aaaabbbb-0000-4000-8000-000000000002"
@@ -93,9 +94,9 @@ def test_no_such_pod(store: PodStore, reference: str) -> None:
 
 def test_state_is_replaced_whole_and_read_back(store: PodStore) -> None:
     pod, _ = store.create(A, "one")
-    pod.write_state({"state": "prepared"})
-    assert pod.change_state(state="running", owner=1)["owner"] == 1
-    assert pod.read_state() == {"version": 1, "state": "running", "owner": 1}
+    pod.write_state(PodState("prepared"))
+    assert pod.change_state(state="running", owner=1).owner == 1
+    assert pod.read_state() == PodState("running", owner=1)
     assert sorted(os.listdir(pod.path)) == ["op.lock", "owner.lock", "state.json"]
 
 
@@ -146,9 +147,9 @@ def test_looking_for_an_owner_is_in_nobodys_way(store: PodStore) -> None:
 
 def test_a_state_is_changed_only_where_it_holds(store: PodStore) -> None:
     pod, _ = store.create(A, "one")
-    pod.write_state({"state": "stopped"})
-    assert pod.change_state(only_in=("running",), state="stopping")["state"] == "stopped"
-    assert pod.read_state()["state"] == "stopped"
+    pod.write_state(PodState("stopped"))
+    assert pod.change_state(only_in=("running",), state="stopping").state == "stopped"
+    assert pod.read_state().state == "stopped"
 
 
 def test_what_dead_processes_left_half_done_is_swept_and_what_lives_is_not(store: PodStore) -> None:

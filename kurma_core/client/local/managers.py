@@ -229,7 +229,7 @@ def _of_isolators(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
 
 def _of_pods(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
     """Finds plugins that the configuration disables and that pods on record need."""
-    from kurma_core.pods.record.pod_record import read_document
+    from kurma_core.pods.record.document import read_document
 
     sections = managers.config.plugins
     kinds = ("renderers", "stagers", "networks")

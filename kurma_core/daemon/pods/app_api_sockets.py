@@ -17,7 +17,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError, PodNotFoundError
-from kurma_core.pods.daemon_interface import API_SOCKET, LIVE
+from kurma_core.pods.daemon_interface import API_SOCKET
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,7 @@ class AppApiSockets:
         pods = self._pods
         try:
             uuid = pods.find(reference)
-            if pods.state(uuid)["state"] in LIVE:
+            if pods.state(uuid).live:
                 self.changed(pods.document(uuid), pods.path(uuid))
             else:
                 self.close(uuid)

@@ -178,7 +178,7 @@ class InitialPods:
         if uuid is None:
             uuid = self._run(pods.initial_request(template, entry.name)).uuid
         target.found = uuid
-        state = pods.state(uuid)["state"]
+        state = pods.state(uuid).state
         if state == "prepared":
             self._launch(uuid)
         elif state in ENDED_STATES:

@@ -284,5 +284,5 @@ class Restarts:
 
     def _after_failure(self, uuid: str) -> None:
         with contextlib.suppress(KurmaError):  # it was removed
-            if self._pods.state(uuid)["state"] in ENDED_STATES:
+            if self._pods.state(uuid).state in ENDED_STATES:
                 self.look(uuid, failed=True)

@@ -17,7 +17,6 @@ from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.linux.inotify import IN_CREATE, IN_IGNORED, IN_MOVED_TO, IN_Q_OVERFLOW, Watch
 from kurma_core.linux.process import pidfd_open
 from kurma_core.models.pod import ENDED_STATES
-from kurma_core.pods.daemon_interface import LIVE
 
 if TYPE_CHECKING:
     from kurma_core.daemon.pods.owned import OwnedPods
@@ -144,13 +143,13 @@ class Recovery:
                     _LOG.info("pod %s is cleared of a half-made change of its apps", uuid)
                 return
         state = pods.state(uuid)
-        if state["state"] in ENDED_STATES:
+        if state.state in ENDED_STATES:
             if pods.is_ephemeral(uuid) and not pods.is_owned(uuid) and not self._owners.holds(uuid):
                 pods.remove(uuid)  # its owner has recorded its end and died before removing it
             else:
                 self._ended(uuid)
-        elif state["state"] in (*LIVE, "preparing"):
-            pid = state.get("owner")
+        elif state.live or state.state == "preparing":
+            pid = state.owner
             if isinstance(pid, int) and pid not in (0, os.getpid()) and not self._watcher.watch_owner(uuid, pid):
                 # The owner is dead, and another process takes the pod down: look whether it finishes.
                 self._later.at(uuid, _LOOK_AGAIN, lambda: self.look_soon(uuid))

@@ -19,7 +19,8 @@ from kurma_core.errors import (
     StagerError,
 )
 from kurma_core.pods.prepare import volumes
-from kurma_core.pods.record.pod_record import read_attachments, read_document
+from kurma_core.pods.record.document import read_document
+from kurma_core.pods.record.state import AppChange
 from kurma_core.pods.run import pod_limits, pod_metadata, recovery
 from kurma_core.pods.run.launch import Launch, pod_setup
 from kurma_core.value import frozen, replace
@@ -91,19 +92,17 @@ class PodApps:
 
     def _add(self, pod: Changeable, app: NewApp) -> None:
         directory = pod.directory
-        change = {"do": "add", "app": app.name, "volumes": list(app.volumes), **_of_the_pod(app.part)}
-        in_use = sorted({*app.rendered.images, *app.rendered.manifests})
-        _change_state(
-            pod, change=change, layers={**(directory.read_state().get("layers") or {}), app.name: in_use}
-        )
+        change = AppChange("add", app.name, app.volumes, *_of_the_pod(app.part))
+        in_use = tuple(sorted({*app.rendered.images, *app.rendered.manifests}))
+        _change_state(pod, change=change, layers={**directory.read_state().layers, app.name: in_use})
         try:
             volumes.make_empty(app.document.manifest, directory.path, app.document.ids)
             self._services.api_changed(app.document, directory.path)
-            if change["traffic"]:
+            if change.traffic:
                 pod_limits.hold_traffic(app.document, self._services.note)
-            if change["memory"]:
+            if change.memory:
                 pod_limits.keep_memory(app.document)
-            attachments = read_attachments(directory.read_state())
+            attachments = directory.read_state().attachments
             url = pod_metadata.url_of(directory)
             launch = Launch(self._services, directory, app.part, attachments=attachments, metadata_url=url)
             pod.driver.add_app(pod_setup(launch, {app.name: app.rendered}), pod.stager)
@@ -180,7 +179,7 @@ class PodApps:
                     f"cannot remove app {app} of pod {pod.document.name}: it runs",
                     hint=f"kurma app stop {pod.document.name} {app}, or kurma app rm --force",
                 )
-            change = {"do": "rm", "app": app, **_of_the_pod(new_app.only(pod.document, app))}
+            change = AppChange("rm", app, (), *_of_the_pod(new_app.only(pod.document, app)))
             _change_state(pod, change=change)
             try:
                 self._finish_change(pod, change)
@@ -202,8 +201,8 @@ class PodApps:
             document = read_document(directory)
             with self._stager_of(directory, document, verb) as (driver, stager):
                 self._check_verbs(document, driver, directory, verb)
-                pod = Changeable(directory, document, driver, stager, directory.read_state().get("stager"))
-                change = directory.read_state().get("change")
+                pod = Changeable(directory, document, driver, stager, directory.read_state().stager)
+                change = directory.read_state().change
                 if change is not None:
                     self._finish_change(pod, change)
                     pod = replace(pod, document=read_document(directory))
@@ -216,7 +215,7 @@ class PodApps:
         self, directory: PodDirectory, document: PodDocument, verb: str
     ) -> Iterator[tuple[AppChanger, RunningStager]]:
         what = f"{_WORDS[verb]} pod {document.name}"
-        state = directory.read_state()["state"]
+        state = directory.read_state().state
         stager = recovery.find_stager(self._services, directory) if state == "running" else None
         if stager is None:
             hint = f"kurma start {document.name}" if state in ("prepared", "stopped", "errored") else None
@@ -250,7 +249,7 @@ class PodApps:
         _change_state(pod)
         pod.directory.write_pod(document.to_json())
 
-    def _finish_change(self, pod: Changeable, change: Json) -> None:
+    def _finish_change(self, pod: Changeable, change: AppChange) -> None:
         """An app that did not come to be on record is taken away; one that is to go, goes. Repeatable.
 
         :raises StagerError: the stager does not do its part.
@@ -258,42 +257,42 @@ class PodApps:
         from kurma_core.pods.change.new_app import without
         from kurma_core.pods.record import executions
 
-        directory, app = pod.directory, change["app"]
+        directory, app = pod.directory, change.app
         document = read_document(directory)
         there = app in document.app_names
-        if there and change["do"] == "add":
+        if there and change.do == "add":
             directory.change_state(change=None)
             return
         if not pod.stager.alive():
             # What is left of it goes with the pod.
             raise StagerError(f"pod {document.name} has ended")
-        gone = tuple(change.get("volumes", ()))
+        gone = change.volumes
         if there:
             document, gone = without(document, app)
             # Known should we die before the end, when the document does not name them any more.
-            directory.change_state(change={**change, "volumes": list(gone)})
+            directory.change_state(change=replace(change, volumes=tuple(gone)))
         self._services.api_changed(document, directory.path)
         pod.driver.remove_app(directory.path, pod.stager, app, gone)
         if there:
             self._commit(pod, document)
         volumes.remove_empty(gone, directory.path)
         try:
-            if change["traffic"]:
+            if change.traffic:
                 pod_limits.hold_traffic(document, self._services.note)
-            if change["memory"]:
+            if change.memory:
                 pod_limits.keep_memory(document)
         except KurmaError as error:
             # What is too much of it keeps nobody from changing the pod.
             self._services.note(f"{error.message}; what app {app} has asked for stays")
         executions.forget(directory, app)
-        layers = {**(directory.read_state().get("layers") or {})}
+        layers = dict(directory.read_state().layers)
         layers.pop(app, None)
         directory.change_state(change=None, layers=layers)
 
     @staticmethod
     def half_changed(directory: PodDirectory) -> bool:
         state = directory.read_state()
-        return state["state"] == "running" and state.get("change") is not None and not directory.apps_locked()
+        return state.state == "running" and state.change is not None and not directory.apps_locked()
 
     def finish_change(self, directory: PodDirectory) -> bool:
         """Of a running pod, clears away what somebody has left who died while he changed its apps.
@@ -307,22 +306,21 @@ class PodApps:
             return True
 
 
-def _change_state(pod: Changeable, **changes: Json) -> None:
+def _change_state(pod: Changeable, **changes: Any) -> None:
     """:raises PodStateError: the pod is not the run that we know any more."""
     with pod.directory.op_lock():
         state = pod.directory.read_state()
-        if state["state"] != "running" or state.get("stager") != pod.identity:
+        if state.state != "running" or state.stager != pod.identity:
             raise PodStateError(
-                f"pod {pod.document.name}: its apps cannot be changed any more: it is {state['state']}",
+                f"pod {pod.document.name}: its apps cannot be changed any more: it is {state.state}",
                 pod=pod.document.uuid,
             )
-        state.update(changes)
-        pod.directory.write_state(state)
+        pod.directory.write_state(replace(state, **changes))
 
 
-def _of_the_pod(part: PodDocument) -> dict[str, bool]:
-    """Which isolators of an app concern all of the pod. :param part: it with that app alone."""
-    return {"traffic": bool(pod_limits.traffic_limits(part)), "memory": pod_limits.requested_memory(part) > 0}
+def _of_the_pod(part: PodDocument) -> tuple[bool, bool]:
+    """Whether an app has traffic limits, and requests memory. :param part: the pod with that app alone."""
+    return bool(pod_limits.traffic_limits(part)), pod_limits.requested_memory(part) > 0
 
 
 _WORDS = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kurma_core.api.pods import Collected
 from kurma_core.errors import (
@@ -20,7 +20,7 @@ from kurma_core.errors import (
 )
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.pod import ENDED_STATES
-from kurma_core.pods.record.pod_record import read_document
+from kurma_core.pods.record.document import read_document
 from kurma_core.pods.record.pod_store import unwritable
 from kurma_core.pods.run import recovery
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.finder import PodFinder
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.state import PodState
     from kurma_core.pods.services import Services
 
 
@@ -68,7 +69,7 @@ class PodRemover:
             return  # half-made, or ephemeral and dead: that was all there was to do
         try:
             document = read_document(directory)
-            state = directory.read_state()["state"]
+            state = directory.read_state().state
         except _UNREADABLE:
             self._remove_broken(directory, force=force)
             return
@@ -92,7 +93,7 @@ class PodRemover:
     def _make_removable(self, directory: PodDirectory, document: PodDocument) -> None:
         """Takes down what is dead. That it cannot be recorded is no reason not to remove it."""
         now = directory.read_state()
-        if now["state"] in ("prepared", *ENDED_STATES) and not now.get("steps"):
+        if now.state in ("prepared", *ENDED_STATES) and not now.steps:
             return
         try:
             recovery.take_down(self._services, directory, self._events)
@@ -101,8 +102,8 @@ class PodRemover:
                 return
             raise
         now = directory.read_state()
-        if now["state"] not in ("prepared", *ENDED_STATES):
-            raise _not_removable(document, now["state"])
+        if now.state not in ("prepared", *ENDED_STATES):
+            raise _not_removable(document, now.state)
 
     def _remove_broken(self, directory: PodDirectory, *, force: bool) -> None:
         """A pod whose records cannot be read: what it may have made is known by its UUID, and what is readable."""
@@ -161,9 +162,9 @@ class PodRemover:
             if directory.owned():
                 return  # it is just being made
             state = _whole_state(directory)  # unless it has just been
-        if state["state"] in ("running", "stopping") and not directory.owned():
+        if state.state in ("running", "stopping") and not directory.owned():
             yield f"pod {directory.uuid}: runs without an owner: left (kurma stop {directory.uuid[:8]})"
-        if state["state"] in ENDED_STATES and not state.get("steps") and _since_its_end(state) >= grace:
+        if state.state in ENDED_STATES and not state.steps and _since_its_end(state) >= grace:
             if not dry_run:
                 self.remove(directory.uuid)
             yield f"pod {directory.uuid}: {'would be ' if dry_run else ''}removed"
@@ -174,18 +175,18 @@ class PodRemover:
             yield f"pod {directory.uuid}: {cleared} of a half-made change of its apps"
 
 
-def _since_its_end(state: dict[str, Any]) -> float:
+def _since_its_end(state: PodState) -> float:
     """Seconds, whatever was done to the clock meanwhile."""
-    from kurma_core.pods.record.times import age, between, mark
+    from kurma_core.pods.record.state import age, between, mark
 
-    passed = between(state.get("over"), mark())
-    return age(state.get("finishedAt")) if passed is None else passed
+    passed = between(state.over, mark())
+    return age(state.finished_at) if passed is None else passed
 
 
 def _lives(services: Services, directory: PodDirectory) -> bool:
     """Whether a pod without an owner runs on, and is left to."""
     try:
-        if directory.read_state()["state"] not in ("running", "stopping"):
+        if directory.read_state().state not in ("running", "stopping"):
             return False
     except PodNotFoundError:
         return False  # half-made
@@ -196,10 +197,10 @@ def _lives(services: Services, directory: PodDirectory) -> bool:
     return True
 
 
-def _whole_state(directory: PodDirectory) -> dict[str, Any]:
+def _whole_state(directory: PodDirectory) -> PodState:
     """Of a pod whose document can be read, too, once it should be there."""
     state = directory.read_state()
-    if state["state"] != "preparing":
+    if state.state != "preparing":
         read_document(directory)
     return state
 

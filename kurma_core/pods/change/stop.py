@@ -16,7 +16,8 @@ from kurma_core.errors import (
     PodStateError,
 )
 from kurma_core.models.pod import ENDED_STATES, PodRecord
-from kurma_core.pods.record.pod_record import by_force, pod_record, read_document, the_app
+from kurma_core.pods.record.document import read_document
+from kurma_core.pods.record.pod_record import by_force, pod_record, the_app
 from kurma_core.pods.run import pod_restarts, recovery
 from kurma_core.value import replace
 
@@ -59,13 +60,13 @@ class PodStopper:
         # First, so that no policy starts it again. A full disk must not keep a pod running.
         with contextlib.suppress(HostError):
             directory.change_state(only_in=("starting", "running", "stopping", *ENDED_STATES), cause=cause)
-        state = directory.read_state()["state"]
+        state = directory.read_state().state
         if state in ENDED_STATES or state == "prepared":
             return self._finder.read(directory)
         stager = recovery.find_stager(self._services, directory)
         if stager is None and state == "starting":
             stager = self._await_stager(directory)
-            state = directory.read_state()["state"]
+            state = directory.read_state().state
             if state in ENDED_STATES:  # it has not come up
                 return self._finder.read(directory)
         if stager is None and state in ("preparing", "starting"):
@@ -104,7 +105,7 @@ class PodStopper:
         except OSError:
             return None
         try:
-            while directory.read_state()["state"] == "starting" and directory.owned():
+            while directory.read_state().state == "starting" and directory.owned():
                 stager = recovery.find_stager(self._services, directory)
                 left = deadline - time.monotonic()
                 if stager is not None or left <= 0:

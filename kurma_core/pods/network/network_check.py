@@ -16,7 +16,7 @@ from kurma_core.hookspecs.network import Leak
 from kurma_core.networking.network_records import PINS, clear, pin_path
 from kurma_core.networking.repair import finding
 from kurma_core.pods.network import port_claims
-from kurma_core.pods.record.pod_record import read_attachments, read_document
+from kurma_core.pods.record.document import read_document
 from kurma_core.pods.run import recovery
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from kurma_core.networking.repair import DriverCare
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory, PodStore
+    from kurma_core.pods.record.state import PodState
     from kurma_core.pods.services import Events, Services
 
 _NS_GET_USERNS = 0xB701
-_LIVE = ("starting", "running", "stopping")
 
 
 class JoinedPods(Collection[str]):
@@ -47,7 +47,7 @@ class JoinedPods(Collection[str]):
             return False
         except KurmaError:
             return os.path.isdir(directory.path)  # damaged, or of a newer version: not for us to judge
-        return state["state"] in _LIVE or bool(state.get("steps"))
+        return state.live or bool(state.steps)
 
     def __iter__(self) -> Iterator[str]:
         return (uuid for uuid in self._store.uuids() if uuid in self)
@@ -166,8 +166,7 @@ class Caretaker:
         for uuid in self._pods:
             try:
                 if any(
-                    one.network == network
-                    for one in read_attachments(self._services.store.directory(uuid).read_state())
+                    one.network == network for one in self._services.store.directory(uuid).read_state().attachments
                 ):
                     return True
             except KurmaError:
@@ -204,7 +203,7 @@ class Caretaker:
         :param faults: network and pod of what is known already; no pod: it is the network's own.
         """
         state = directory.read_state()
-        if state["state"] == "preparing" or (state["state"] not in _LIVE and not state.get("steps")):
+        if state.state == "preparing" or not (state.live or state.steps):
             return []
         document = read_document(directory)
         if networks and not any(one.network in networks for one in document.attachments):
@@ -218,12 +217,12 @@ class Caretaker:
                 Leak("pod", f"pod {document.name}", "it has ended, and nobody took it down", pod=document.uuid)
             ]
         try:
-            if state["state"] != "running":
+            if state.state != "running":
                 return []
             found = [] if networks else self._namespaces(document)
             found = found or self._attachments(document, state, networks, faults)
             # What was missing of one that has gone since is right so.
-            running = stager.alive() and directory.read_state()["state"] == "running"
+            running = stager.alive() and directory.read_state().state == "running"
             return found if running else []
         finally:
             stager.close()
@@ -250,14 +249,14 @@ class Caretaker:
     def _attachments(
         self,
         document: PodDocument,
-        state: dict[str, object],
+        state: PodState,
         networks: Collection[str],
         faults: Collection[tuple[str, str]],
     ) -> list[Leak]:
         if document.network_namespace is None:
             return []
         found = []
-        for one in read_attachments(state):
+        for one in state.attachments:
             if networks and one.network not in networks:
                 continue
             if (one.network, "") in faults or (one.network, document.uuid) in faults:

@@ -114,7 +114,7 @@ def _how(directory: PodDirectory) -> tuple[str, str]:
     """How a pod has its ports, and by what command it lets them go."""
 
     try:
-        ended = keeps_ports(directory, directory.read_state()["state"])
+        ended = keeps_ports(directory, directory.read_state().state)
     except KurmaError:
         ended = False
     return ("still, which has ended", "rm") if ended else ("already", "stop")
@@ -197,7 +197,7 @@ def let_go(directory: PodDirectory) -> None:
 
 def _held(store: PodStore, uuid: str) -> Iterator[tuple[str, PortMapping]]:
     """Name of the pod, and each port that leads to it now. What cannot be read holds nothing."""
-    from kurma_core.pods.record.pod_record import read_document
+    from kurma_core.pods.record.document import read_document
 
     directory = store.directory(uuid)
     try:
@@ -271,7 +271,7 @@ def holds_ports(directory: PodDirectory) -> bool:
     :raises KurmaError: its record is gone, or cannot be read.
     """
     state = directory.read_state()
-    return state["state"] in _HOLDING or bool(state.get("steps")) or keeps_ports(directory, state["state"])
+    return state.live or bool(state.steps) or keeps_ports(directory, state.state)
 
 
 def keeps_ports(directory: PodDirectory, state: str) -> bool:

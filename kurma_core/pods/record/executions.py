@@ -17,9 +17,8 @@ from kurma_core.models.pod import AppEnd, AppExecution, AppStatus
 from kurma_core.value import fields, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.state import PodState
 
 Json = Any
 #: Runs of a pod whose logs are kept besides the last one's.
@@ -32,8 +31,8 @@ def keep(directory: PodDirectory) -> None:
     Repeatable: a death in between is made good by the next call.
     """
     state = directory.read_state()
-    run = state.get("run", 1)
-    earlier = earlier_of(state)
+    run = state.run
+    earlier = {name: list(found) for name, found in state.earlier.items()}
     for name, status in recorded_apps(state).items():
         numbered = number(state, status)
         found = [*numbered.earlier, *([_as_execution(numbered)] if _executed(numbered) else [])]
@@ -44,17 +43,17 @@ def keep(directory: PodDirectory) -> None:
     directory.change_state(
         run=run + 1,
         apps=None,
-        earlier={name: [one.to_json() for one in found] for name, found in kept.items() if found},
+        earlier={name: tuple(found) for name, found in kept.items() if found},
     )
     _drop_runs(directory, oldest)
 
 
-def recorded_apps(state: Mapping[str, Json]) -> dict[str, AppStatus]:
+def recorded_apps(state: PodState) -> dict[str, AppStatus]:
     """The apps of the last run, as the pod's record has them; empty if that cannot be read."""
     from kurma_core.staging.records import parse_apps
 
     try:
-        return parse_apps(state.get("apps") or {}, "its record")
+        return parse_apps(state.apps or {}, "its record")
     except KurmaError:
         return {}
 
@@ -99,8 +98,7 @@ def _drop_runs(directory: PodDirectory, oldest: int) -> None:
 def forget(directory: PodDirectory, app: str) -> None:
     """An app that is removed takes its executions along. Repeatable."""
     state = directory.read_state()
-    earlier = earlier_of(state)
-    for one in earlier.pop(app, []):
+    for one in state.earlier.get(app, ()):
         with contextlib.suppress(OSError):
             fd = _opened(directory.file(f"earlier/{one.run}"))
             try:
@@ -109,30 +107,22 @@ def forget(directory: PodDirectory, app: str) -> None:
                         os.unlink(name, dir_fd=fd)
             finally:
                 os.close(fd)
-    if app in (state.get("earlier") or {}):
-        directory.change_state(earlier={name: [one.to_json() for one in found] for name, found in earlier.items()})
+    if app in state.earlier:
+        directory.change_state(earlier={name: found for name, found in state.earlier.items() if name != app})
 
 
 def _opened(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
-def earlier_of(state: Mapping[str, Json]) -> dict[str, list[AppExecution]]:
-    """By app, oldest first."""
-    return {
-        name: [AppExecution.from_json(one) for one in found]
-        for name, found in (state.get("earlier") or {}).items()
-    }
-
-
-def number(state: Mapping[str, Json], status: AppStatus) -> AppStatus:
+def number(state: PodState, status: AppStatus) -> AppStatus:
     """The status with its executions counted from 1 over all runs of the pod, those of earlier runs included.
 
     :param status: as the stager tells it: its own, counted from 0 in this run.
     """
-    before = earlier_of(state).get(status.name, [])
+    before = state.earlier.get(status.name, ())
     base = before[-1].instance if before else 0
-    run = state.get("run", 1)
+    run = state.run
     of_run = [replace(one, instance=base + one.instance + 1, run=run) for one in status.earlier]
     own = len(of_run) if status.instance is None else status.instance
     return replace(

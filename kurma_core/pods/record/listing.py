@@ -15,26 +15,20 @@ from kurma_core.pods.record.document import read_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from typing import Any, TypeVar
 
+    from kurma_core.models.network import Attachment
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory, PodStore
+    from kurma_core.pods.record.state import PodState
 
     Json = Any
     T = TypeVar("T")
     Recover = Callable[[PodDirectory], None]
 
-#: States in which a pod has a stager, or is about to.
-LIVE = ("starting", "running", "stopping")
 
-
-def unsettled(state: Mapping[str, Json]) -> bool:
-    """Whether somebody must own the pod, or its teardown is not complete."""
-    return state["state"] in (*LIVE, "preparing") or bool(state.get("steps"))
-
-
-def records(directory: PodDirectory, recover: Recover | None) -> tuple[PodDocument, Mapping[str, Json]]:
+def records(directory: PodDirectory, recover: Recover | None) -> tuple[PodDocument, PodState]:
     """What the pod is, and how it is.
 
     :param recover: takes down what is dead, where nobody owns it; None: nobody does.
@@ -49,7 +43,7 @@ def records(directory: PodDirectory, recover: Recover | None) -> tuple[PodDocume
         recover(directory)
         state = directory.read_state()
     else:
-        if recover is not None and unsettled(state) and not directory.owned():
+        if recover is not None and state.unsettled and not directory.owned():
             recover(directory)
             state = directory.read_state()
     return read_document(directory), state
@@ -98,26 +92,23 @@ def summaries(store: PodStore, recover: Recover) -> list[PodSummary]:
     return sorted(each(store, recover, tell, broken_summary), key=lambda one: one.created_at)
 
 
-def summary(directory: PodDirectory, document: PodDocument, state: Mapping[str, Json]) -> PodSummary:
-    networks = [_network(one) for one in state.get("attachments", ())]
+def summary(directory: PodDirectory, document: PodDocument, state: PodState) -> PodSummary:
+    networks = [_network(one) for one in state.attachments]
     if not networks:
         networks = [NetworkSummary(one.network, one.interface, ()) for one in document.attachments]
     return PodSummary(
         uuid=document.uuid,
         name=document.name,
-        state=state["state"],
+        state=state.state,
         created_at=document.created_at,
         apps=tuple(document.app_names),
         networks=tuple(networks),
     )
 
 
-def _network(attachment: Mapping[str, Json]) -> NetworkSummary:
-    """:param attachment: as a record has it."""
-    addresses = [] if attachment.get("result") is None else attachment["result"]["addresses"]
-    return NetworkSummary(
-        attachment["network"], attachment["interface"], tuple([one["address"] for one in addresses])
-    )
+def _network(attachment: Attachment) -> NetworkSummary:
+    addresses = () if attachment.result is None else attachment.result.addresses
+    return NetworkSummary(attachment.network, attachment.interface, tuple([one.address for one in addresses]))
 
 
 def broken_summary(directory: PodDirectory, state: str, why: str) -> PodSummary:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import AppNotFoundError, HostError, KurmaError, PodDamagedError, PodNotFoundError
-from kurma_core.models.network import Attachment
 from kurma_core.models.pod import ENDED_STATES, AppStatus, PodRecord
 from kurma_core.pods.record import executions
 from kurma_core.pods.record.document import PodDocument, read_document
+from kurma_core.pods.record.state import PodEnd
 from kurma_core.pods.run import pod_metadata, pod_restarts
 from kurma_core.staging.records import exit_code, read_status_file
 from kurma_core.value import replace
@@ -19,6 +19,7 @@ from kurma_core.value import replace
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStager, Stager
     from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.state import PodState
 
 Json = Any
 
@@ -33,32 +34,31 @@ def pod_record(
 def record_of(
     directory: PodDirectory,
     document: PodDocument,
-    state: Mapping[str, Json],
+    state: PodState,
     stager: Stager | None = None,
     running: RunningStager | None = None,
 ) -> PodRecord:
     """As :func:`pod_record`, for who knows already what its records say."""
     apps = app_statuses(directory, document, state, stager, running)
-    stager_identity = state.get("stager") or {}
-    live = state["state"] in ("starting", "running", "stopping")
+    live = state.live
     return PodRecord(
         uuid=document.uuid,
         name=document.name,
-        state=state["state"],
-        reason=state.get("reason"),
-        exit_code=state.get("exitCode"),
+        state=state.state,
+        reason=state.reason,
+        exit_code=state.exit_code,
         created_at=document.created_at,
-        started_at=state.get("startedAt"),
-        finished_at=state.get("finishedAt"),
-        owner=state.get("owner") if live and directory.owned() else None,
+        started_at=state.started_at,
+        finished_at=state.finished_at,
+        owner=state.owner if live and directory.owned() else None,
         stager=document.stager,
-        stager_pid=stager_identity.get("pid") if live else None,
+        stager_pid=state.stager.get("pid") if live and state.stager else None,
         renderer=document.renderer,
         network_namespace=document.network_namespace if live else None,
         userns=document.ids,
         apps=apps,
         images=document.images,
-        attachments=read_attachments(state) or document.attachments,
+        attachments=state.attachments or document.attachments,
         isolators=document.isolators,
         notes=(*document.notes, *stager_notes(directory, state), *(pod_metadata.notes_of(state) if live else ())),
         manifest=document.manifest.to_json(),
@@ -70,52 +70,47 @@ def record_of(
 def app_statuses(
     directory: PodDirectory,
     document: PodDocument,
-    state: Mapping[str, Json],
+    state: PodState,
     stager: Stager | None,
     running: RunningStager | None,
 ) -> tuple[AppStatus, ...]:
     """One for each app of the manifest, in its order; apps that nobody tells of are just named."""
-    if state["state"] in ("preparing", "prepared"):
+    if state.state in ("preparing", "prepared"):
         return tuple(AppStatus(name) for name in document.app_names)
     told: Mapping[str, AppStatus] = {}
     try:
-        if state.get("apps") is not None:
+        if state.apps is not None:
             told = executions.recorded_apps(state)
         elif stager is not None:
             # One that is still at its pod's setting up is not called into: a v1 cgroup that has children, as a
             # call-in's, does not take every setting any more.
-            told = stager.status(directory.path, None if state["state"] == "starting" else running)
+            told = stager.status(directory.path, None if state.state == "starting" else running)
         else:
             told = (read_status_file(directory.path) or ({}, ()))[0]
     except KurmaError:
         # A stager that answers nonsense, or ends while it is asked, must not keep the pod from being listed.
         told = {}
     statuses = [executions.number(state, told.get(name, AppStatus(name))) for name in document.app_names]
-    if state["state"] in ENDED_STATES:
+    if state.state in ENDED_STATES:
         # Of a pod that did not come up, only its stager's last word is known.
-        statuses = [_over(status, killed=state["state"] == "errored") for status in statuses]
+        statuses = [_over(status, killed=state.state == "errored") for status in statuses]
     return tuple(statuses)
 
 
-def stager_notes(directory: PodDirectory, state: Mapping[str, Json]) -> tuple[str, ...]:
+def stager_notes(directory: PodDirectory, state: PodState) -> tuple[str, ...]:
     """What the stager says of how the pod is held: of a pod that lives, as it says it now."""
-    if state["state"] not in ("running", "stopping"):
-        return tuple(state.get("notes", ()))
+    if state.state not in ("running", "stopping"):
+        return state.notes
     try:
         return (read_status_file(directory.path) or ({}, ()))[1]
     except KurmaError:
         return ()  # nonsense, as of the apps
 
 
-def read_attachments(state: Mapping[str, Json]) -> tuple[Attachment, ...]:
-    """The attachments that a state's record holds."""
-    return tuple(Attachment.from_json(one) for one in state.get("attachments", ()))
-
-
 def conclusion(
     directory: PodDirectory, document: PodDocument, stager: Stager | None, status: int | None, output: str
-) -> dict[str, Json]:
-    """How a pod whose stager has ended is to be recorded (G6): state, reason, exit code, notes, apps.
+) -> PodEnd:
+    """How a pod whose stager has ended is to be recorded: state, reason, exit code, notes, apps.
 
     :param status: the stager's exit status; None: nobody knows.
     :param output: what it said last.
@@ -158,18 +153,18 @@ def conclusion(
             apps = {**apps, begun[0].name: replace(begun[0], exit_code=code)}
     if state == "errored" and not code:
         code = status or 125
-    return {
-        "state": state,
-        "reason": reason or problem,
-        "exitCode": code,
-        "notes": list(notes),
+    return PodEnd(
+        state,
+        reason or problem,
+        code,
+        notes,
         # What is known of the apps does not depend any more on what the stager leaves behind.
-        "apps": {
+        {
             name: _over(apps[name], killed=state == "errored").to_json()
             for name in document.app_names
             if name in apps
         },
-    }
+    )
 
 
 def _over(app: AppStatus, *, killed: bool) -> AppStatus:
@@ -190,7 +185,7 @@ def _stopped(directory: PodDirectory) -> bool:
         state = directory.read_state()
     except KurmaError:
         return False
-    return bool(state["state"] == "stopping" or state.get("cause"))
+    return bool(state.state == "stopping" or state.cause)
 
 
 def by_force(directory: PodDirectory) -> None:
@@ -203,22 +198,9 @@ def by_force(directory: PodDirectory) -> None:
 def forced(directory: PodDirectory) -> bool:
     """Whether :func:`by_force` was recorded."""
     try:
-        return bool(directory.read_state().get("forced"))
+        return bool(directory.read_state().forced)
     except KurmaError:
         return False
-
-
-__all__ = [
-    "app_statuses",
-    "by_force",
-    "conclusion",
-    "forced",
-    "pod_record",
-    "read_attachments",
-    "read_document",
-    "record_of",
-    "stager_notes",
-]
 
 
 def the_app(record: PodRecord, app: str | None) -> AppStatus:

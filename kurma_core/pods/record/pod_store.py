@@ -35,9 +35,9 @@ from kurma_core.errors import (
 from kurma_core.json_text import loads
 from kurma_core.linux import beneath, files
 from kurma_core.linux.files import replace_file, spare_file, use_spare
-from kurma_core.models.network import Attachment
-from kurma_core.models.pod import STATES, AppExecution
-from kurma_core.schema import COUNT, PID, SchemaError, fit
+from kurma_core.pods.record.state import PodState
+from kurma_core.schema import SchemaError
+from kurma_core.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,38 +58,6 @@ _UNFINISHED = ".half-"
 REMAINS = "stager/remains"
 #: What a pod to come has for its first records: of two states, and of what it is.
 _SPARES, _SPARE_POD = ("state.json.spare", "state.json.spare2"), "pod.json.spare"
-
-
-_MARK = ({"boot": str, "uptime": float}, None)
-#: Form of ``state.json``; of what plugins keep there, only that it is an object.
-STATE = {
-    "state": frozenset(STATES),
-    "steps?": ([str], None),
-    "attachments?": [Attachment],
-    "stager?": (dict, None),
-    "stagerImage?": (str, None),
-    "owner?": (PID, None),
-    "boot?": (str, None),
-    "startedAt?": (str, None),
-    "finishedAt?": (str, None),
-    "begun?": _MARK,
-    "over?": _MARK,
-    "cause?": (str, None),
-    "forced?": (bool, None),
-    "exitCode?": (range(-(1 << 31), 1 << 31), None),
-    "reason?": (str, None),
-    "notes?": [str],
-    "apps?": ({str: dict}, None),
-    "run?": COUNT,
-    "earlier?": ({str: [AppExecution]}, None),
-    "layers?": ({str: [str]}, None),
-    "metadata?": ({"address": str, "port": range(1, 1 << 16), "early": (str, None)}, None),
-    "restart?": ({"count": COUNT, "tries": COUNT, "next": (str, None), "due?": _MARK}, None),
-    "change?": (
-        {"do": frozenset(("add", "rm")), "app": str, "volumes?": [str], "traffic": bool, "memory": bool},
-        None,
-    ),
-}
 
 
 def new_uuid() -> str:
@@ -129,14 +97,12 @@ class PodDirectory:
         with self._writing("pod.json"):
             use_spare(self.file(_SPARE_POD), self.file("pod.json"), _lines(value))
 
-    def read_state(self) -> dict[str, Json]:
-        """``state.json``; it has a ``state``. :raises: as :meth:`read_pod`."""
-        value = self._read("state.json")
+    def read_state(self) -> PodState:
+        """``state.json``. :raises: as :meth:`read_pod`."""
         try:
-            fit(value, STATE, "the record")
+            return PodState.from_json(self._read("state.json"), "the record")
         except SchemaError as error:
             raise self.damaged("state.json", str(error)) from None
-        return value
 
     def raw(self, name: str) -> Json:
         """What can be understood of a record that may be damaged; None: nothing."""
@@ -149,20 +115,21 @@ class PodDirectory:
     def read_steps(self) -> list[str]:
         """The steps on record; none where there is no record yet."""
         try:
-            return list(self.read_state().get("steps") or ())
+            return list(self.read_state().steps)
         except PodNotFoundError:
             return []
 
-    def write_state(self, value: dict[str, Json]) -> None:
-        self._write("state.json", value)
+    def write_state(self, state: PodState) -> None:
+        with self._writing("state.json"):
+            replace_file(self.file("state.json"), _lines(state.to_json()))
 
-    def spare(self, value: dict[str, Json]) -> None:
+    def spare(self, state: PodState) -> None:
         """Makes files for the pod's first records, of which :meth:`write_spare` and :meth:`write_pod` then need no
-        new ones; :meth:`drop_spare` is to follow. :param value: what ``state.json`` says by now.
+        new ones; :meth:`drop_spare` is to follow. :param state: what ``state.json`` says by now.
         """
         with self._writing("state.json"):
             for name in _SPARES:
-                spare_file(self.file(name), _lines(value))
+                spare_file(self.file(name), _lines(state.to_json()))
             # What they are renamed over has another name: to remove it is not for who starts the pod to wait for.
             for name in ("state.json", *_SPARES[:-1]):
                 os.link(self.file(name), self.file(f"{name}.old"))
@@ -175,35 +142,36 @@ class PodDirectory:
             with contextlib.suppress(OSError):
                 os.unlink(self.file(name))
 
-    def write_spare(self, value: dict[str, Json]) -> None:
+    def write_spare(self, state: PodState) -> None:
         """As :meth:`write_state`, by way of what :meth:`spare` has made, as long as there is some of it."""
         with self._writing("state.json"):
             spare = next((name for name in _SPARES if os.path.lexists(self.file(name))), _SPARES[0])
-            use_spare(self.file(spare), self.file("state.json"), _lines(value))
+            use_spare(self.file(spare), self.file("state.json"), _lines(state.to_json()))
 
     def change_state(
-        self, *, only_in: Collection[str] | None = None, spare: bool = False, **changes: Json
-    ) -> dict[str, Json]:
+        self, *, only_in: Collection[str] | None = None, spare: bool = False, **changes: Any
+    ) -> PodState:
         """Reads, changes and replaces ``state.json`` under the op lock.
 
         :param only_in: nothing is changed where the pod is in none of these states.
         :param spare: see :meth:`write_spare`.
+        :param changes: fields of :class:`PodState`.
         :returns: the state as it then is.
         """
         with self.op_lock():
             state = self.read_state()
-            if only_in is None or state.get("state") in only_in:
-                state.update(changes)
+            if only_in is None or state.state in only_in:
+                state = replace(state, **changes)
                 (self.write_spare if spare else self.write_state)(state)
             return state
 
     def move_to(self, state: str, *, only_in: Collection[str]) -> bool:
         """Replaces the state under the op lock. :returns: whether it was one of those."""
         with self.op_lock():
-            value = self.read_state()
-            if value["state"] not in only_in:
+            now = self.read_state()
+            if now.state not in only_in:
                 return False
-            self.write_state({**value, "state": state})
+            self.write_state(replace(now, state=state))
             return True
 
     def _read(self, name: str) -> dict[str, Json]:
@@ -230,10 +198,6 @@ class PodDirectory:
         return PodDamagedError(
             f"pod {self.uuid}: {name} is damaged: {why}", hint=f"kurma rm {self.uuid}", pod=self.uuid
         )
-
-    def _write(self, name: str, value: dict[str, Json]) -> None:
-        with self._writing(name):
-            replace_file(self.file(name), _lines(value))
 
     @contextlib.contextmanager
     def _writing(self, name: str) -> Iterator[None]:

@@ -76,7 +76,7 @@ class Launch:
         #: Seconds until a process that does not die is given up.
         self.patience = _KILL_PATIENCE
 
-    def record(self, **changes: Json) -> None:
+    def record(self, **changes: Any) -> None:
         self.directory.change_state(spare=self.prestarted is not None, **changes)
 
 
@@ -259,7 +259,7 @@ class Stager:
                 stager=dict(launch.stager.identity),
                 layers=_in_use(rendered),
                 metadata=told,
-                attachments=[one.to_json() for one in launch.attachments],
+                attachments=launch.attachments,
             )
 
     def undo(self, launch: Launch) -> None:
@@ -318,11 +318,11 @@ def ends_now(launch: Launch) -> None:
         raise _host_error("end its processes", launch, error) from None
 
 
-def planned_steps(launch: Launch) -> dict[str, Json]:
+def planned_steps(launch: Launch) -> dict[str, Any]:
     """What goes on record before any step is done; of networks, what `del` gets as well after a death half-way."""
     return {
-        "steps": [step.name for step in STEPS],
-        "attachments": [one.to_json() for one in launch.document.attachments],
+        "steps": tuple([step.name for step in STEPS]),
+        "attachments": launch.document.attachments,
     }
 
 
@@ -352,7 +352,7 @@ def tear_down(launch: Launch) -> list[KurmaError]:
     :returns: what failed; those steps stay on record, and the next teardown tries them again.
     """
     try:
-        on_record = list(launch.directory.read_state().get("steps", []))
+        on_record = list(launch.directory.read_state().steps)
     except (PodNotFoundError, PodDamagedError):
         # Somebody removed or broke the record of a pod that we know. What was not done does no harm undone.
         on_record = [step.name for step in STEPS]
@@ -370,7 +370,7 @@ def tear_down(launch: Launch) -> list[KurmaError]:
             continue
         on_record.remove(step.name)
         try:
-            launch.record(steps=on_record)
+            launch.record(steps=tuple(on_record))
         except (PodNotFoundError, PodDamagedError):
             continue
         except HostError as error:

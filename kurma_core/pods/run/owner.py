@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.cancellation import current, shielded
@@ -20,16 +20,10 @@ from kurma_core.errors import (
 )
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.linux.process import boot_id
-from kurma_core.pods.record.pod_record import (
-    by_force,
-    conclusion,
-    forced,
-    pod_record,
-    read_attachments,
-    read_document,
-)
+from kurma_core.pods.record.document import read_document
+from kurma_core.pods.record.pod_record import by_force, conclusion, forced, pod_record
 from kurma_core.pods.record.pod_store import unwritable
-from kurma_core.pods.record.times import mark
+from kurma_core.pods.record.state import PodEnd, mark
 from kurma_core.pods.run import pod_restarts
 from kurma_core.pods.run.launch import Launch, bring_up, not_complete, planned_steps, tear_down
 from kurma_core.staging.aci import last_output
@@ -40,6 +34,7 @@ if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.state import PodState
     from kurma_core.pods.services import Events, Services
 
 
@@ -71,7 +66,7 @@ class OwnedPod:
         from kurma_core.pods.run import pod_metadata
 
         document = read_document(directory)
-        attachments = read_attachments(directory.read_state())
+        attachments = directory.read_state().attachments
         launch = Launch(services, directory, document, attachments=attachments, stager=stager)
         launch.record(owner=os.getpid())
         directory.drop_spare()
@@ -124,33 +119,33 @@ class OwnedPod:
         with self._launch.directory.op_lock():
             # By one hold of the lock: who stops it now, and finds that it is over, is heeded.
             state = self._launch.directory.read_state()
-            if again and state.get("cause") == pod_restarts.STOPPED:
+            if again and state.cause == pod_restarts.STOPPED:
                 raise PodStateError(
                     f"pod {self._launch.document.name} is not to be started again: it was stopped", pod=self.uuid
                 )
             # What was prestarted has its places already: nothing that the steps undo can be another's.
             steps = {} if self._launch.prestarted is None else planned_steps(self._launch)
-            value = {**state, **self._beginning(state, again), **steps}
+            value = replace(state, **{**self._beginning(state, again), **steps})
             if self._launch.prestarted is None:
                 self._launch.directory.write_state(value)
             else:
                 self._launch.directory.write_spare(value)
 
     @staticmethod
-    def _beginning(state: Mapping[str, Any], again: bool) -> dict[str, Any]:
+    def _beginning(state: PodState, again: bool) -> dict[str, Any]:
         return {
             "state": "starting",
             "owner": os.getpid(),
             "reason": None,
-            "exitCode": None,
-            "startedAt": timestamp(),
+            "exit_code": None,
+            "started_at": timestamp(),
             "begun": mark(),
-            "finishedAt": None,
+            "finished_at": None,
             "over": None,
             "stager": None,
-            "attachments": [],
+            "attachments": (),
             "metadata": None,
-            "notes": [],
+            "notes": (),
             "apps": None,
             "change": None,
             "boot": boot_id(),
@@ -205,14 +200,14 @@ class OwnedPod:
         if running:
             self._events.tell("running", launch.document)
 
-    def _stopped(self) -> dict[str, Any] | None:
+    def _stopped(self) -> PodEnd | None:
         """What is to be recorded of a pod that somebody has stopped before it was up; None: nobody has."""
         with contextlib.suppress(KurmaError):
             state = self._launch.directory.read_state()
-            if state.get("cause"):
-                number = signal.SIGKILL if state.get("forced") else signal.SIGTERM
+            if state.cause:
+                number = signal.SIGKILL if state.forced else signal.SIGTERM
                 reason = "it was stopped while it started"
-                return {"state": "stopped", "reason": reason, "exitCode": 128 + number}
+                return PodEnd("stopped", reason, 128 + number)
         return None
 
     def fileno(self) -> int:
@@ -257,9 +252,9 @@ class OwnedPod:
             launch.services.note(f"{self._unrecorded.message}; the pod was taken down all the same")
             return replace(
                 record,
-                state=end["state"],
-                reason=end["reason"],
-                exit_code=end["exitCode"],
+                state=end.state,
+                reason=end.reason,
+                exit_code=end.exit_code,
                 owner=None,
                 stager_pid=None,
             )
@@ -267,11 +262,11 @@ class OwnedPod:
             raise PodError(f"pod {self.uuid}: {not_complete(launch, failures)}", hint="kurma gc tries again")
         return record
 
-    def _conclusion(self, status: int | None) -> dict[str, Any]:
+    def _conclusion(self, status: int | None) -> PodEnd:
         launch = self._launch
         driver = launch.services.stagers.of_pod(launch.document.stager)
         end = conclusion(launch.directory, self._document(), driver, status, last_output(self.directory))
-        if status is None and end["state"] == "errored" and not forced(launch.directory):
+        if status is None and end.state == "errored" and not forced(launch.directory):
             # It is not our child, and what it has written down does not tell: the kernel may, in a moment.
             status = getattr(self.stager, "wait_reaped", lambda: None)()
             if status is not None:
@@ -302,20 +297,20 @@ class OwnedPod:
         except KurmaError:
             pass
 
-    def _end(self, how: dict[str, object]) -> list[KurmaError]:
+    def _end(self, end: PodEnd) -> list[KurmaError]:
         self._over = True
         failures = tear_down(self._launch)
         if failures:
-            how = {**how, "state": "errored", "reason": not_complete(self._launch, failures)}
+            end = replace(end, state="errored", reason=not_complete(self._launch, failures))
         try:
-            self._launch.record(**how, finishedAt=timestamp(), over=mark(), owner=None)
+            self._launch.record(**end.changes(), finished_at=timestamp(), over=mark(), owner=None)
         except KurmaError as error:
             # Whoever comes by once the disk is not full any more finds a dead pod, and records it.
             if unwritable(error):
                 self._unrecorded = error
             else:
                 failures.append(error)
-        self._events.ended(how, self._launch.document)
+        self._events.ended(end, self._launch.document)
         return failures
 
     def close(self) -> None:
@@ -330,6 +325,6 @@ class OwnedPod:
             self._launch.stager.close()
 
 
-def _never_up(error: BaseException) -> dict[str, Any]:
+def _never_up(error: BaseException) -> PodEnd:
     reason = error.message if isinstance(error, KurmaError) else str(error) or type(error).__name__
-    return {"state": "errored", "reason": reason, "exitCode": 125}
+    return PodEnd("errored", reason, 125)

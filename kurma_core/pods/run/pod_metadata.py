@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.errors import HostError, PodNotFoundError
 from kurma_core.metadata import secrets
 from kurma_core.models.pod import MetadataAddress
+from kurma_core.pods.record.state import ServiceAddress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from kurma_core.metadata.secrets import Secrets
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.state import PodState
     from kurma_core.pods.services import Services
 
 Json = Any
@@ -56,14 +58,14 @@ def _keep(directory: PodDirectory) -> Secrets:
         raise _unusable(directory, error) from None
 
 
-def settled(services: Services, directory: PodDirectory) -> tuple[str, dict[str, Json]]:
+def settled(services: Services, directory: PodDirectory) -> tuple[str, ServiceAddress]:
     """Of a pod that was begun with.
 
     :returns: the URL, and what is to be recorded of the service (without the token).
     :raises HostError: its socket cannot be made.
     """
     listener = services.metadata.wait(directory.uuid)
-    record = {"address": listener.address, "port": listener.port, "early": listener.early}
+    record = ServiceAddress(listener.address, listener.port, listener.early)
     return _url(record, _load(directory)), record
 
 
@@ -74,10 +76,10 @@ def take_up(services: Services, directory: PodDirectory, document: PodDocument) 
     :raises HostError: its port is taken, or its secrets are lost.
     :raises PodNotFoundError: it has no service on record: it does not run.
     """
-    record = directory.read_state().get("metadata")
+    record = directory.read_state().metadata
     if record is None:
         raise PodNotFoundError(f"pod {directory.uuid}: no metadata service is on record", pod=directory.uuid)
-    _serve(services, directory, document, _load(directory), record["port"])
+    _serve(services, directory, document, _load(directory), record.port)
     try:
         services.metadata.wait(directory.uuid)
     except BaseException:
@@ -107,25 +109,25 @@ def _serve(
 
 def url_of(directory: PodDirectory) -> str | None:
     """What a running pod's apps have as AC_METADATA_URL; None: it has no service."""
-    record = directory.read_state().get("metadata")
+    record = directory.read_state().metadata
     return None if record is None else _url(record, _load(directory))
 
 
-def told_of(directory: PodDirectory, state: Mapping[str, Json]) -> MetadataAddress | None:
+def told_of(directory: PodDirectory, state: PodState) -> MetadataAddress | None:
     """Where a running pod's service is, and which file holds its token; None: it does not run."""
-    record = state.get("metadata")
+    record = state.metadata
     if record is None:
         return None
-    return MetadataAddress(record["address"], record["port"], secrets.token_file(directory.file(_PLACE)))
+    return MetadataAddress(record.address, record.port, secrets.token_file(directory.file(_PLACE)))
 
 
-def notes_of(state: Mapping[str, Json]) -> tuple[str, ...]:
-    early = (state.get("metadata") or {}).get("early")
+def notes_of(state: PodState) -> tuple[str, ...]:
+    early = state.metadata.early if state.metadata else None
     return (f"metadata service: {early}",) if early else ()
 
 
-def _url(record: Mapping[str, Json], own: Secrets) -> str:
-    return f"http://{record['address']}:{record['port']}/{own.token}"
+def _url(record: ServiceAddress, own: Secrets) -> str:
+    return f"http://{record.address}:{record.port}/{own.token}"
 
 
 def _load(directory: PodDirectory) -> Secrets:

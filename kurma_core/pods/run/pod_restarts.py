@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.errors import KurmaError, UsageError
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.models.pod import ENDED_STATES, PodRestart
-from kurma_core.pods.record.times import between, mark, seconds
+from kurma_core.pods.record.state import RestartRecord, between, mark, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.pod import PodManifest
     from kurma_core.pods.record.document import PodDocument
+    from kurma_core.pods.record.state import PodState
 
 Json = Any
 #: Annotation of the pod.
@@ -44,17 +45,17 @@ def policy_of(document: PodDocument) -> str:
     return document.manifest.annotation(POLICY) or "never"
 
 
-def wanted(document: PodDocument, state: Mapping[str, Json], image: Callable[[str], ImageManifest]) -> bool:
+def wanted(document: PodDocument, state: PodState, image: Callable[[str], ImageManifest]) -> bool:
     """Whether that pod, as it is, is to be started again.
 
     :param image: the manifest of an image of that ID.
     """
-    if state["state"] not in ENDED_STATES or document.ephemeral or state.get("cause") == STOPPED:
+    if state.state not in ENDED_STATES or document.ephemeral or state.cause == STOPPED:
         return False
     policy = policy_of(document)
-    if state.get("cause") in (SHUT_DOWN, REBOOTED):
+    if state.cause in (SHUT_DOWN, REBOOTED):
         return policy != "never" or _implied(document, image)
-    failed = state["state"] == "errored" or bool(state.get("exitCode"))
+    failed = state.state == "errored" or bool(state.exit_code)
     return policy == "always" or (policy == "on-failure" and failed)
 
 
@@ -75,70 +76,68 @@ def _implied(document: PodDocument, image: Callable[[str], ImageManifest]) -> bo
     return False
 
 
-def pause(state: Mapping[str, Json], *, failed: bool) -> tuple[float, int]:
+def pause(state: PodState, *, failed: bool) -> tuple[float, int]:
     """Seconds until the next attempt, and how many there have been in a row then.
 
     :param failed: an attempt to start it has failed: that it ran for long before counts no more.
     """
-    tries = _record(state).get("tries", 0)
+    tries = _record(state).tries
     if not failed and _ran(state) >= LONG_RUN:
         tries = 0
     return min(LONGEST, FIRST * 2 ** min(tries, 20)), tries + 1
 
 
-def _ran(state: Mapping[str, Json]) -> float:
-    passed = between(state.get("begun"), state.get("over"))
+def _ran(state: PodState) -> float:
+    passed = between(state.begun, state.over)
     if passed is not None:
         return passed
     try:
-        return max(0.0, seconds(state["finishedAt"]) - seconds(state["startedAt"]))
-    except (KeyError, TypeError, ValueError, AttributeError):
+        return max(0.0, seconds(state.finished_at or "") - seconds(state.started_at or ""))
+    except ValueError:
         return 0.0
 
 
-def count_of(state: Mapping[str, Json]) -> int:
+def count_of(state: PodState) -> int:
     """How often it was started again since somebody has started it."""
-    count = _record(state).get("count", 0)
-    return count if isinstance(count, int) else 0
+    return _record(state).count
 
 
-def next_of(state: Mapping[str, Json]) -> float | None:
+def next_of(state: PodState) -> float | None:
     """When it will be, in seconds since the epoch; None: that is not decided."""
-    text = _record(state).get("next")
+    text = _record(state).next
     try:
         return None if text is None else seconds(text)
-    except (ValueError, AttributeError):
+    except ValueError:
         return None
 
 
-def left(state: Mapping[str, Json], at: float) -> float:
+def left(state: PodState, at: float) -> float:
     """Seconds until the attempt that is planned, whatever was done to the clock meanwhile.
 
     :param at: seconds since the epoch, as :func:`next_of` has it.
     """
-    passed = between(mark(), _record(state).get("due"))
+    passed = between(mark(), _record(state).due)
     return max(0.0, min(at - time.time(), LONGEST) if passed is None else passed)
 
 
-def planned(state: Mapping[str, Json], delay: float, tries: int) -> dict[str, Json]:
+def planned(state: PodState, delay: float, tries: int) -> RestartRecord:
     """What is to be recorded of the next attempt. :param delay: seconds until then."""
     at = timestamp(time.time() + delay)
-    return {"count": count_of(state), "tries": tries, "next": at, "due": mark(delay)}
+    return RestartRecord(count_of(state), tries, at, mark(delay))
 
 
-def begun(state: Mapping[str, Json], *, again: bool) -> dict[str, Json] | None:
+def begun(state: PodState, *, again: bool) -> RestartRecord | None:
     """What is to be recorded of a pod that is started now. :param again: by its policy, not by somebody."""
     if not again:
         return None
-    return {"count": count_of(state) + 1, "tries": _record(state).get("tries", 0), "next": None}
+    return RestartRecord(count_of(state) + 1, _record(state).tries)
 
 
-def told(document: PodDocument, state: Mapping[str, Json]) -> PodRestart:
+def told(document: PodDocument, state: PodState) -> PodRestart:
     """As ``kurma show`` prints it."""
-    over = state["state"] in ENDED_STATES and state.get("cause") != STOPPED
-    return PodRestart(policy_of(document), count_of(state), _record(state).get("next") if over else None)
+    over = state.state in ENDED_STATES and state.cause != STOPPED
+    return PodRestart(policy_of(document), count_of(state), _record(state).next if over else None)
 
 
-def _record(state: Mapping[str, Json]) -> Mapping[str, Json]:
-    found = state.get("restart")
-    return found if isinstance(found, dict) else {}
+def _record(state: PodState) -> RestartRecord:
+    return state.restart or RestartRecord()

@@ -19,6 +19,7 @@ from kurma_core.models.isolator import USERNS_ANNOTATION
 from kurma_core.networking.network_records import pin_path
 from kurma_core.pods.prepare.isolators import NAMESPACES as NAMESPACES
 from kurma_core.pods.record.pod_store import new_uuid
+from kurma_core.pods.record.state import PodState
 from kurma_core.pods.run import pod_metadata
 from kurma_core.staging.starting import WAITS
 from kurma_core.staging.waiting import WaitingPlace
@@ -129,7 +130,7 @@ class PrestartedPod:
             return
         try:
             self._end()
-            self.directory.change_state(state="prepared", steps=[])
+            self.directory.change_state(state="prepared", steps=())
             self.told()
         finally:
             os.close(self.taken())
@@ -221,8 +222,8 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
     listener: Listener | None = None
     directory, lock = services.store.reserve(uuid, anew=False)
     try:
-        directory.write_state({"state": "preparing", "steps": list(PRESTARTED_STEPS)})
-        directory.spare({"state": "preparing", "steps": list(PRESTARTED_STEPS)})
+        directory.write_state(PodState("preparing", PRESTARTED_STEPS))
+        directory.spare(PodState("preparing", PRESTARTED_STEPS))
         path, cgroup = pin_path("net", uuid), f"kurma/{uuid}"
         services.joined.begin(uuid, "", (), ("net",))
         try:
@@ -238,7 +239,7 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
         waiting = driver.start_waiting(WaitingPlace(directory.file("stager"), cgroup, path, own=directory.path))
         # Keeps garbage collection from removing the stager's image (see used_images).
         try:
-            directory.change_state(stagerImage=waiting.image)
+            directory.change_state(stager_image=waiting.image)
         except BaseException:
             waiting.discard()
             raise

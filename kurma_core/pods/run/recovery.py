@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.linux.process import boot_id
-from kurma_core.pods.record.listing import LIVE, unsettled
-from kurma_core.pods.record.pod_record import conclusion, read_document
+from kurma_core.pods.record.document import read_document
+from kurma_core.pods.record.pod_record import conclusion
 from kurma_core.pods.record.pod_store import REMAINS, unwritable
-from kurma_core.pods.record.times import mark
+from kurma_core.pods.record.state import PodEnd, mark
 from kurma_core.pods.run import pod_restarts
 from kurma_core.pods.run.launch import Launch, ends_now, not_complete, tear_down
 from kurma_core.staging.aci import last_output
 from kurma_core.staging.records import read_status_file
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,13 +27,14 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import CollectorOfRemains, RunningStager
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.state import PodState
     from kurma_core.pods.services import Events, Services
 
 
 def find_stager(services: Services, directory: PodDirectory) -> RunningStager | None:
     """The living stager of that pod; the caller closes it."""
     state = directory.read_state()
-    identity = state.get("stager")
+    identity = state.stager
     if not identity:
         return None
     driver = services.stagers.of_pod(read_document(directory).stager)
@@ -47,7 +49,7 @@ def needs_recovery(directory: PodDirectory) -> bool:
         return not directory.owned()
     except KurmaError:
         return False  # damaged, or of a newer version: not for us to judge
-    return unsettled(state) and not directory.owned()
+    return state.unsettled and not directory.owned()
 
 
 def recover(services: Services, directory: PodDirectory, events: Events) -> bool:
@@ -80,44 +82,44 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
         services.store.delete(directory, services.store.name_of(directory.uuid))
         return True
     document, state = read_document(directory), directory.read_state()
-    if state["state"] not in LIVE and not state.get("steps"):
+    if not state.live and not state.steps:
         return False
     stager = find_stager(services, directory)
-    rebooted = state["state"] in LIVE and _of_another_boot(state)
+    rebooted = state.live and _of_another_boot(state)
     launch = Launch(services, directory, document)
     if stager is not None:
-        if state["state"] == "starting" and getattr(stager, "has_come_up", lambda: False)():
+        if state.state == "starting" and getattr(stager, "has_come_up", lambda: False)():
             # Only its owner has not come to say so.
             state = directory.change_state(only_in=("starting",), state="running")
             events.tell("running", document)
-        if state["state"] != "starting":
+        if state.state != "starting":
             stager.close()
             return False
         # Nobody will ever hear that it came up: a half-made pod is undone.
         services.stagers.of_pod(document.stager).stop(directory.path, stager, force=True)
         stager.wait(5)
         stager.close()
-        end: dict[str, Any] = {"state": "errored", "reason": "its owner died while it started", "exitCode": 125}
-    elif state["state"] == "starting" and not _all_ended(directory, document):
+        end = PodEnd("errored", "its owner died while it started", 125)
+    elif state.state == "starting" and not _all_ended(directory, document):
         reason = "the host was rebooted while it started" if rebooted else "its owner died while it started"
-        end = {"state": "errored", "reason": reason, "exitCode": 125}
-    elif state["state"] in LIVE:
+        end = PodEnd("errored", reason, 125)
+    elif state.live:
         driver = services.stagers.of_pod(document.stager)
         end = conclusion(directory, document, driver, None, last_output(directory.path))
-        if rebooted and end["state"] == "errored":
-            end["reason"] = "the host was rebooted while it ran"
+        if rebooted and end.state == "errored":
+            end = replace(end, reason="the host was rebooted while it ran")
     else:
         ends_now(launch)
-        end = {"state": state["state"], "reason": state.get("reason"), "exitCode": state.get("exitCode")}
-    if rebooted and state.get("cause") != pod_restarts.STOPPED:
-        end["cause"] = pod_restarts.REBOOTED
+        end = PodEnd(state.state, state.reason, state.exit_code)
+    if rebooted and state.cause != pod_restarts.STOPPED:
+        end = replace(end, cause=pod_restarts.REBOOTED)
     failures = tear_down(launch)
     if failures:
-        end = {**end, "state": "errored", "reason": not_complete(launch, failures)}
+        end = replace(end, state="errored", reason=not_complete(launch, failures))
     unrecorded: HostError | None = None
-    when: dict[str, Any] = {} if state.get("finishedAt") else {"finishedAt": timestamp(), "over": mark()}
+    when: dict[str, Any] = {} if state.finished_at else {"finished_at": timestamp(), "over": mark()}
     try:
-        directory.change_state(**end, **when, owner=None)
+        directory.change_state(**end.changes(), **when, owner=None)
         directory.drop_spare()
         events.ended(end, document)
     except HostError as error:
@@ -134,9 +136,9 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
     return True
 
 
-def _of_another_boot(state: dict[str, Any]) -> bool:
+def _of_another_boot(state: PodState) -> bool:
     """Whether the host was booted since the pod's stager, or its start, was recorded."""
-    boot = (state.get("stager") or {}).get("bootId") or state.get("boot")
+    boot = (state.stager or {}).get("bootId") or state.boot
     return boot is not None and boot != boot_id()
 
 
@@ -152,7 +154,7 @@ def _all_ended(directory: PodDirectory, document: PodDocument) -> bool:
 def _half_made(directory: PodDirectory) -> bool:
     """Whether it died before it was wholly prepared. A damaged record is none that was never made."""
     try:
-        return bool(directory.read_state()["state"] == "preparing")
+        return bool(directory.read_state().state == "preparing")
     except PodNotFoundError:
         return not os.path.exists(directory.file("pod.json"))
 

@@ -14,7 +14,7 @@ import kurma_core
 from kurma_core.api.pods import AppOverrides, EnterRequest
 from kurma_core.errors import IsolatorError, PowerError, PrivilegeError
 from kurma_core.models.streams import Stdio
-from kurma_core.pods.record.pod_record import read_document
+from kurma_core.pods.record.document import read_document
 from kurma_core.value import replace
 from tests.kit.command import KURMA
 from tests.kit.images import shell

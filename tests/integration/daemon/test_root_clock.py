@@ -6,7 +6,7 @@ import time
 import pytest
 
 from kurma_core.client.remote.http import Connection
-from kurma_core.pods.record.times import seconds
+from kurma_core.pods.record.state import seconds
 from tests.integration.daemon.test_root_adoption import started
 from tests.integration.daemon.test_root_restarts import policy
 from tests.kit.waiting import until

@@ -34,7 +34,7 @@ def waiting(house):
     found = {}
     for uuid, directory in house.client.here.services.store.reserved().items():
         try:
-            if "stagerImage" in directory.read_state():
+            if directory.read_state().stager_image is not None:
                 found[uuid] = CgroupTree(f"kurma/{uuid}").pids()
         except (KurmaError, OSError):
             continue  # it becomes a pod just now, or goes
@@ -73,7 +73,7 @@ def begin(daemon, apps="exec sleep 1000", **options):
 
 
 def stager_of(house, pod):
-    return house.client.here.services.store.directory(pod["uuid"]).read_state()["stager"]["pid"]
+    return house.client.here.services.store.directory(pod["uuid"]).read_state().stager["pid"]
 
 
 @pytest.fixture
@@ -298,7 +298,7 @@ def test_those_of_another_image_go(make_house, monkeypatch):
         pod.stop(force=True)
         pod.finish()
         pod.close()
-        return pod.uuid, state["stager"]
+        return pod.uuid, state.stager
 
     try:
         run()

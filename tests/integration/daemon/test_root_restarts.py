@@ -9,7 +9,7 @@ import pytest
 from kurma_core.client.remote.http import Connection
 from kurma_core.errors import KurmaError, UsageError
 from kurma_core.models.pod import PodRestart
-from kurma_core.pods.record.times import seconds
+from kurma_core.pods.record.state import seconds
 from tests.integration.daemon.test_root_adoption import owner, started
 from tests.integration.pods.test_pods_crash import assert_nothing_left
 from tests.integration.pods.test_pods_moved import reboot

@@ -16,7 +16,7 @@ import pytest
 
 from kurma_core.errors import HostError
 from kurma_core.linux.namespaces import in_network_namespace
-from kurma_core.pods.record.pod_record import read_document
+from kurma_core.pods.record.document import read_document
 from kurma_core.pods.run import pod_metadata
 from tests.integration.pods import early
 from tests.kit.client import open_client

@@ -1,0 +1,186 @@
+"""``state.json``: how a pod is: state, start steps, owner, stager, exit code, restarts, half-made changes.
+
+Times that a wait depends on are marks of a clock that cannot be set. It counts from the host's start on: after the
+next start of the host, marks say nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from _collections_abc import Mapping  # without collections
+
+from kurma_core.linux.process import boot_id
+from kurma_core.models.network import Attachment
+from kurma_core.models.pod import AppExecution
+from kurma_core.models.summary import State
+from kurma_core.schema import Count, JsonValue, Port, Whole, Words
+from kurma_core.value import field, frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = Any
+    Object = Mapping[str, Any]
+    Owner = int
+    Status = int
+    ChangeKind = str
+else:
+    Object = dict
+    Owner = Whole(1, (1 << 31) - 1)
+    Status = Whole(-(1 << 31), (1 << 31) - 1)
+    ChangeKind = Words("add", "rm")
+
+#: States in which a pod has a stager, or is about to.
+LIVE = ("starting", "running", "stopping")
+
+
+@frozen
+class Mark(JsonValue):
+    """A moment. :param boot: of the host's start. :param uptime: seconds since then."""
+
+    boot: str
+    uptime: float
+
+
+def mark(later: float = 0.0) -> Mark:
+    """This moment. :param later: seconds to add."""
+    return Mark(boot_id(), round(time.clock_gettime(time.CLOCK_BOOTTIME) + later, 3))
+
+
+def between(first: Mark | None, last: Mark | None) -> float | None:
+    """Seconds from one mark to another; None: one is missing, or the host was started in between."""
+    if first is None or last is None or first.boot != last.boot:
+        return None
+    return last.uptime - first.uptime
+
+
+def seconds(text: str) -> float:
+    """Seconds since the epoch of an RFC 3339 time. :raises ValueError: it is not one."""
+    from datetime import datetime
+
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def age(text: str | None) -> float:
+    """Seconds since that RFC 3339 time; an unreadable one is infinitely old."""
+    if not text:
+        return float("inf")
+    try:
+        return time.time() - seconds(text)
+    except ValueError:
+        return float("inf")
+
+
+@frozen
+class ServiceAddress(JsonValue):
+    """Where the pod's metadata service listens. :param early: why it misses the traffic of early apps."""
+
+    PARTIAL = True
+
+    address: str
+    port: Port
+    early: str | None = None
+
+
+@frozen
+class RestartRecord(JsonValue):
+    """Restarts by the pod's policy.
+
+    :param count: since a user started it. :param tries: in a row, without a long run between them.
+    :param next: RFC 3339 time of the next one; ``due``: the same as a mark. None: none is planned.
+    """
+
+    PARTIAL = True
+
+    count: Count = 0
+    tries: Count = 0
+    next: str | None = None
+    due: Mark | None = None
+
+
+@frozen
+class AppChange(JsonValue):
+    """A change of the pod's apps that has begun, and may be half done.
+
+    :param volumes: empty volumes that come or go with the app.
+    :param traffic: whether the app has traffic limits; ``memory``: whether it requests memory.
+    """
+
+    PARTIAL = True
+
+    do: ChangeKind
+    app: str
+    volumes: tuple[str, ...] = ()
+    traffic: bool = False
+    memory: bool = False
+
+
+@frozen
+class PodState(JsonValue):
+    """:param steps: start steps that may have to be undone.
+    :param owner: PID of the process that owns the pod.
+    :param begun: when it was started; ``over``: when it ended: as ``started_at`` and ``finished_at``.
+    :param cause: why it was stopped (see :mod:`kurma_core.pods.run.pod_restarts`); ``forced``: by SIGKILL.
+    :param stager: identity of its process; None: it was not started.
+    :param stager_image: of a prestarted pod, the image that garbage collection keeps.
+    :param attachments: its networks, with their results once they are joined.
+    :param apps: by name, how each ended, as the stager's ``status.json`` has it; None: it has not ended.
+    :param layers: IDs of images and layers in use, by app.
+    :param run: number of the present run; ``earlier``: by app, executions of runs before it.
+    :param boot: of the host's start in which it was started.
+    """
+
+    PARTIAL = True
+
+    state: State
+    steps: tuple[str, ...] = ()
+    owner: Owner | None = None
+    reason: str | None = None
+    exit_code: Status | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    begun: Mark | None = None
+    over: Mark | None = None
+    cause: str | None = None
+    forced: bool | None = None
+    stager: Object | None = None
+    stager_image: str | None = None
+    attachments: tuple[Attachment, ...] = ()
+    metadata: ServiceAddress | None = None
+    notes: tuple[str, ...] = ()
+    apps: Mapping[str, Object] | None = None
+    layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    run: Count = 1
+    earlier: Mapping[str, tuple[AppExecution, ...]] = field(default_factory=dict)
+    restart: RestartRecord | None = None
+    change: AppChange | None = None
+    boot: str | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether it has a stager, or is about to."""
+        return self.state in LIVE
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a process must own the pod, or its teardown is not complete."""
+        return self.live or self.state == "preparing" or bool(self.steps)
+
+
+@frozen
+class PodEnd:
+    """How a pod ended, for its record. ``notes``, ``apps`` and ``cause``: None: they stay as they are."""
+
+    state: str
+    reason: str | None = None
+    exit_code: int | None = None
+    notes: tuple[str, ...] | None = None
+    apps: Mapping[str, Json] | None = None
+    cause: str | None = None
+
+    def changes(self) -> dict[str, Any]:
+        """For :meth:`PodDirectory.change_state`."""
+        kept = {"notes": self.notes, "apps": self.apps, "cause": self.cause}
+        given = {name: value for name, value in kept.items() if value is not None}
+        return {"state": self.state, "reason": self.reason, "exit_code": self.exit_code, **given}
