@@ -46,6 +46,8 @@ NAME = "plugins.json"
 #: Of the format.
 _VERSION = 1
 _PREFIX = "kurma."
+#: So end the names of directories in which importlib.metadata finds distributions.
+_METADATA = (".dist-info", ".egg-info", ".egg")
 #: Nanoseconds. Two changes within one tick of the kernel's clock leave the same stamp, so what has changed within
 #: this time is not remembered yet.
 _SETTLED = 100_000_000
@@ -271,6 +273,11 @@ def _path() -> Iterator[str]:
 
 def _scan(directory: str) -> dict[str, Json]:
     """Looks for plugins in all distributions of a directory."""
+    try:
+        if not any(name.endswith(_METADATA) for name in os.listdir(directory)):
+            return {"entryPoints": {}, "plugins": []}  # a directory of programs or modules
+    except OSError:
+        pass  # an archive
     from importlib.metadata import distributions
 
     plugins, files = [], {}

@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from kurma_core.api.host import PluginInfo
 from kurma_core.config import Config, origin
 from kurma_core.config.schema import REQUIRED_ISOLATORS
 from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginError, PluginNotFoundError
@@ -26,6 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
+    from kurma_core.api.host import PluginInfo
     from kurma_core.models.pod import PodEvent
 
     Json = Any
@@ -244,6 +244,8 @@ class PluginRegistry:
 
         :param load: import and make each, to know whether it works.
         """
+        from kurma_core.api.host import PluginInfo
+
         with self._lock:
             if self._installed is None:
                 self._installed = self._index.find(anew=True)
