@@ -416,6 +416,37 @@ def listing(bench: Bench) -> list[Figure]:
     ]
 
 
+def distributions(bench: Bench) -> list[Figure]:
+    """`list` and `run` with 300 unrelated distributions on ``sys.path``, and with an empty directory there."""
+    count = 300
+    environments = {}
+    for side, number in ((KURMA, count), ("none", 0)):
+        site = f"{bench.work}/site-{number}"
+        os.mkdir(site)
+        for name in (f"other_{each}" for each in range(number)):
+            os.mkdir(f"{site}/{name}-1.0.dist-info")
+            for file, text in (("METADATA", f"Name: {name}"), ("entry_points.txt", "[console_scripts]")):
+                with open(f"{site}/{name}-1.0.dist-info/{file}", "w") as out:
+                    out.write(f"{text}\n")
+        environments[side] = {**bench.kurma.environment, "PYTHONPATH": site}
+
+    def sides(argv: Sequence[str]) -> dict[str, Callable[[], float]]:
+        return {
+            side: lambda environment=environment: run(argv, environment) * 1000
+            for side, environment in environments.items()
+        }
+
+    found = []
+    for name, argv in (
+        ("list", [bench.kurma.program, "list"]),
+        ("run", bench.kurma.run("--net", "none", command=["/bin/true"])),
+    ):
+        what = f"`kurma {name}` with {count} other Python distributions installed; with none"
+        values = alternate(sides(argv), bench.rounds)
+        found.append(Figure(f"{name}-distributions", what, "ms", values, ("none", 1.05)))
+    return found
+
+
 def run_stage1(bench: Bench) -> list[Figure]:
     """The whole command under a small stage1 image, with a hundred pods that have ended, and with none."""
     count = 100
@@ -492,6 +523,7 @@ CASES: Mapping[str, Callable[[Bench], list[Figure]]] = {
     "logs": logs,
     "memory": memory,
     "list": listing,
+    "distributions": distributions,
     "run-stage1": run_stage1,
     "help": help_,
     "images": images,

@@ -1,1 +1,1 @@
-"""Plugins: found and remembered, loaded, held against their contracts, listed."""
+"""Finds, loads, checks and lists plugins."""

@@ -82,10 +82,10 @@ def _manager() -> pluggy.PluginManager:
 
 
 def declared(group: str, name: str, module: object, *, checked: bool = False) -> Driver[Any]:
-    """What the plugin's hook returns.
+    """Calls the plugin's hook, and checks what it declares.
 
     :param checked: the hook has been checked, and has not changed since.
-    :raises TypeError: that is no :class:`Driver`, or one of wrong values; and as :func:`hook`.
+    :raises TypeError: it does not return a :class:`Driver`, or one of wrong values; and as :func:`hook`.
     """
     if checked:
         answer = getattr(module, GROUPS[group])()
@@ -107,7 +107,7 @@ def _items(values: object, kind: type, what: str) -> None:
 
 
 def made(group: str, declaration: Driver[Any], context: DriverContext) -> Any:
-    """The driver, made with that context.
+    """Makes the driver with that context.
 
     :raises TypeError: it lacks something that the protocol of its kind asks for.
     :raises Exception: whatever its factory raises.
@@ -131,7 +131,7 @@ def _lacking(driver: object, protocol: type) -> list[str]:
 def options(
     section: Mapping[str, Json], known: tuple[Option, ...], place: str, origins: Mapping[str, str]
 ) -> dict[str, Json]:
-    """The admin's values, held against the plugin's options, defaults filled in.
+    """Checks the administrator's values by the plugin's options, and fills in defaults.
 
     :param place: dotted path of the section, for errors.
     :param origins: the file of each value, by dotted path.

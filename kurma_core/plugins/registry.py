@@ -1,9 +1,9 @@
-"""The plugins of this process: found, enabled, loaded when first needed, listed.
+"""The plugin registry: makes and keeps the drivers of this process, by the ``plugins`` section of ``kurma.yml``.
 
-Entry points are looked up once; a plugin's module is imported when its driver, an alias of its group, or a full
-listing is asked for. What goes wrong with one plugin stays with it: it is remembered, told to whoever asks for
-that plugin, and shown by ``kurma plugins list``; the others work on, unless the admin said that it is
-``required``.
+The index (:mod:`kurma_core.plugins.index`) says which plugins are installed. A plugin's module is imported when
+its driver is first needed, or when a listing shows whether it works. The error of a broken plugin is kept, raised
+whenever that plugin is needed, and shown by ``kurma plugins list``. The other plugins work on, unless the
+configuration says that the broken one is ``required``.
 """
 
 from __future__ import annotations
@@ -50,10 +50,8 @@ class _Loaded:
 
 class PluginRegistry:
     """:param config: whose ``plugins`` section enables, requires and configures.
-    :param note: tells the user something in one line.
-    :param host_image: what drivers get images by (:class:`DriverContext`).
-    :param start_program: how drivers start programs of the host (:class:`DriverContext`).
-    :param daemon: what drivers are told of this process (:class:`DriverContext`).
+    :param note: shows one line to the user.
+    :param host_image: given to drivers, as ``start_program`` and ``daemon`` are: see :class:`DriverContext`.
     """
 
     def __init__(
@@ -78,7 +76,7 @@ class PluginRegistry:
     # --- asking ------------------------------------------------------------------------------------------------
 
     def driver(self, group: str, name: str) -> object:
-        """The driver; loaded now if it was not, and no other plugin with it.
+        """The driver; loads it, and no other plugin, at the first call.
 
         :param group: with its prefix: ``kurma.networks``.
         :raises PluginNotFoundError: none of that name is installed, or it is disabled.
@@ -95,7 +93,7 @@ class PluginRegistry:
     def drivers(self, group: str, *, tell: bool = True) -> Mapping[str, object]:
         """Every enabled driver of the group that works, in the configuration's order, then by name.
 
-        :param tell: note each that does not work, once.
+        :param tell: note each plugin that does not work, once.
         :raises PluginCollisionError: two distributions claim one name.
         :raises KurmaError: a required one does not work.
         """
@@ -103,7 +101,7 @@ class PluginRegistry:
         return {name: driver for name, driver in found if driver is not None}
 
     def absent(self, group: str) -> tuple[str, ...]:
-        """Why plugins of the group do not work, one line each: disabled, skipped, broken; or none is installed.
+        """Says why plugins of the group do not work, one line each: disabled, skipped, broken, or none installed.
 
         :raises PluginCollisionError: two distributions claim one name.
         """
@@ -122,8 +120,8 @@ class PluginRegistry:
         return tuple(found)
 
     def isolator_claims(self) -> Mapping[str, tuple[str, ...]]:
-        """Plugins that look after each isolator, by the isolator's name: of those that know it the one that
-        ``isolator_plugins`` of the configuration names, if it names one. Several collide.
+        """The plugins that compile each isolator, by the isolator's name. If several know it, and
+        ``isolator_plugins`` of the configuration names one of them, it is that one; otherwise they collide.
         """
         claims: dict[str, tuple[str, ...]] = {}
         for plugin, driver in self.drivers("kurma.isolators", tell=False).items():
@@ -133,7 +131,7 @@ class PluginRegistry:
         return claims
 
     def isolator_collision(self, isolator: str, plugins: tuple[str, ...]) -> PluginCollisionError:
-        """What is told of an isolator that several plugins claim."""
+        """The error for the use of an isolator that several plugins claim."""
         both = " and ".join(f"{name!r} of {self._plugin('kurma.isolators', name)}" for name in plugins)
         return PluginCollisionError(
             f"isolator {isolator} is claimed by the plugins {both}",
@@ -203,7 +201,7 @@ class PluginRegistry:
         return claims[0][0] if claims else None
 
     def emit(self, event: PodEvent) -> None:
-        """Tells every observer. Whatever one raises is noted and goes no further."""
+        """Calls every observer. An observer's exception is noted and does not reach the caller."""
         for name in self.names(_OBSERVERS):
             hook = self._or_note(_OBSERVERS, name)
             if hook is None:
@@ -218,7 +216,7 @@ class PluginRegistry:
     # --- the whole ---------------------------------------------------------------------------------------------
 
     def check_required(self) -> None:
-        """What must hold before anything is done for a pod.
+        """Checks the required plugins, and that no name is claimed twice, before anything is done for a pod.
 
         :raises PluginCollisionError: two distributions claim one name, whatever its kind.
         :raises KurmaError: a required plugin is missing, disabled, skipped or broken.
@@ -264,7 +262,7 @@ class PluginRegistry:
         return tuple(rows)
 
     def problems(self) -> tuple[KurmaError, ...]:
-        """What is wrong with the plugins that the configuration mentions; loads them. For ``config.check``."""
+        """Finds errors of the plugins that the configuration mentions; loads them. For ``config.check``."""
         config = self._config
         used = [("kurma.renderers", config.renderer)]
         if config.stager not in config.stagers:
@@ -287,7 +285,7 @@ class PluginRegistry:
         return (*found, *self._wrong_stagers(), *self._wrong_isolators())
 
     def _wrong_stagers(self) -> Iterator[KurmaError]:
-        """Sections of ``stagers`` with options that their driver does not know."""
+        """Finds sections of ``stagers`` with options that their driver does not know."""
         for name, stager in self._config.stagers.items():
             if stager.driver is None:
                 continue  # an image's own, which nothing here knows
@@ -301,7 +299,7 @@ class PluginRegistry:
                 yield error
 
     def _wrong_isolators(self) -> Iterator[KurmaError]:
-        """Isolators that two plugins claim; and those that the configuration names, and that no plugin knows."""
+        """Finds isolators that two plugins claim, and isolators in the configuration that no plugin knows."""
         config = self._config
         try:
             drivers = self.drivers("kurma.isolators", tell=False)
@@ -404,7 +402,7 @@ class PluginRegistry:
             self._index.remember(loaded.plugin, loaded.declared, isolators)
 
     def _attempt(self, group: str, name: str, loaded: _Loaded, step: Callable[[], None]) -> None:
-        """Runs code of the plugin; whatever it raises becomes the plugin's error, kept and raised."""
+        """Runs code of the plugin. An exception becomes the plugin's error, which is kept and raised."""
         try:
             step()
             return
@@ -418,7 +416,7 @@ class PluginRegistry:
             loaded.error = self._wrapped(group, name, loaded, what, error)
         except BaseException as error:  # a stranger's code may raise anything
             if _interrupts(error):
-                del self._loaded[group, name]  # neither loaded nor broken: it is asked anew
+                del self._loaded[group, name]  # not broken: the next call loads it
                 raise
             loaded.error = self._wrapped(group, name, loaded, f"is broken: {_said(error)}", error)
         raise loaded.error
@@ -489,7 +487,7 @@ def _said(error: BaseException) -> str:
 
 
 def _line(error: BaseException) -> str:
-    """Its words, on one line of bearable length."""
+    """Its message on one line, cut to a readable length."""
     try:
         text = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 (even that is a stranger's code)
@@ -498,7 +496,7 @@ def _line(error: BaseException) -> str:
 
 
 def _interrupts(error: BaseException) -> bool:
-    """Whether it came from without (Ctrl-C, another signal) while the plugin ran, and is no failure of its own."""
+    """Whether a signal (Ctrl-C) raised it while the plugin ran, and not the plugin."""
     ours = type(error).__module__.partition(".")[0] == "kurma_core" and not isinstance(error, Exception)
     return ours or isinstance(error, KeyboardInterrupt)
 

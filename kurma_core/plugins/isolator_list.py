@@ -1,4 +1,4 @@
-"""The isolators that this installation knows, and what this host makes of each (``kurma isolators list``)."""
+"""Lists the isolators of all plugins and whether this host enforces each (``kurma isolators list``)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def isolator_list(
     claims: Mapping[str, tuple[str, ...]],
     collision: Callable[[str, tuple[str, ...]], PluginCollisionError],
 ) -> tuple[IsolatorInfo, ...]:
-    """By name.
+    """The isolators, sorted by name.
 
-    :param drivers: plugins by name.
-    :param claims: the plugins that look after each isolator.
-    :param collision: what is told of an isolator with several.
+    :param drivers: by the plugin's name.
+    :param claims: the plugins that compile each isolator.
+    :param collision: makes the error for an isolator that several plugins claim.
     """
     defaults = {plugin: _defaults(driver, host) for plugin, driver in drivers.items()}
     found = []
@@ -51,7 +51,7 @@ def _info(name: str, plugin: str, driver: Isolator, host: IsolatorHost, default:
         return IsolatorInfo(name, plugin, default=default)
     about = told(name)
     try:
-        # As it is where it is granted, and the core has made what it asks for.
+        # Compiled as if it were granted and the core had made the namespaces that it needs.
         powers = getattr(driver, "powers", None)
         asked: Iterable[Power] = () if powers is None else powers(name, about.example, about.scopes[0], host)
         shared = frozenset(power.namespace for power in asked if power.namespace is not None)
