@@ -1,9 +1,10 @@
-"""Compiles modules, and makes programs of several of them. Run by the interpreter that will run those, on the
-standard library alone: ``python3 -ISB compiling.py``, a :func:`job <main>` as JSON on standard input.
+"""Compiles Python modules, and bundles several of them into one program file. The interpreter that will run the
+programs runs this script, with the standard library alone: ``python3 -ISB compiling.py``, a :func:`job <main>` as
+JSON on standard input.
 
-A program is one file with all the modules that it starts with, each executed once, its own imports before it. To
-look for thirty files, open and read them takes longer than what is in them. What may be imported later is found
-beside it as a usual ``.pyc``.
+A program is one file with all modules that it needs at start, each executed once and after its own imports: to
+find, open and read thirty files takes longer than to execute them. Modules that may be imported later are usual
+``.pyc`` files beside it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 #: Bytes of a ``.pyc`` before the code.
 HEADER = 16
 
-# How a program begins. MODULES is put in as a list that is emptied on the way: what a module's own code was needed
-# for is done then.
+# The start of each program. MODULES stands for the list of modules. The loop empties that list, so that the code
+# objects of executed modules are freed.
 _BEGIN = """
 import gc, sys
 gc.disable()  # what is loaded stays: to look through it again and again is for nothing
@@ -46,7 +47,8 @@ os._exit(code)
 
 
 class _Lean(ast.NodeTransformer):
-    """Without what only people and type checkers read: every pod's supervisor would hold it."""
+    """Removes annotations, ``TYPE_CHECKING`` blocks and ``__future__`` imports, which would cost memory in every
+    pod's supervisor."""
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
         if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
@@ -74,26 +76,26 @@ class _Lean(ast.NodeTransformer):
 
 
 def lean(source: str) -> ast.Module:
-    """A module of ours, parsed; without what is not for the interpreter."""
+    """Parses a module of Kurma and removes what the interpreter does not need."""
     with open(source, "rb") as file:
         tree: ast.Module = _Lean().visit(ast.parse(file.read(), source))
     return ast.fix_missing_locations(tree)
 
 
 def write(target: str, code: CodeType) -> None:
-    """As a ``.pyc`` file."""
+    """Writes the code as a ``.pyc`` file."""
     from importlib.util import MAGIC_NUMBER
 
     os.makedirs(os.path.dirname(target), exist_ok=True)
     with open(target, "wb") as file:
-        # "hash-based, never checked": no date in it, and no source to look for
+        # flags 1: hash-based and never checked, so that the file holds no date and needs no source
         file.write(MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code))
 
 
 class Modules:
-    """Those of ours, and what they import of each other.
+    """Kurma's own modules and the imports between them.
 
-    :param sources: of every module, by name; None: an empty package.
+    :param sources: the source file of every module, by module name; None: an empty package.
     """
 
     def __init__(self, sources: dict[str, str | None]) -> None:
@@ -101,7 +103,7 @@ class Modules:
         self._trees: dict[str, ast.Module] = {}
 
     def first(self, main: str) -> list[str]:
-        """What is executed as ``main`` is imported, in that order: a module after its parent and its imports."""
+        """The modules that an import of ``main`` executes, in order: each after its parent and its imports."""
         ordered: list[str] = []
         self._visit(main, ordered, set())
         return ordered
@@ -115,7 +117,7 @@ class Modules:
         ordered.append(name)
 
     def late(self, first: Iterable[str]) -> set[str]:
-        """What modules may import besides, at any time: in their functions, and so on."""
+        """The modules that those of ``first`` may import later, in their functions for example."""
         had = set(first)
         found: set[str] = set()
         waiting = list(had)
@@ -127,7 +129,7 @@ class Modules:
         return found
 
     def _imports(self, name: str, nodes: Iterable[ast.AST] | None) -> list[str]:
-        """:param nodes: to look at; None: all of the module's."""
+        """:param nodes: the nodes to search; None: all nodes of the module."""
         found = []
         for node in ast.walk(self._tree(name)) if nodes is None else nodes:
             if isinstance(node, ast.Import):
@@ -148,15 +150,15 @@ class Modules:
         return source is None or source.endswith("/__init__.py")
 
     def path(self, name: str) -> str:
-        """Below the library, without what comes after the last dot."""
+        """The module's file below the library, without its suffix."""
         return name.replace(".", "/") + ("/__init__" if self.is_package(name) else "")
 
     def code(self, name: str) -> CodeType:
         return compile(self._tree(name), f"{self.path(name)}.py", "exec", dont_inherit=True, optimize=2)
 
     def program(self, main: str, library: str) -> CodeType:
-        """What runs ``main()`` of that module. :param library: where what is imported late will be, below the
-        interpreter's prefix."""
+        """The code that runs ``main()`` of that module. :param library: the directory of modules that are imported
+        later, below the interpreter's prefix."""
         modules = [(name, self.is_package(name), self.code(name)) for name in reversed(self.first(main))]
         begin = compile(_BEGIN.replace("MAIN", main), "start", "exec", dont_inherit=True, optimize=2)
         filled = {"MODULES": modules, "LIBRARY": f"{library}/"}
@@ -170,9 +172,11 @@ def _parents(name: str) -> list[str]:
 
 
 def main(job: dict[str, Any]) -> None:
-    """:param job: ``standard``: ``[source, target, shown]`` of each module that is not ours; ``sources``: see
-    :class:`Modules`; ``programs``: ``[module, target]`` each; ``library``: the modules' directory below the
-    interpreter's prefix; ``directory``: as we know it.
+    """Compiles modules and programs.
+
+    :param job: ``standard``: ``[source, target, shown]`` of each module of the standard library; ``sources``: see
+        :class:`Modules`; ``programs``: ``[module, target]`` each; ``library``: the modules' directory below the
+        interpreter's prefix; ``directory``: the path of that directory on the host.
     """
     for source, target, shown in job["standard"]:
         with open(source, "rb") as file:

@@ -1,7 +1,8 @@
-"""The default stager's image, made of the running interpreter (H1): a program, some modules, a few libraries.
+"""Builds the default stager's image from the running Python interpreter: the interpreter, compiled modules and
+shared libraries.
 
-``/opt/stager`` is the interpreter's prefix, found by its landmarks, so that neither an environment variable nor an
-option has to name it; modules are compiled ahead and come without their source.
+``/opt/stager`` is the interpreter's prefix. The interpreter finds it by its landmark files, so that neither an
+environment variable nor an option has to name it. The modules are compiled and come without their source.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ PROGRAMS = {
     "run": "callins.run",
     "attach": "callins.attach",
 }
-#: Those that the specification does not know; an annotation declares them (G10).
+#: Call-ins that the specification does not define; an annotation of the image declares them.
 OPTIONAL = ("app-add", "app-start", "app-stop", "app-rm")
 PROGRAMS.update(dict.fromkeys(OPTIONAL, "callins.apps"))
-#: ``-I``: nothing of the environment or the current directory; ``-S``: no ``site``.
+#: ``-I``: ignore the environment and the current directory; ``-S``: do not import ``site``.
 _OPTIONS = "-IS"
 
 _INSIDE = "kurma_stager_default.inside"
-# By which an interpreter knows its library; "os" is frozen into it, but the file must be there.
+# The module by whose file an interpreter finds its library: "os" is frozen into it, but the file must exist.
 _LANDMARK = "os"
 _PACKAGES = ("kurma_cni", "kurma_core", "kurma_stager_default")
 #: Packages of the core that programs of the image may import.
 LIGHT = ("linux", "formats", "trees")
 
-# Standard modules that are imported late, on paths that a look at a fresh interpreter does not take.
+# Standard modules that are imported late, and so are not loaded in a fresh interpreter.
 _LATE = (
     "fcntl",
     "resource",
@@ -71,7 +72,7 @@ print(json.dumps(found))
 
 
 def interpreter() -> str:
-    """The real program behind this process: no virtual environment, no shim, no link."""
+    """The path of the interpreter's real program, not that of a virtual environment, a shim or a link."""
     base = getattr(sys, "_base_executable", None) or sys.executable
     if not base:
         raise StagerError("the running Python cannot tell where its program is")
@@ -79,7 +80,8 @@ def interpreter() -> str:
 
 
 def fingerprint() -> str:
-    """Changes whenever the image would: some hundred ``stat`` calls, no reading."""
+    """A hash of all inputs of the image: it changes whenever the image would. It costs some hundred ``stat`` calls
+    and reads no file."""
     global _known
     if _known is not None and _known.seen == _seen(_known.paths):
         return _known.fingerprint
@@ -97,8 +99,8 @@ def fingerprint() -> str:
 
 
 class _Known:
-    """A fingerprint, and by what it is seen that it is the same still: asked for at every start, each time by a
-    long-lived process."""
+    """A cached fingerprint, with the paths and their ``stat`` results that show whether it still holds. A
+    long-lived process needs the fingerprint at each start of a pod."""
 
     __slots__ = ("fingerprint", "paths", "seen")
 
@@ -112,7 +114,8 @@ _known: _Known | None = None
 
 
 def _seen(paths: list[str]) -> list[tuple[int, ...]]:
-    """As links lead now. What comes to a directory, or leaves it, changes that."""
+    """``stat`` results of the paths, links followed; empty if one is missing. A directory's changes when an entry
+    is added or removed."""
     found: list[tuple[int, ...]] = []
     for path in paths:
         try:
@@ -126,7 +129,7 @@ def _seen(paths: list[str]) -> list[tuple[int, ...]]:
 def build(rootfs: str, sources: list[tuple[str, str]] | None = None) -> Mapping[str, Any]:
     """Fills the empty directory ``rootfs``; returns the image manifest.
 
-    :param sources: as of :func:`fill`; None: the stager's own modules.
+    :param sources: as for :func:`fill`; None: the stager's own modules.
     :raises StagerError: something that the interpreter needs is missing.
     """
     fill(
@@ -160,11 +163,11 @@ def build(rootfs: str, sources: list[tuple[str, str]] | None = None) -> Mapping[
 
 
 def fill(rootfs: str, programs: Mapping[str, str], sources: list[tuple[str, str]]) -> tuple[str, str]:
-    """The interpreter in an empty directory, and programs for it.
+    """Installs the interpreter, with programs for it, in an empty directory.
 
-    :param programs: the module whose ``main`` each calls, by its name.
-    :param sources: of modules that are not the standard library's: ``(name, path)``.
-    :returns: where the loader is in the image, and the directory of the libraries.
+    :param programs: by program name, the module whose ``main`` the program calls.
+    :param sources: modules outside of the standard library: ``(name, path)``.
+    :returns: the path of the dynamic loader in the image, and the directory of the libraries.
     :raises StagerError: something that the interpreter needs is missing.
     """
     program = interpreter()
@@ -192,7 +195,7 @@ def _loader(program: str) -> str:
 
 
 def labels() -> list[dict[str, str]]:
-    """What it runs on, as image manifests say it."""
+    """The image's ``os`` and ``arch`` labels."""
     machine = os.uname().machine
     arch = {"x86_64": "amd64", "i686": "i386"}.get(machine, machine)
     return [{"name": "os", "value": "linux"}, {"name": "arch", "value": arch}]
@@ -203,12 +206,12 @@ def _stdlib() -> str:
 
 
 def _own_sources() -> list[str]:
-    """The sources that go into the image, besides the standard library's."""
+    """The source files of Kurma's modules in the image."""
     return [source for _, source in own_modules("inside")]
 
 
 def own_modules(*parts: str) -> list[tuple[str, str]]:
-    """``(module name, source)`` of all modules that a program of these packages may import; in order."""
+    """``(module name, source)`` of all modules of Kurma that a program of these packages may import, sorted."""
     return modules_in(_directories(*parts))
 
 
@@ -225,7 +228,7 @@ def modules_in(packages: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _directories(*parts: str) -> dict[str, str]:
-    """The directories of these packages of ours, and of the core's light ones, by the packages' names."""
+    """By package name: the directories of these subpackages of the stager, and of the core's light packages."""
     ours = os.path.dirname(os.path.abspath(kurma_stager_default.__file__ or ""))
     core = os.path.dirname(os.path.abspath(kurma_core.__file__ or ""))
     tops = {f"kurma_stager_default.{part}": f"{ours}/{part}" for part in parts}
@@ -255,8 +258,10 @@ def _copy(source: str, target: str, mode: int = 0o755) -> None:
 def _modules(
     program: str, rootfs: str, library: str, programs: Mapping[str, str], sources: list[tuple[str, str]]
 ) -> list[str]:
-    """Standard modules that are in use, and ours, compiled, and the programs; by a fresh interpreter, so that the
-    same source gives the same bytes whatever this process has loaded. :returns: the extension modules' sources.
+    """Compiles the standard modules that are used, Kurma's modules and the programs. A fresh interpreter does it,
+    so that the same source gives the same bytes whatever modules this process has loaded.
+
+    :returns: the files of the extension modules.
     """
     listed = _run(program, ["-c", _LIST, *_standard_names(sources)])
     stdlib = _stdlib()
@@ -264,7 +269,7 @@ def _modules(
     extensions = []
     for name, (origin, package) in decode(listed).items():
         if origin == "built-in" or (origin == "frozen" and name != _LANDMARK):
-            continue  # in the program itself
+            continue  # part of the interpreter's program
         if origin is not None and origin.endswith(".so"):
             extensions.append(origin)
             _copy(origin, f"{library}/lib-dynload/{os.path.basename(origin)}")
@@ -273,7 +278,7 @@ def _modules(
         source = f"{stdlib}/{path}.py"
         if os.path.exists(source):
             standard.append((source, f"{library}/{path}.pyc", f"{path}.py"))
-    # The packages themselves are empty there, whatever they hold here.
+    # In the image the top packages are empty: their modules for the host are not needed.
     ours: dict[str, str | None] = {**dict.fromkeys(_PACKAGES), **dict(sources)}
     job = {
         "standard": standard,
@@ -282,18 +287,18 @@ def _modules(
         "library": library[len(f"{rootfs}/{PREFIX}") :],
         "directory": library,
     }
-    # no_debug_ranges: the columns of each instruction, which every process would hold, for tracebacks only
+    # no_debug_ranges: omits each instruction's columns, which cost memory and serve tracebacks only
     _run(program, ["-X", "no_debug_ranges", compiling.__file__], json.dumps(job))
     return extensions
 
 
 def code_of(name: str) -> str:
-    """Where a program's code is, in the image."""
+    """The path of a program's code in the image."""
     return f"{PREFIX}/lib/{name}.pyc"
 
 
 def _standard_names(sources: list[tuple[str, str]]) -> list[str]:
-    """Standard modules that ours import, read from their sources: nothing of ours is imported to find out."""
+    """The standard modules that Kurma's modules import, read from their sources without importing them."""
     import ast
 
     names = set(_LATE)
@@ -310,7 +315,7 @@ def _standard_names(sources: list[tuple[str, str]]) -> list[str]:
 
 def _wanted(name: str) -> bool:
     top = name.split(".")[0]
-    # What stands under TYPE_CHECKING is for readers of types only.
+    # These are imported under TYPE_CHECKING only, or compiled away.
     return top not in (*_PACKAGES, "__future__", "collections", "typing")
 
 
@@ -329,7 +334,7 @@ def _output(command: list[str], stdin: str = "") -> str:
 
 
 def _libraries(rootfs: str, loader: str, objects: list[str]) -> str:
-    """:returns: the directory that they are in."""
+    """Copies the loader and the shared libraries. :returns: the libraries' directory in the image."""
     _copy(loader, f"{rootfs}{loader}")
     try:
         found = elf.libraries(loader, objects, _output)
@@ -343,8 +348,8 @@ def _libraries(rootfs: str, loader: str, objects: list[str]) -> str:
 
 
 def plain(rootfs: str) -> None:
-    """The same whatever umask this process has and whenever it runs: the same interpreter makes the same image.
-    Nobody but root may change anything."""
+    """Sets fixed modes and times, so that the same interpreter makes the same image under any umask and at any
+    time. Only root may write to the files."""
     for directory, _, names in os.walk(rootfs):
         os.chmod(directory, 0o755)  # noqa: S103 - as directories are
         for name in names:
@@ -355,8 +360,8 @@ def plain(rootfs: str) -> None:
 
 
 def launcher(rootfs: str, name: str) -> None:
-    """What is exec'd by its name: compiled code has no line that names its interpreter; and the interpreter itself
-    would read a large file of it in small pieces."""
+    """Writes a program's start script: compiled code cannot begin with ``#!``. The script reads the code itself,
+    since the interpreter would read a large file in small pieces."""
     path = f"{rootfs}/{PREFIX}/{name}"
     with open(path, "w") as file:
         file.write(

@@ -1,4 +1,4 @@
-"""The default stager as Kurma's core sees it: an image that this plugin knows how to build."""
+"""The plugin of the default stager: builds its image, and exports it as a stage1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DefaultStager:
     """Implements :class:`kurma_core.hookspecs.stager.StagerImageSource`, and ``StagerOfExports``."""
 
     applies_isolators = True
-    #: What it can be exported as besides.
+    #: Other formats that the stager can be exported as.
     exports = ("stage1",)
 
     def fingerprint(self) -> str:

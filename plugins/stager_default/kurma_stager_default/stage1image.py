@@ -1,7 +1,7 @@
-"""The default stager as an image for another host: a stage1, by the interface that rkt has with them (Z9).
+"""Builds the default stager's stage1 image: a stage1 for rkt, which implements rkt's stage1 interface.
 
-What is inside of a pod is the default stager's own. Before it come entrypoints that are run on the host's root: a
-shell script each, which calls the image's own loader, and by it the image's own interpreter.
+Inside of a pod, the default stager's own modules run. rkt runs the image's entrypoints on the host's root: each is
+a shell script that calls the image's own dynamic loader, which loads the image's own interpreter.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kurma_stager_default import image
 
 NAME = "kurma.io/stager/stage1"
 PREFIX = "coreos.com/rkt/stage1/"
-#: Of the interface; see docs/decisions.
+#: Version of rkt's stage1 interface; see docs/decisions.
 VERSION = 6
-#: What the interface calls for, by the module whose ``main`` does it.
+#: The interface's entrypoints, and the module whose ``main`` each calls.
 ENTRYPOINTS = {"run": "entry_run", "enter": "entry_enter", "gc": "entry_gc", "stop": "entry_stop"}
 #: Programs in the pod: its supervisor, and two of the default stager's call-ins.
 INSIDE = {
@@ -26,13 +26,13 @@ INSIDE = {
     "run": "kurma_stager_default.inside.callins.run",
     "attach": "kurma_stager_default.inside.callins.attach",
 }
-#: Below the image's root.
+#: The directory of the entrypoints, below the image's root.
 PLACE = "stage1"
-#: rkt touches the first of these once its overlay is mounted, and takes it for the image's.
+#: Directories for stage0. rkt touches the first once its overlay is mounted, and expects it in the image.
 _OF_STAGE0 = ("rkt/status", "rkt/env")
 
-# Nothing of the host's is used but the shell, whose own words these all are. What a caller's environment says of
-# libraries was meant for the host's programs.
+# The script uses shell built-ins only, and no other program of the host. It unsets the loader's variables, which
+# the caller has set for programs of the host.
 _SCRIPT = """#!/bin/sh
 root=${{0%/{place}/{name}}}
 case $root in

@@ -1,5 +1,6 @@
-"""What runs inside the stager's image, on the standard library's smallest parts and the core's light packages.
+"""The modules that run inside the stager's image. They use small parts of the standard library, and the core's
+light packages.
 
-No ``json``, ``re``, ``enum``, ``typing``, ``dataclasses``, ``subprocess``, ``signal`` here: each costs
-every idle pod's supervisor memory, and every start of a pod time.
+Do not import ``json``, ``re``, ``enum``, ``typing``, ``dataclasses``, ``subprocess`` or ``signal`` here: each
+costs memory in every idle pod's supervisor, and time at every start of a pod.
 """

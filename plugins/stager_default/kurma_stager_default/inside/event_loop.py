@@ -1,4 +1,4 @@
-"""What the supervisor sleeps in: descriptors that it watches, and moments that it waits for."""
+"""The event loop of the supervisor and the call-ins: watched descriptors, timers, and signals as a descriptor."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: Given the descriptor and its events (``select.POLLIN`` and so on).
+    #: Called with the descriptor and its events (``select.POLLIN`` and so on).
     Handler = Callable[[int, int], None]
 
-#: Milliseconds: what poll(2) can wait for is less than 25 days.
+#: Milliseconds: poll(2) can wait for less than 25 days.
 _LONGEST = 2_000_000_000
 
 
 class Loop:
-    """Calls back; it sleeps while nothing happens, however long that is.
+    """An event loop on poll(2): it calls a handler for each ready descriptor and each due timer.
 
-    A descriptor may have been closed and its number taken again by the time of a callback of the same turn: so all
-    of them are non-blocking, and a callback takes it that there may be nothing to read.
+    Within one turn, an earlier handler may close a descriptor, and a new one may get its number. So all
+    descriptors are non-blocking, and a handler must cope with a descriptor that has nothing to read.
     """
 
     __slots__ = ("_handlers", "_poll", "_timers")
@@ -33,28 +33,30 @@ class Loop:
         self._timers: dict[object, tuple[float, Callable[[], None]]] = {}
 
     def watch(self, fd: int, handler: Handler, events: int = select.POLLIN) -> None:
-        """From now on; again for the same descriptor, it replaces handler and events."""
+        """Watches a descriptor. A second call for the same descriptor replaces its handler and events."""
         self._handlers[fd] = handler
         self._poll.register(fd, events)
 
     def unwatch(self, fd: int) -> None:
-        """To be called before the descriptor is closed. One that is not watched is left alone."""
+        """Stops watching; call it before the descriptor is closed. Does nothing if the descriptor is not
+        watched."""
         if self._handlers.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
     def at(self, key: object, moment: float, call: Callable[[], None]) -> None:
-        """Calls once at that moment of ``time.monotonic()``. :param key: one timer each; a new one replaces it."""
+        """Calls once at that moment of ``time.monotonic()``. A new timer with the same key replaces the old
+        one."""
         self._timers[key] = (moment, call)
 
     def cancel(self, key: object) -> None:
         self._timers.pop(key, None)
 
     def waits(self, key: object) -> bool:
-        """Whether that timer is still to come."""
+        """Whether the timer with that key is still set."""
         return key in self._timers
 
     def turn(self) -> None:
-        """Sleeps until something happens, and calls whom it concerns."""
+        """Sleeps until a descriptor is ready or a timer is due, then calls the handlers."""
         for fd, events in self._poll.poll(self._sleep()):
             handler = self._handlers.get(fd)
             if handler is not None:
@@ -63,27 +65,27 @@ class Loop:
             return
         now = time.monotonic()
         for key, (moment, call) in list(self._timers.items()):
-            # One that an earlier one of this turn has cancelled or set anew is not due.
+            # An earlier timer of this turn may have cancelled this one, or set it anew.
             if moment <= now and self._timers.get(key) == (moment, call):
                 del self._timers[key]
                 call()
 
     def _sleep(self) -> float | None:
-        """Milliseconds; None: until something happens."""
+        """Milliseconds until the next timer; None: there is no timer."""
         if not self._timers:
             return None
         first = min([moment for moment, _ in self._timers.values()])
         return min(max(0.0, (first - time.monotonic()) * 1000 + 1), _LONGEST)
 
 
-#: Whoever sends one of these wants the call-in to end.
+#: Signals that ask a call-in to end.
 ENDING = (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT)
-#: What a call-in looks at.
+#: Signals that a call-in handles.
 WATCHED = (*ENDING, _signal.SIGCHLD, _signal.SIGWINCH, _signal.SIGCONT)
 
 
 def catch_signals(numbers: tuple[int, ...] = WATCHED) -> int:
-    """A descriptor that becomes readable, one byte per signal, with their numbers."""
+    """Catches these signals. :returns: a descriptor to read the signals' numbers from, one byte per signal."""
     read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     _signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     for number in numbers:
@@ -92,4 +94,4 @@ def catch_signals(numbers: tuple[int, ...] = WATCHED) -> int:
 
 
 def _nothing(_number: int, _frame: object) -> None:
-    """Python calls it after it has written to the descriptor, which is all that is wanted."""
+    """A signal handler that does nothing: Python has already written the signal's number to the descriptor."""

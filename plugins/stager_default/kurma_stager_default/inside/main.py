@@ -1,6 +1,6 @@
-"""The stager's main program (Kurma Stager Specification, Execution): from exec to the pod's end.
+"""The stager's main program (Kurma Stager Specification, Execution): it runs a pod from exec to the pod's end.
 
-It stays in the host's PID namespace; the pod's own PID namespace is that of its children.
+The stager stays in the host's PID namespace; its children are in the pod's.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The descriptor whose closing says that the pod runs (G3).
+#: The stager closes this descriptor when the pod runs.
 RUNNING = 4
-#: Open where this stager was started before its pod is known; a byte on it says that all is in place (G10).
+#: Open in a prestarted stager, one that starts before its pod is known: a byte on it says that the pod is in
+#: place.
 GO = 5
 
 
 def main() -> int:
-    gc.disable()  # nothing here makes cycles in bulk; collected by hand where an execution has ended
+    gc.disable()  # the supervisor makes few reference cycles, and collects them after each execution of an app
     waits = _is_open(GO)
     process.close_others({0, 1, 2, RUNNING, GO} if waits else {0, 1, 2, RUNNING})
     try:
@@ -58,7 +59,7 @@ def main() -> int:
         if said is not None:
             complain(said)
         return code
-    except Exception as error:  # noqa: BLE001 - whatever it is, its last word is what the user is shown
+    except Exception as error:  # noqa: BLE001 - the user sees the stager's last line as the reason
         complain(reason_of(error))
         return 1
 
@@ -70,7 +71,8 @@ def reason_of(error: Exception) -> str:
 
 
 def _load_what_is_wanted() -> None:
-    """What only some pods need: loaded before PID 1 is forked, it is in memory once, and after that twice."""
+    """Loads the modules that this pod needs and others do not. Loaded before the fork of PID 1, their memory is
+    shared; loaded after it, they would be in memory twice."""
     given_input, changes, sockets, notifies = manifest.glance()
     if given_input:
         from kurma_stager_default.inside.streams import attach  # noqa: F401
@@ -83,7 +85,7 @@ def _load_what_is_wanted() -> None:
 
 
 def _load_for_apps() -> None:
-    """What only a child needs on its way to being an app: here, where nobody waits for it."""
+    """Loads the modules that only an app's child needs. A prestarted stager does it while no user waits."""
     import fcntl  # noqa: F401
 
     from kurma_core.formats import exec_errors  # noqa: F401
@@ -102,18 +104,19 @@ def _is_open(fd: int) -> bool:
 
 
 def _sees_its_pod() -> bool:
-    """Whether the pod's directory and its cgroup are there, though nobody knows yet what it runs."""
+    """Whether the pod's directory and cgroup exist already, though the pod's manifest does not."""
     return os.stat("/pod").st_dev != os.stat("/").st_dev
 
 
 def _told_to_go() -> bool:
-    """Sleeps until there is a pod. False: there will be none, whoever could have brought one is gone."""
+    """Sleeps until there is a pod. False: there will be none, since the process that would announce it has
+    ended."""
     go = os.read(GO, 1)
     os.close(GO)
     return bool(go)
 
 
-#: What a pod may share with the host, besides what is the core's to make.
+#: Namespaces of the host that a pod may share, besides the network namespace, which the core makes.
 _SHAREABLE = (
     ("ipc", namespaces.CLONE_NEWIPC),
     ("pid", namespaces.CLONE_NEWPID),
@@ -122,17 +125,18 @@ _SHAREABLE = (
 
 
 class House:
-    """What every pod has, whatever stands in its manifest: namespaces, PID 1, the pod's ``/dev/shm``.
+    """The parts of a pod that do not depend on its manifest: namespaces, PID 1, the pod's ``/dev/shm``.
 
-    :param namespace: a descriptor of the user namespace that they are to belong to; -1: the host's. Closed here.
+    :param namespace: a descriptor of the user namespace that shall own the other namespaces; -1: the host's. It is
+        closed here.
     :param held: PID 1 is the only child of its parent.
-    :attr:`first` is PID 1, :attr:`ours` that one of our own children whose end tells of PID 1's.
+    :attr:`first` is the PID of the pod's PID 1; :attr:`ours` is the child of the stager that ends when PID 1 ends.
     """
 
     def __init__(self, namespace: int, *, held: bool = False) -> None:
         if _is_open(GO):
             os.set_inheritable(GO, False)
-        #: the host's own, held until it is known whether the pod is to share them
+        #: the host's namespaces, held until the manifest says whether the pod shares them
         self._hosts = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind, _ in _SHAREABLE]
         child.hold_null()
         if namespace < 0 and not held:
@@ -144,11 +148,11 @@ class House:
             _load_for_apps()
         else:
             _load_what_is_wanted()
-        # PID 1 is a copy of this process. What neither of the two writes to again is there once: so now, when all
-        # is loaded, and with the collector's marks out of the way.
+        # PID 1 is a fork of this process: they share the pages that neither writes to. So fork when all modules
+        # are loaded; freeze() keeps the collector from writing its marks to those pages.
         gc.freeze()
         libc.trim_heap()
-        #: becomes readable when somebody asks PID 1 to end
+        #: becomes readable when PID 1 gets a signal to end
         self.requests, stop = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         if held:
             self.first, self._ready, self.ours = pid1.start_held(namespace, stop)
@@ -161,13 +165,12 @@ class House:
         os.close(stop)
 
     def share(self, words: dict[str, str]) -> None:
-        """Go back to those of the host's namespaces that the pod is to share with it; what is made from now on, an
-        app above all, is made there (X6)."""
+        """Joins those namespaces of the host that the pod shares; apps that are made later inherit them."""
         for (kind, flag), fd in zip(_SHAREABLE, self._hosts, strict=True):
             if words.get(kind) == "host":
                 namespaces.setns(fd, flag)
                 if kind == "pid":
-                    # The pod's PID 1 gets no orphans then; they are the stager's to wait for, not the host's.
+                    # The pod's PID 1 gets no orphans then: the stager must wait for them, not the host's init.
                     process.set_child_subreaper()
             os.close(fd)
         self._hosts = []
@@ -181,28 +184,29 @@ class House:
 
 
 class _Ahead:
-    """What is the same for nearly every pod, once the places are there that are this pod's own: a stager that
-    waits has it before the word.
+    """The set-up that is the same for nearly every pod: cgroups, device filter, log directories, control socket.
+    It needs the pod's directories, but no manifest: a prestarted stager does it before its pod is known.
 
-    :param wall: which devices apps are given; see :func:`devicewall.rules`.
+    :param wall: the devices that the apps get; see :func:`.device_cgroup.rules`.
     """
 
     def __init__(self, wall: list[str] | None) -> None:
         self.groups = pod_cgroups.PodGroups()
         self.groups.make_way()
         self.groups.wall = wall
-        #: what holds, in words for the user
+        #: a note for the user on how access to devices is limited
         self.devices = device_cgroup.close(self.groups.layout, wall)
         for directory, mode in (("/pod/logs", 0o755), ("/pod/apps", 0o700)):
             os.makedirs(directory, mode, exist_ok=True)
         self.control = control_socket.Control(Loop())
-        #: what the kernel shows is there for the first app
+        #: ``/proc``, ``/sys`` and ``/dev`` are mounted for the first app
         self.mounts = False
         #: makes the root of the first app
         self.maker: prestarted_root.RootMaker | None = None
 
     def mount(self) -> None:
-        """By a child, since what ``/proc`` shows is the pod's. Where it fails, the first app tries, and tells."""
+        """Mounts ``/proc``, ``/sys`` and ``/dev`` for the first app. A child does it, since ``/proc`` must show
+        the pod's PID namespace. If it fails, the first app mounts them itself, and reports the error."""
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -214,7 +218,7 @@ class _Ahead:
         self.mounts = os.waitpid(pid, 0)[1] == 0
 
     def give(self, wall: list[str] | None) -> None:
-        """Apps are given other devices. :raises OSError: the kernel refuses."""
+        """Allows the apps these devices. :raises OSError: the kernel refuses."""
         if wall != self.groups.wall:
             self.groups.wall = wall
             self.devices = device_cgroup.close_anew(self.groups.layout, wall)
@@ -227,7 +231,9 @@ def serve(
     kind: Callable[..., supervisor.Supervisor],
     running: int,
 ) -> tuple[int, supervisor.Supervisor]:
-    """The pod's life, to its end. :param running: closed once the pod runs. :returns: the stager's exit status."""
+    """Runs the pod to its end. :param running: a descriptor that is closed once the pod runs.
+
+    :returns: the stager's exit status, and the supervisor."""
     house.share(pod.plan.namespaces)
     wall = device_cgroup.rules(app.plan for app in pod.apps)
     if ahead is None:
@@ -266,7 +272,7 @@ def serve(
 
 
 def last_word(serving: supervisor.Supervisor) -> str | None:
-    """Why its pod is over, if that is not its apps' end."""
+    """The reason of the pod's end, if it is not the end of its apps."""
     return serving.broken or serving.hangs or serving.unsaved
 
 
@@ -274,11 +280,11 @@ def complain(text: str) -> None:
     try:  # noqa: SIM105 - contextlib costs every pod's start
         os.write(2, f"{text}\n".encode(errors="replace"))
     except OSError:
-        pass  # a full disk, where our output goes, too: our exit status has to do
+        pass  # standard error may be a file on a full disk; the exit status still reports the failure
 
 
 def _notes(pod: manifest.Pod, devices: str) -> list[str]:
-    """What holds, and what does not (H2)."""
+    """Notes for the user: which barriers between apps, and to the host, hold on this kernel and for this pod."""
     landlocked, keys = privileges.wall_notes(pod.apps)
     notes = [landlocked, devices, keys, *([pod.ids.note()] if pod.ids.path else [])]
     notes += [_SHARED[kind] for kind in sorted(pod.plan.namespaces)]
@@ -298,22 +304,24 @@ _SHARED = {
 
 
 def _sysctls(values: dict[str, str], ids: user_namespace.Ids) -> None:
-    """They were checked to be the namespaces' own before they came here. :raises SetupError: one is refused."""
+    """Sets sysctls. The core has checked that they are limited to the pod's namespaces.
+
+    :raises SetupError: the kernel refuses one."""
     for name, value in values.items():
-        # As sysctl(8) has it: a slash in a name is a dot in the path.
+        # As in sysctl(8), a slash in the name stands for a dot in the path.
         path = "/proc/sys/" + name.translate({ord("."): "/", ord("/"): "."})
         if ".." in path:
             raise SetupError(f"not a sysctl: {name!r}")
         number = _write(path, value)
         if number in (errno.EACCES, errno.EPERM) and ids.path:
-            # Those of an IPC namespace are for the root of its user namespace, and for no other.
+            # Only root of the user namespace that owns an IPC namespace may set its sysctls.
             number = _write_inside(path, value, ids)
         if number:
             raise SetupError(f"sysctl {name}: cannot be set to {value!r}: {os.strerror(number)}")
 
 
 def _write(path: str, value: str) -> int:
-    """:returns: the number of the error; 0: there was none."""
+    """:returns: the error's number; 0: it was written."""
     try:
         with open(path, "w") as file:
             file.write(value)
@@ -335,7 +343,7 @@ def _write_inside(path: str, value: str, ids: user_namespace.Ids) -> int:
 
 
 def _shared_memory(place: str) -> None:
-    """One ``/dev/shm`` for the pod, as it has one IPC namespace."""
+    """Mounts the pod's ``/dev/shm``: all apps share it, as they share one IPC namespace."""
     attributes = mounts.ATTR_NOSUID | mounts.ATTR_NODEV | mounts.ATTR_NOEXEC
     memory = mounts.new_filesystem("tmpfs", {"mode": "1777", "size": "64m"}, attributes)
     mounts.move_mount_to(memory, place)
@@ -343,7 +351,8 @@ def _shared_memory(place: str) -> None:
 
 
 def _take_stdin(pod: manifest.Pod) -> int:
-    """Our standard input, put aside for the app that wants it; ours is empty then, and holds nothing open."""
+    """Takes the stager's standard input for the app that wants it, and puts ``/dev/null`` in its place, so that
+    the stager does not hold it open. :returns: a descriptor of it; -1: no app wants it."""
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     stdin = -1
     if any(app.stdin for app in pod.apps):

@@ -21,12 +21,12 @@ LIFECYCLES = ("all", "any")
 PROTOCOLS = ("tcp", "udp")
 #: On an image: its app says when it is ready.
 NOTIFIES = "appc.io/executor/supports-systemd-notify"
-#: How an app's root is made; ``given``: it is there, the app's only layer, and is written to.
+#: How an app's root is made; ``given``: the app's only layer is its root, and the app writes to it.
 STORAGES = ("overlay", "copy", "given")
 
 
 class ManifestError(Exception):
-    """The manifest asks for what this stager does not know."""
+    """The manifest is malformed, or asks for a feature that this stager does not support."""
 
 
 class Mount:
@@ -40,7 +40,7 @@ class Mount:
         self.read_only: bool = value.get("readOnly", False)
         self.seed: bool = value.get("seed", False)
         self.idmap: bool = value.get("idmap", False)
-        #: the volume is a device node, and works as one; the plan's devices say for what
+        #: the volume is a device node that the app may open; the plan's devices list the access
         self.device: bool = value.get("device", False)
 
 
@@ -93,7 +93,7 @@ class Plan:
         self.apparmor: str | None = value.get("apparmor")
         self.selinux: str | None = value.get("selinux")
         self.privileged: bool = value.get("privileged", False)
-        #: the app may call on keyrings
+        #: the app may use the kernel's keyring system calls
         self.keyrings: bool = value.get("keyrings", self.privileged)
         self.namespaces: dict[str, str] = value.get("namespaces", {})
 
@@ -141,17 +141,17 @@ class App:
         self.pre_start: list[str] | None = handlers.get("pre-start")
         self.post_stop: list[str] | None = handlers.get("post-stop")
         self.sockets = [Port(port) for port in app.get("ports") or [] if port.get("socketActivated")]
-        #: it says when it is ready
+        #: the app reports its readiness (sd_notify)
         self.notifies = False
         self.layers: list[str] = []
         self.mounts: list[Mount] = []
         self.read_only = False
-        #: files below /etc in which Kurma's content takes the place of the image's
+        #: files below /etc whose content Kurma replaces, even if the image has some
         self.replace_files: list[str] = []
         self.restart = "never"
         self.stdin = False
         self.stdin_open = False
-        #: rows and columns of the terminal that it gets, zeros: not known yet; None: it gets none
+        #: rows and columns of the app's terminal, zeros: not known yet; None: it has no terminal
         self.terminal: tuple[int, int] | None = None
         self.make_directory = False
         self.stop_signal = 15
@@ -159,7 +159,7 @@ class App:
 
 
 class Pod:
-    """The whole manifest."""
+    """The pod of a stager manifest: its apps, its own settings and those of ``stagerConfig``."""
 
     __slots__ = (
         "apps",
@@ -180,9 +180,9 @@ class Pod:
     )
 
     def __init__(self, document: dict[str, Any], environment: dict[str, str]) -> None:
-        """:param environment: the stager's own; hostname and metadata URL of a core that gives no reserved part.
-
-        :raises ManifestError: something unknown is asked for.
+        """:param environment: the stager's own: the hostname and the metadata URL, if the core gives no reserved
+            part in ``stagerConfig``.
+        :raises ManifestError: the manifest asks for an unknown feature.
         """
         pod = document["pod"]
         config = document.get("stagerConfig") or {}
@@ -195,7 +195,8 @@ class Pod:
         self.hostname: str = ours.get("hostname") or environment.get("HOSTNAME") or document.get("name") or "pod"
         self.dns: dict[str, list[str]] | None = ours.get("dns")
         self.hosts: list[list[Any]] = ours.get("hosts", [])
-        #: a directory of hosts files that the core keeps up to date; empty: there are no other pods' names
+        #: a directory of hosts files that the core keeps up to date; empty: the pod cannot look up other pods'
+        #: names
         self.names: str = ours.get("names") or ""
         self.ids = Ids(ours.get("userns"))
         self.plan = Plan(ours.get("podPlan") or {})
@@ -205,11 +206,11 @@ class Pod:
         self.log_size: int = logs.get("size", 16 << 20)
         self.log_count: int = logs.get("count", 5)
         self.storage: str | None = _one_of("graphStorage", config.get("graphStorage") or None, (*STORAGES, None))
-        #: told of what an app writes, the stream and the data, besides the log; set by who shows it
+        #: called with the stream and the data of an app's output, besides the log; the stage1 sets it
         self.shown: Callable[[bytes, bytes], None] | None = None
         self.lifecycle: str = _one_of("kurma.io/lifecycle", notes.get("kurma.io/lifecycle", "all"), LIFECYCLES)
         self.apps = [_app(document, app, ours, environment) for app in pod.get("apps") or []]
-        #: it ends only when it is stopped, whatever apps come and go
+        #: the pod ends only when it is stopped, even if all its apps have ended
         self.keep: bool = ours.get("keep", not self.apps)
 
     def app(self, name: str) -> App | None:
@@ -224,7 +225,7 @@ def _app(
 ) -> App:
     name: str = entry["name"]
     layers = document["appImageOrder"][name]
-    # Where a merged tree stands for the image, its manifest goes by the tree's ID.
+    # The first layer may be a merged tree of the image; the manifest's key is the tree's ID then.
     images = document["images"]
     image = images.get(entry["image"].get("id")) or images.get(layers[0]) or {}
     specification = entry.get("app") or image.get("app")
@@ -259,7 +260,7 @@ def _app(
         if says is not None:
             app.notifies = says == "true"
             break
-    # What the pod says of all its apps counts more than an image, and less than what it says of this one.
+    # Precedence: the app's annotation in the pod, then the pod's, then the image's.
     for notes in (entry, document["pod"], image):
         policy = _annotations(notes).get("kurma.io/restart")
         if policy is not None:
@@ -269,7 +270,7 @@ def _app(
 
 
 def _terminal(value: Any) -> tuple[int, int] | None:
-    """``true``, or its size as ``{"rows": …, "columns": …}``."""
+    """Reads ``true``, or the size as ``{"rows": …, "columns": …}``."""
     if not value:
         return None
     return (0, 0) if value is True else (int(value["rows"]), int(value["columns"]))
@@ -286,17 +287,17 @@ def _one_of(what: str, value: Any, known: tuple[Any, ...]) -> Any:
 
 
 def load(path: str = "/manifest") -> Pod:
-    """:raises ManifestError: it cannot be used, with the reason."""
+    """Reads the stager manifest. :raises ManifestError: the manifest is malformed or asks for unknown features."""
     with open(path, "rb", 0) as file:
         text = file.read()
     return parse(text, path)
 
 
 def glance(path: str = "/manifest") -> tuple[bool, bool, bool, bool]:
-    """Whether some app gets a terminal or standard input, whether it is a pod that was made to change, whether one
-    gets listening sockets, and whether one says when it is ready.
+    """Whether some app gets a terminal or standard input, whether apps can be added to the pod, whether some app
+    gets listening sockets, and whether some app reports its readiness.
 
-    Without reading it, so that it may err, and costs no time; neither where there is no pod yet.
+    It searches the text without parsing it: that is fast, and may err. All are False if there is no manifest yet.
     """
     try:
         with open(path, "rb", 0) as file:
@@ -309,7 +310,9 @@ def glance(path: str = "/manifest") -> tuple[bool, bool, bool, bool]:
 
 
 def parse(text: bytes, what: str) -> Pod:
-    """:raises ManifestError: it cannot be used, with the reason. :param what: it is, for that."""
+    """Parses a stager manifest. :param what: the name of the text, for errors.
+
+    :raises ManifestError: the manifest is malformed or asks for unknown features."""
     try:
         return Pod(small_json.decode(text.decode()), dict(os.environ))
     except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""The pod's user namespace, made before all others, and where its ids are on the host (H9).
+"""The pod's user namespace: maps its user and group ids to the host's, enters it, maps the owners of mounts.
 
-The stager stays outside of it, in the host's. What it makes for an app it makes with its own rights and gives to
-the host's ids that stand for the app's; the last steps before exec are the app's way into the namespace, and none
-leads out of it. An app's mounts are locked there: not even an app that may mount can undo them.
+The stager stays in the host's user namespace. It makes an app's files with its own rights, and gives them to the
+host ids that the app's ids are mapped to. A child enters the namespace shortly before exec, and cannot leave it.
+An app's mounts are locked there: even an app that may mount cannot unmount them.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
     Map = list[list[int]]
 
-#: Where the core puts it.
+#: Where the core pins the namespace in the stager's root.
 PLACE = "/userns"
-#: Layers as the app sees them, in the mount namespace of one execution.
+#: Directory for the layers with mapped owners, in the mount namespace of one execution.
 LAYERS = "/run/layers"
 
 
 class Ids:
-    """Ids inside, and what they are on the host; without a user namespace, each is itself.
+    """Maps ids of the pod's user namespace to ids of the host; without a user namespace they are the same.
 
-    :param value: ``userns`` of ``stagerConfig``; None: there is none.
-    :attr:`path` is where the namespace is pinned, empty where there is none.
+    :param value: ``userns`` of ``stagerConfig``; None: the pod has no user namespace.
+    :attr:`path` is where the namespace is pinned; empty: there is none.
     """
 
     __slots__ = ("_gids", "_uids", "path")
@@ -51,37 +51,39 @@ class Ids:
         return _outside(self._gids, inside, "group")
 
     def check(self, identity: Identity) -> None:
-        """:raises SetupError: the namespace lacks one of these; the kernel would only call it invalid."""
+        """:raises SetupError: the namespace lacks one of these ids; the kernel would only answer EINVAL."""
         self.uid(identity.user.uid)
         for group in (identity.user.gid, *identity.groups):
             self.gid(group)
 
     @property
     def root(self) -> tuple[int, int]:
-        """Owner on the host of what is root's inside."""
+        """The user and group of the host that root of the pod is mapped to."""
         return self.uid(0), self.gid(0)
 
     @property
     def terminals(self) -> int:
-        """Group on the host of terminals inside: ``tty``, else root's."""
+        """The group of the host for the pod's terminals: that of ``tty`` (5), else root's."""
         try:
             return self.gid(5)
         except SetupError:
             return self.gid(0)
 
     def make_as_root(self) -> None:
-        """What this process makes from now on belongs to the pod's root; it keeps the right to do it anywhere."""
+        """From now on, files that this process makes belong to the pod's root. Its capabilities, which a change of
+        the file system user drops, are set again."""
         _, permitted, inheritable = capabilities.get()
         libc.syscall("setfsgid", self.gid(0))
         libc.syscall("setfsuid", self.uid(0))
         capabilities.set_(permitted, permitted, inheritable)
 
     def note(self) -> str:
-        """What holds, for people."""
+        """A note for the user on the namespace."""
         return f"user namespace: the pod's root is user {self.uid(0)} of the host, and has no right outside of it"
 
     def open(self) -> int:
-        """A descriptor of the namespace, for a child on its way to another root; -1: there is none."""
+        """Opens the namespace, for a child that will change its root. :returns: a descriptor; -1: there is
+        none."""
         return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC) if self.path else -1
 
 
@@ -94,8 +96,8 @@ def _outside(ranges: Map, inside: int, kind: str) -> int:
 
 
 def find() -> int:
-    """A descriptor of the user namespace in the stager's own root, whose manifest has not been read yet; -1: there
-    is none."""
+    """Opens the user namespace in the stager's own root, before the manifest is read. :returns: a descriptor; -1:
+    there is none."""
     try:
         return os.open(PLACE, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -103,7 +105,8 @@ def find() -> int:
 
 
 def enter(fd: int) -> None:
-    """Become root of the user namespace, with every right in it and none outside of it. There is no way back."""
+    """Becomes root of the user namespace, with all capabilities in it and none outside. The process cannot leave
+    it again."""
     namespaces.setns(fd, namespaces.CLONE_NEWUSER)
     os.setgroups([])
     os.setresgid(0, 0, 0)
@@ -111,15 +114,17 @@ def enter(fd: int) -> None:
 
 
 def enter_with_mounts(fd: int) -> None:
-    """As :func:`enter`; this process's mounts come along as a copy that belongs to the user namespace, locked."""
+    """As :func:`enter`, with a new mount namespace: a copy of this process's mounts, which the user namespace owns
+    and in which they are locked."""
     enter(fd)
     namespaces.unshare(namespaces.CLONE_NEWNS)
 
 
 def map_layers(layers: list[str], userns: int) -> list[str]:
-    """Bind layers so that what belongs to host user 0 belongs to the app's root, and so on; nothing is changed.
+    """Binds layers as id-mapped mounts: files of the host's user 0 belong to the app's root there, and so on. The
+    layers' files are not changed. Runs as root in the mount namespace of one execution.
 
-    Runs as root in the mount namespace of one execution. :returns: their places, in the same order.
+    :returns: the paths of the mounts, in the same order.
     """
     os.makedirs(LAYERS, 0o755, exist_ok=True)
     places = []
@@ -137,12 +142,12 @@ def map_layers(layers: list[str], userns: int) -> list[str]:
 
 
 def map_copy(tree: int, userns: int) -> None:
-    """:param tree: a detached mount of a copy of all layers."""
+    """Maps the owners of a copied root. :param tree: a detached mount of the copy of all layers."""
     _map(tree, userns, "the copy of its layers", f"/proc/self/fd/{tree}", recursive=False)
 
 
 def map_volume(tree: int, userns: int, name: str) -> None:
-    """:param tree: a detached mount of the volume, submounts included."""
+    """Maps the owners of a volume. :param tree: a detached mount of the volume, submounts included."""
     _map(tree, userns, f"volume {name}", f"/proc/self/fd/{tree}", recursive=True)
 
 

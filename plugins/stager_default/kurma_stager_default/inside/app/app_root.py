@@ -1,7 +1,7 @@
-"""An app's root: the union of its layers, its volumes, what the kernel shows (H3, H10, H11, V3).
+"""Makes an app's root: mounts the union of its layers, ``/proc``, ``/sys``, ``/dev`` and its volumes, and pivots.
 
-Made anew for every execution, in a mount namespace of the execution's own: nothing has to be unmounted later, the
-namespace's end is the end of it all. Runs as root in a forked child, which ends up with that root as its own.
+Each execution gets a new root in its own mount namespace. Nothing has to be unmounted: the mounts go when the
+namespace ends. Runs as root in a forked child, which changes to the new root.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: Where the root is mounted until it becomes the root; and the pod's shared memory.
+#: Where the app's root is mounted until pivot_root(2), and where the pod's shared memory is.
 PLACE = "/run/root"
 SHM = "/run/shm"
 
-#: Bytes of a path that messages show; they have to fit in a pipe.
+#: Characters of a path in a message, which has to fit in a pipe.
 _LONG = 400
 _READABLE = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-#: Where no volume may be mounted, above or below.
+#: No volume may be mounted at, above or below these paths.
 _SYSTEMS = ("/proc", "/sys", *[f"/dev/{name}" for name in proc_sys_dev.OWN_IN_DEV])
 _NO_OVERLAY = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)
 
@@ -44,16 +44,16 @@ def enter(
     *,
     ahead: bool = False,
 ) -> str:
-    """Make the root and change to it.
+    """Makes the root and changes to it.
 
-    :param directory: for this execution's changes, on a real file system; it is made, and what is beside it, the
-        executions before, goes.
-    :param note: told what is worth knowing of a root that works.
-    :param namespace: a descriptor of the pod's user namespace, which the root's files are to belong to; -1: none.
-    :param notify: a socket that the app says by that it is ready; empty: none.
-    :param ahead: what the kernel shows was made before, for this one.
+    :param directory: for this execution's changes, on a real file system. It is made here; the directories of
+        earlier executions beside it are removed.
+    :param note: called with notes for the user on a root that works.
+    :param namespace: a descriptor of the pod's user namespace, to which the owners are mapped; -1: none.
+    :param notify: path of the socket by which the app reports its readiness; empty: none.
+    :param ahead: ``/proc``, ``/sys`` and ``/dev`` were mounted before, for this app.
     :returns: see :func:`.etc_hosts.write`.
-    :raises SetupError: what failed, on what, why.
+    :raises SetupError: a step failed; the text names the step, the object and the reason.
     """
     try:
         namespaces.unshare(namespaces.CLONE_NEWNS)
@@ -70,7 +70,7 @@ def enter(
         else:
             proc_sys_dev.mount_all(root, SHM, pod.ids, app.plan, notify)
         if app.make_directory:
-            # Before the volumes are there: nothing is ever made in a directory of the host's.
+            # Before the volumes are mounted, so that no directory is made in a volume of the host.
             from kurma_core.trees import mount_targets  # not for the supervisor to hold
 
             os.close(mount_targets.make_dirs(root, app.working_directory, 0o755, *pod.ids.root, symlinks=True))
@@ -86,7 +86,8 @@ def enter(
 
 
 def _make_way(directory: str) -> None:
-    """What an execution wrote to its root is gone with it. Here, so that nobody else waits for a large tree."""
+    """Makes the execution's directory, and removes those of earlier executions with the files that they wrote. The
+    child does it, so that a large tree does not hold up the supervisor."""
     parent, _, own = directory.rpartition("/")
     os.makedirs(parent, 0o700, exist_ok=True)
     top = os.open(parent, _READABLE)
@@ -95,14 +96,14 @@ def _make_way(directory: str) -> None:
             try:  # noqa: SIM105 - contextlib costs every pod's start
                 remove_tree(top, name)
             except OSError:
-                pass  # it goes with the pod
+                pass  # it is removed with the pod
         os.mkdir(own, 0o700, dir_fd=top)
     finally:
         os.close(top)
 
 
 def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None], namespace: int) -> int:
-    """The layers as one writable tree, mounted at :data:`PLACE`, ``nodev``. :returns: a descriptor of it."""
+    """Mounts the layers as one writable tree at :data:`PLACE`, ``nodev``. :returns: a descriptor of it."""
     plain = [f"/layers/{layer}" for layer in app.layers]
     if not plain:
         raise SetupError("it has no layers")
@@ -131,7 +132,7 @@ def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None], name
 
 
 def _given(app: App, path: str) -> int:
-    """What somebody else has put together for this app, with its pod's owners on disk."""
+    """Mounts a root that rkt's stage0 has made for this app, with the pod's host ids as owners on disk."""
     root = mounts.open_tree(mounts.AT_FDCWD, path, recursive=False)
     mounts.set_attributes(root, _nodev(app), recursive=False)
     mounts.move_mount_to(root, PLACE)
@@ -139,18 +140,19 @@ def _given(app: App, path: str) -> int:
 
 
 def _nodev(app: App) -> int:
-    """Devices are nothing but in ``/dev``; to a privileged app they are what they are."""
+    """Mount attributes of the root: ``nodev``, since devices work in ``/dev`` only; not for a privileged app."""
     return 0 if app.plan.privileged else mounts.ATTR_NODEV
 
 
 def _copied(pod: Pod, app: App, target: str, namespace: int) -> int:
-    """With a user namespace, the copy has the layers' owners on disk, as they have, and is mapped as a whole."""
+    """Makes the root as a copy of the layers. With a user namespace, the copy keeps the layers' owners on disk,
+    and is mounted with mapped owners."""
     _merge(target, [f"/layers/{layer}" for layer in reversed(app.layers)])
     root = mounts.open_tree(mounts.AT_FDCWD, target, recursive=False)
     mounts.set_attributes(root, _nodev(app), recursive=False)
     if namespace >= 0:
         user_namespace.map_copy(root, namespace)
-        pod.ids.make_as_root()  # in a mapped tree, the host's root is nobody and makes nothing
+        pod.ids.make_as_root()  # the host's root has no id in a mapped tree, and cannot make files there
     mounts.move_mount_to(root, PLACE)
     return root
 
@@ -175,8 +177,8 @@ def _merge(target: str, paths: Iterable[str]) -> None:
 
 
 class _Target:
-    """A place where a volume will be mounted; :attr:`path` is the real one, links resolved, :attr:`replaced` what
-    was removed for it."""
+    """The place where a volume will be mounted. :attr:`path` is its path with links resolved, :attr:`replaced` are
+    the image's files that were removed for it."""
 
     __slots__ = ("fd", "mount", "path", "replaced", "source")
 
@@ -201,7 +203,7 @@ class _Target:
 
 
 def _shown(path: str) -> str:
-    """As much of a path as a message has room for."""
+    """A path, shortened in the middle if it is too long for a message."""
     return path if len(path) <= _LONG else f"{path[: _LONG // 2]}…{path[-_LONG // 2 :]}"
 
 
@@ -212,7 +214,7 @@ def _volumes(
     ids: user_namespace.Ids,
     namespace: int,
 ) -> None:
-    # All places are found before the first volume is mounted, so that none is made inside of another volume.
+    # Make all places before mounting the first volume, so that none is made inside of another volume.
     targets = [_Target(mount, root, ids) for mount in app.mounts]
     _refuse_overlaps(targets)
     for target in targets:
@@ -242,7 +244,8 @@ def _bind(target: _Target, attributes: int, namespace: int) -> None:
 
 
 def _refuse_overlaps(targets: list[_Target]) -> None:
-    """In ``/dev`` there is room for volumes beside what the stager has made there."""
+    """Refuses volumes that overlap each other, or the stager's mounts. In ``/dev``, a volume may be mounted beside
+    the stager's nodes."""
     for number, target in enumerate(targets):
         if target.path == "/dev" or any(_overlap(target.path, path) for path in _SYSTEMS):
             raise SetupError(f"{target.name}: that place is the system's")
@@ -278,12 +281,12 @@ def _is_empty(fd: int) -> bool:
 
 
 def _seed(target: _Target) -> None:
-    """Fill an empty volume with what the image has in its place, once: a volume with content is left alone."""
+    """Fills an empty volume with the image's files at the same path. A volume with content is not changed."""
     if not stat.S_ISDIR(os.fstat(target.source).st_mode):
         return
     volume = os.open(f"/proc/self/fd/{target.source}", _READABLE)
     try:
-        # Apps are set up side by side, and may share the volume: the second one finds it filled.
+        # Apps are set up in parallel, and may share the volume: the second one finds it filled.
         fcntl.flock(volume, fcntl.LOCK_EX)
         if _is_empty(volume):
             _merge(f"/proc/self/fd/{volume}/.", [f"/proc/self/fd/{target.fd}"])
