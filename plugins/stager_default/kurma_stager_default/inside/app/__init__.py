@@ -1,1 +1,1 @@
-"""An app's processes: the root, the devices, the privileges and the sockets that they begin with."""
+"""Sets up an app's processes: root, devices, privileges and sockets."""

@@ -1,7 +1,7 @@
-"""One forked child of the stager on its way to being a process of an app, and what it reports on that way.
+"""Forks a child that becomes a process of an app, and reads the child's report.
 
-The report is a pipe that closes at exec. Lines: ``N text`` a note, ``F name=whose …`` whose content files below
-``/etc`` have, ``R`` the root is made, ``G`` all but exec is done, ``S text`` the set-up failed, ``X127 text`` the
+The report is a pipe that closes at exec. Lines: ``N text`` a note, ``F name=source …`` the source of the files
+below ``/etc``, ``R`` the root is made, ``G`` all but exec is done, ``S text`` the set-up failed, ``X127 text`` the
 program cannot be executed.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kurma_stager_default.inside.pod.prestarted_root import RootMaker
     from kurma_stager_default.inside.streams.app_terminal import Handover
 
-#: What a child is for.
+#: The kinds of children: one that makes the root only, the two event handlers, and the app's main process.
 ROOT = "root"
 PRE_START = "pre-start"
 MAIN = "main"
@@ -39,10 +39,10 @@ _NULL: list[int] = []
 
 
 def hold_null() -> None:
-    """Take hold of the null device, for the standard input of apps. For the stager itself, in its own root; its
-    children inherit the descriptor.
+    """Opens the null device for the standard input of apps. The stager calls it in its own root; its children
+    inherit the descriptor.
 
-    By a read-only mount: no app can change the owner or mode of the host's device.
+    The descriptor is of a read-only mount, so that no app can change the owner or mode of the host's device.
 
     :raises OSError: the stager's ``/dev/null`` is something else.
     """
@@ -60,11 +60,11 @@ class Files:
     """Descriptors of one execution of an app.
 
     :attr:`namespace` is its mount namespace, held for handlers that run before or after main; -1: not held.
-    :attr:`handover`: main gets a terminal, and gives its master away by this.
-    :attr:`sockets`: what main is to listen on, :attr:`names` their ports' names.
-    :attr:`ahead`: what the kernel shows in a root was made before, and is this one's.
-    :attr:`maker`: another process makes the root; None: the child does.
-    :attr:`notify`: the socket by which main says that it is ready; empty: it does not.
+    :attr:`handover`: main gets a terminal, and passes its master to the supervisor by this.
+    :attr:`sockets`: main's listening sockets, :attr:`names` their ports' names.
+    :attr:`ahead`: ``/proc``, ``/sys`` and ``/dev`` were mounted before, for this execution.
+    :attr:`maker`: the process that makes the root; None: the child does.
+    :attr:`notify`: path of the socket by which main reports its readiness; empty: it does not.
     """
 
     __slots__ = (
@@ -96,7 +96,7 @@ class Files:
 
 
 class Child:
-    """A child, as the stager sees it."""
+    """A forked child, seen from the stager."""
 
     __slots__ = ("_rest", "executing", "failure", "kind", "notes", "own_files", "pid", "ready", "report")
 
@@ -106,15 +106,15 @@ class Child:
         self.kind = kind
         self.ready = False
         self.executing = False
-        #: exit code and reason of what could not be started
+        #: exit code and reason, if the child could not be started
         self.failure: tuple[int, str] | None = None
         self.notes: list[str] = []
-        #: whose content files below ``/etc`` have, by name; empty: not told yet
+        #: the source of the files below ``/etc``, by name; empty: not reported yet
         self.own_files: dict[str, str] = {}
         self._rest = b""
 
     def read_report(self) -> bool:
-        """Takes what is there; whether the report has ended."""
+        """Reads the available lines. :returns: whether the report has ended."""
         while True:
             try:
                 data = os.read(self.report, 4096)
@@ -137,7 +137,7 @@ class Child:
         elif kind == "G":
             self.executing = True
         elif kind == "S":
-            # Who made its root knows better why it has none.
+            # Keep an earlier failure: the root maker's reason is the more exact one.
             self.failure = self.failure or (SETUP_FAILED, text)
         elif kind.startswith("X"):
             self.failure = (int(kind[1:]), text)
@@ -149,9 +149,9 @@ class Child:
 
 
 def spawn(pod: Pod, app: App, kind: str, argv: list[str], files: Files, tree: CgroupTree) -> Child:
-    """Fork a child that becomes ``argv``; for :data:`ROOT`, one that makes the root and waits to be killed.
+    """Forks a child that executes ``argv``; for :data:`ROOT`, one that makes the root and waits to be killed.
 
-    :param files: with a namespace in it, the child goes there; else it makes the root itself.
+    :param files: the child enters its namespace, if there is one; else it makes the root itself.
     """
     maker = files.maker
     if maker is None:
@@ -208,13 +208,13 @@ def _run(
     files: Files,
     tell: Callable[..., None],
 ) -> None:
-    """Root with all rights at first; the rights go in :func:`become.become`, those over the host before that where
-    the pod has a user namespace."""
+    """Sets up the child and executes the program. The child begins as the host's root with all capabilities. It
+    enters the pod's user namespace, if there is one, and gives up its rights in :func:`.privileges.become`."""
     privileges.clean_process()
     os.setsid()
     privileges.apply_limits(app.plan)
     namespace = pod.ids.open()
-    # Now: in the app's root, what is at a path is the app's.
+    # Before the change of root: after it, the app may have replaced what is at this path.
     null = os.open(f"/proc/self/fd/{_NULL[0]}", os.O_RDONLY | os.O_CLOEXEC)
     if files.namespace >= 0:
         namespaces.setns(files.namespace, namespaces.CLONE_NEWNS)
@@ -240,7 +240,7 @@ def _run(
     environment = privileges.environment_of(app, identity.user, given, terminal=app.terminal is not None)
     if namespace >= 0:
         pod.ids.check(identity)
-        # Who made the root before has made its mounts the user namespace's own.
+        # The mounts of an existing mount namespace belong to the user namespace already.
         (user_namespace.enter if files.namespace >= 0 else user_namespace.enter_with_mounts)(namespace)
 
     def ready() -> None:
@@ -252,7 +252,9 @@ def _run(
 
 
 def _hand_over(files: Files) -> list[tuple[str, str]]:
-    """What a service manager gives to main (Y4). :returns: what it finds of it in its environment."""
+    """Gives main the listening sockets. :returns: the environment variables for these and for the readiness
+    socket.
+    """
     given = []
     if files.notify:
         from kurma_stager_default.inside.app import notify_socket
@@ -266,9 +268,10 @@ def _hand_over(files: Files) -> list[tuple[str, str]]:
 
 
 def _connect(files: Files, stdin: int, null: int, uid: int) -> None:
-    """Standard input, output and error. The pipes become the user's, who may then open ``/dev/stdout`` anew.
+    """Connects standard input, output and error. The app's user becomes owner of the pipes, so that the app can
+    open ``/dev/stdout``.
 
-    :param stdin: -1: it is the null device.
+    :param stdin: -1: the null device.
     """
     for number, fd in ((0, null if stdin < 0 else stdin), (1, files.stdout), (2, files.stderr)):
         os.dup2(fd, number)

@@ -1,4 +1,4 @@
-"""Devices that an app was given, in its ``/dev`` (X5). Runs in the app's mount namespace, as root of the host."""
+"""Makes an app's device nodes in its ``/dev``. Runs in the app's mount namespace, as root of the host."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ _TYPES = {"c": stat.S_IFCHR, "b": stat.S_IFBLK}
 
 
 def make(dev: int, plan: Plan, ids: Ids) -> None:
-    """:param dev: the app's ``/dev``, where nothing is but what Kurma has made.
+    """Makes the nodes of the plan's devices.
+
+    :param dev: the app's ``/dev``, which holds only entries that Kurma has made.
     :raises SetupError: a node cannot be made.
     """
     for device in plan.devices:
         path: str = device["path"]
         if not path:
-            continue  # a volume shows it
+            continue  # the device is mounted as a volume
         try:
             _node(dev, path, device, ids, alive=plan.privileged)
         except FileExistsError:
@@ -37,7 +39,7 @@ def make(dev: int, plan: Plan, ids: Ids) -> None:
 
 
 def _node(dev: int, path: str, device: dict[str, Any], ids: Ids, *, alive: bool) -> None:
-    """:param alive: devices are such in all of this ``/dev``."""
+    """:param alive: this ``/dev`` is not ``nodev``: every device node in it can be opened."""
     if not path.startswith(_TOP):
         raise SetupError(f"device {path}: not in /dev")
     way, _, name = path[len(_TOP) :].rpartition("/")
@@ -47,7 +49,7 @@ def _node(dev: int, path: str, device: dict[str, Any], ids: Ids, *, alive: bool)
         os.chown(name, *_owner(device, ids), dir_fd=directory, follow_symlinks=False)
         os.chmod(f"/proc/self/fd/{directory}/{name}", device["mode"])
         if not alive:
-            # A node under nodev is none; this one was given, so here it is one.
+            # A node under nodev cannot be opened: mount this one over itself without nodev.
             node = mounts.open_tree(directory, name, recursive=False, follow=False)
             attributes = mounts.ATTR_NOSUID | mounts.ATTR_NOEXEC
             mounts.set_attributes(node, attributes, clear=mounts.ATTR_NODEV, recursive=False)
@@ -60,7 +62,7 @@ def _node(dev: int, path: str, device: dict[str, Any], ids: Ids, *, alive: bool)
 
 
 def _owner(device: dict[str, Any], ids: Ids) -> tuple[int, int]:
-    """On the host; whom the pod's user namespace does not have, its root stands for."""
+    """The owner's user and group on the host. The pod's root replaces an id that its user namespace lacks."""
     root_user, root_group = ids.root
     try:
         user = ids.uid(device["uid"])

@@ -1,9 +1,8 @@
-"""``/etc/hosts``, ``/etc/hostname`` and ``/etc/resolv.conf`` of an app (H10).
+"""Writes an app's ``/etc/hosts``, ``/etc/hostname`` and ``/etc/resolv.conf``.
 
-They are written into the app's own fresh root, so the image stays as it is, and each execution has its own. Where
-the image has a file with content, ``App.replace_files`` says whether Kurma's content takes its place; else it is
-kept, and ``/etc/hosts`` gets the pod's own name. Where other pods are to be found by name (W10), a copy of
-``/etc/hosts`` that the core keeps up to date is bound over it.
+The files are written to the new root of each execution, so that the image does not change. A file of the image
+with content is kept, unless ``App.replace_files`` names it; a kept ``/etc/hosts`` gets the pod's own name. If apps
+look up other pods by name, a copy of ``/etc/hosts``, which the core keeps up to date, is bound over it.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from kurma_core.trees.mount_targets import make_mount_target
 from kurma_stager_default.inside.manifest import App, Pod
 
 HOSTS = "/etc/hosts"
-#: Whose content a file has, as status.json tells it.
+#: The source of a file's content, as status.json shows it.
 KURMA, IMAGE, IMAGE_AND_NAME, VOLUME = "kurma", "image", "image+name", "volume"
-#: A larger file is not a hosts file, and is neither added to nor copied.
+#: Bytes: a larger file is not a hosts file, and gets no lines and no copy.
 _LIMIT = 1 << 20
-#: Times that other pods' names may change while a copy is made of them.
+#: Attempts to copy other pods' names before they change.
 _TRIES = 100
 _PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def contents(pod: Pod) -> dict[str, str]:
-    """Kurma's content by path. Nothing for the resolver where the pod has no DNS of its own."""
+    """Kurma's content by path. There is no ``resolv.conf`` if the pod has no DNS configuration."""
     found = {
-        # Whole as the core gives it, localhost included.
+        # The core gives all lines, that of localhost included.
         HOSTS: "".join([_line(*each) for each in pod.hosts]),
         "/etc/hostname": pod.hostname + "\n",
     }
@@ -49,11 +48,10 @@ def _line(address: str, names: list[str]) -> str:
 
 
 def write(root: int, pod: Pod, app: App) -> str:
-    """Runs in the app's mount namespace, before anything is mounted into ``root``.
+    """Writes the files, except those that a volume will hide. Runs in the app's mount namespace, before anything
+    is mounted into ``root``.
 
-    What a volume would hide is not written.
-
-    :returns: whose content each file has, for the report of a child: ``hosts=kurma hostname=image``.
+    :returns: the source of each file, for the child's report: ``hosts=kurma hostname=image``.
     :raises OSError: with the path.
     """
     own = [_line(*each) for each in pod.hosts if pod.hostname in each[1] and pod.hostname != "localhost"]
@@ -66,7 +64,7 @@ def write(root: int, pod: Pod, app: App) -> str:
 
 
 def _write(root: int, path: str, text: str, own: list[str], pod: Pod, app: App) -> str:
-    """:param own: lines for an image's file that stays."""
+    """:param own: lines to add to a file of the image that is kept."""
     if _hidden(path, app):
         return VOLUME
     place = _place(root, path, pod.ids.root)
@@ -82,7 +80,7 @@ def _write(root: int, path: str, text: str, own: list[str], pod: Pod, app: App) 
 
 
 def _open(place: int, flags: int) -> int:
-    """The very file that was found, whatever its name is now."""
+    """Opens the file that was found, even if its name is now another file's."""
     return os.open(f"/proc/self/fd/{place}", flags | os.O_CLOEXEC)
 
 
@@ -90,7 +88,7 @@ def _replace(place: int, text: str, owner: tuple[int, int]) -> None:
     fd = _open(place, os.O_WRONLY | os.O_TRUNC)
     try:
         os.write(fd, text.encode())
-        # The image's may be for its root alone.
+        # The image's file may be readable by root only.
         os.fchown(fd, *owner)
         os.fchmod(fd, 0o644)
     finally:
@@ -98,7 +96,7 @@ def _replace(place: int, text: str, owner: tuple[int, int]) -> None:
 
 
 def _add(place: int, lines: list[str]) -> str:
-    """Adds lines to the image's file. A root that is used again has them already."""
+    """Adds lines to the image's file, except those that it has: a root that is used again has all of them."""
     if not lines or os.fstat(place).st_size > _LIMIT:
         return IMAGE
     content = _content(f"/proc/self/fd/{place}")
@@ -114,12 +112,12 @@ def _add(place: int, lines: list[str]) -> str:
 
 
 def _hidden(path: str, app: App) -> bool:
-    """Whether a volume will be there, or above."""
+    """Whether a volume will be mounted at the path or above it."""
     return any((path + "/").startswith(mount.path.rstrip("/") + "/") for mount in app.mounts)
 
 
 def _place(root: int, path: str, owner: tuple[int, int]) -> int:
-    """Opens the app's file with O_PATH, made if it is missing; -1: something other than a file is there."""
+    """Opens the app's file with O_PATH, and makes it if it is missing. :returns: -1: it is not a regular file."""
     try:
         place = make_mount_target(root, path, directory=False, owner=owner)
     except OSError as error:
@@ -133,9 +131,9 @@ def _place(root: int, path: str, owner: tuple[int, int]) -> int:
 
 
 def show_names(root: int, pod: Pod, app: App) -> None:
-    """Binds a file over the app's ``/etc/hosts`` that has its lines, and those of other pods, kept by the core.
+    """Binds a copy of the app's ``/etc/hosts`` over it, to which the core adds the lines of other pods.
 
-    Each execution has its own: what an app adds there no other sees. Runs after :func:`write`.
+    Each execution has its own copy: lines that an app adds are not seen by others. Runs after :func:`write`.
 
     :raises OSError: with the path.
     """
@@ -160,10 +158,10 @@ def show_names(root: int, pod: Pod, app: App) -> None:
 
 
 def _copy(directory: int, name: str, own: bytes, owner: tuple[int, int]) -> int:
-    """A hosts file of these lines and other pods'. :returns: a descriptor of it.
+    """Makes a hosts file of these lines and those of other pods. :returns: a descriptor of it.
 
-    The core changes ``.names`` first, and then the files that it finds. So a copy is right whose lines are still
-    the same once it can be found; whatever comes later, the core writes to it.
+    The core changes ``.names`` first, and then the hosts files of the directory. So a copy is up to date if
+    ``.names`` is unchanged after the rename: the core finds the copy when it makes a later change.
     """
     if own and not own.endswith(b"\n"):
         own += b"\n"

@@ -1,7 +1,7 @@
-"""The sockets of an app's ports with ``socketActivated`` (Y4; sd_listen_fds(3)).
+"""Socket activation: the listening sockets of an app's ports with ``socketActivated`` (sd_listen_fds(3)).
 
-The stager makes them in the pod's network namespace and keeps them while the app is started again: who connects
-meanwhile waits, and is not refused. Imported only where an app has such ports.
+The stager makes them in the pod's network namespace, and keeps them while it restarts the app: clients that
+connect meanwhile wait, and are not refused. Imported only if an app has such ports.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
 class Listening:
-    """:param app: one that has such ports.
-    :raises SetupError: one of them cannot be listened on; none is then.
+    """The listening sockets of one app.
+
+    :param app: an app with such ports.
+    :raises SetupError: one port cannot be listened on; the other sockets are closed then.
     """
 
     __slots__ = ("_sockets", "names")
 
     def __init__(self, app: App) -> None:
         self._sockets: list[_socket.socket] = []
-        #: of the ports, one for each socket
+        #: the port's name of each socket
         self.names: list[str] = []
         for port in app.sockets:
             for number in range(port.first, port.first + port.count):
@@ -51,13 +53,13 @@ class Listening:
         return [socket.fileno() for socket in self._sockets]
 
     def renew(self) -> None:
-        """They listen, whatever an earlier execution has done to them."""
+        """Makes the sockets listen again: an earlier execution of the app may have shut them down."""
         for socket in self._sockets:
             if socket.type == _socket.SOCK_STREAM:
                 try:  # noqa: SIM105 - contextlib costs every pod's start
                     socket.listen(_BACKLOG)
                 except OSError:
-                    pass  # shut down by the app, and somebody has the port now: the app will see
+                    pass  # the app has shut it down, and the port is taken meanwhile: the app gets the error
 
     def close(self) -> None:
         for socket in self._sockets:
@@ -66,7 +68,7 @@ class Listening:
 
 
 def _make(port: Port, number: int) -> _socket.socket:
-    """For IPv6 and IPv4 both, as systemd makes them; for IPv4 alone where the kernel has no other."""
+    """Makes a socket for IPv6 and IPv4, as systemd does; for IPv4 only if the kernel has no IPv6."""
     try:
         socket = _socket.socket(_socket.AF_INET6, _KINDS[port.protocol])
         try:
@@ -96,14 +98,15 @@ def _bound(socket: _socket.socket, address: str, number: int) -> _socket.socket:
 
 
 def above(fd: int, count: int) -> int:
-    """A copy of a descriptor that no handed over socket takes the number of."""
+    """Copies a descriptor to a number above those of the sockets that are handed over."""
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST + count)
 
 
 def hand_over(fds: list[int], names: list[str]) -> list[tuple[str, str]]:
-    """Runs in the child that becomes the app. Whatever had these numbers is closed.
+    """Moves the sockets to the descriptors from :data:`FIRST` up, in the child that becomes the app. Descriptors
+    that had these numbers are closed.
 
-    :returns: what the app finds of it in its environment.
+    :returns: the app's environment variables for them.
     """
     for number, fd in enumerate([above(fd, len(fds)) for fd in fds], FIRST):
         os.dup2(fd, number)

@@ -1,6 +1,6 @@
-"""What an app says of itself: that it is ready, or about to end, and how it is (Y4; sd_notify(3)).
+"""The socket by which an app reports its readiness and status (sd_notify(3)).
 
-By a socket that stands in its own root alone. Imported only where an image says that its app does so.
+Each app has its own socket, in its own root. Imported only if an image says that its app uses it.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import _socket
 import os
 
-#: Where it stands in the app's root.
+#: The socket's path in the app's root.
 PLACE = "/dev/notify"
 _DIRECTORY = "/run/notify"
-# Bytes of a datagram, as systemd takes them; and of a text.
+# Largest datagram in bytes, as with systemd; longest status text in characters.
 _MOST, _TEXT = 4096, 1024
 
 
 class Readiness:
-    """:attr:`path` is where the socket stands in the stager's root.
+    """The socket, and what the app has reported. :attr:`path` is the socket's path in the stager's root.
 
-    :raises OSError: it cannot be made.
+    :raises OSError: the socket cannot be made.
     """
 
     __slots__ = ("_socket", "path", "ready", "text")
@@ -29,22 +29,22 @@ class Readiness:
         self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         os.makedirs(_DIRECTORY, 0o700, exist_ok=True)
-        # The name of an app may be longer than a socket's may be.
+        # Named by its descriptor: an app's name may be too long for a socket's path.
         self.path = f"{_DIRECTORY}/{self._socket.fileno()}"
         self._socket.bind(self.path)
-        os.chmod(self.path, 0o666)  # noqa: S103 - whoever the app runs as; the directory is ours alone
+        os.chmod(self.path, 0o666)  # noqa: S103 - the app may run as any user; only root can enter the directory
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def begin(self) -> None:
-        """A new execution; what an earlier one has said last is forgotten."""
+        """Forgets the reports of the last execution, before a new one."""
         while self._next() is not None:
             pass
         self.ready, self.text = False, None
 
     def receive(self) -> bool:
-        """Takes one message. :returns: whether it has become ready, or is so no more."""
+        """Reads one message. :returns: whether the app's readiness has changed."""
         data = self._next()
         if not data or len(data) > _MOST:
             return False
@@ -60,7 +60,8 @@ class Readiness:
         return self.ready != before
 
     def _next(self) -> bytes | None:
-        """Descriptors beside it are not taken: the kernel closes them."""
+        """Reads one datagram. The kernel closes descriptors that were sent with it, since recv(2) does not take
+        them."""
         try:
             return self._socket.recv(_MOST + 1)
         except OSError:

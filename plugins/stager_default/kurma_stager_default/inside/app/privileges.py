@@ -1,6 +1,7 @@
-"""The last steps of a child on its way to being a process of an app: identity, rights, environment, exec.
+"""Gives a child the app's user, capabilities, limits, filters and environment, and executes the program.
 
-The same for an app's main process, its handlers and commands run in it later, so that none has more than another.
+The app's main process, its event handlers and commands that are run in it later take the same steps, so that all
+have the same rights.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 _OOM = "/proc/self/oom_score_adj"
-# The last that the kernel takes where memory is short; −1000 would be never, which helps nobody.
+# The kernel's OOM killer takes a process with this score last. With −1000 it would never take it, and could then
+# kill other pods' processes for this one's memory.
 _LAST = "-999"
-# What it was, while it is not.
+# The score that the stager was started with.
 _before: list[str] = []
 _KEYLESS: list[bytes] = []
 _CAP_SYS_PTRACE = 19
 _CAP_SYS_ADMIN = 21
 _CAP_PERFMON = 38
-# Caught by the supervisor, or ignored by the interpreter.
+# Signals that the supervisor catches or the interpreter ignores.
 _CHANGED = (
     _signal.SIGCHLD,
     _signal.SIGTERM,
@@ -48,12 +50,12 @@ _CHANGED = (
 
 
 def needs_domain(plan: Plan) -> bool:
-    """Whether the app gets a Landlock domain: not with CAP_SYS_ADMIN, since a domain forbids to mount (H2)."""
+    """Whether the app gets a Landlock domain: not with CAP_SYS_ADMIN, since a domain forbids to mount."""
     return _CAP_SYS_ADMIN not in granted(plan)
 
 
 def wall_notes(apps: Sequence[App]) -> tuple[str, str]:
-    """What holds between these apps, for ``/proc`` and for keys, and for whom it does not."""
+    """Notes for the user: how these apps are kept apart in ``/proc`` and in keyrings, and which apps are not."""
     free = [app.name for app in apps if not needs_domain(app.plan)]
     if not sandbox.landlock_usable():
         proc = (
@@ -81,7 +83,7 @@ def wall_notes(apps: Sequence[App]) -> tuple[str, str]:
 
 
 def power_note(app: App, ids: Ids) -> str | None:
-    """What the user should know of an app that is granted more than these walls can hold; None: nothing."""
+    """A note for the user on an app whose rights let it pass the barriers between apps; None: it has none such."""
     rights = granted(app.plan)
     if app.plan.privileged and _CAP_SYS_ADMIN in rights:
         bounds = "as far as its pod's user namespace goes" if ids.path else "and so power over the host"
@@ -96,7 +98,7 @@ def power_note(app: App, ids: Ids) -> str | None:
         return None
     note = f"app {app.name}: no Landlock domain, since it may mount (CAP_SYS_ADMIN)"
     if ids.path:
-        # Its mounts are locked there; and who sets apps up is of the host until exec.
+        # Its mounts are locked in the namespace, and a child of the stager belongs to the host until exec.
         return note + "; it can reach apps of the pod that have no more capabilities"
     note += "; it can undo what is masked or read-only for it, and reach apps that have no more capabilities"
     if _CAP_SYS_PTRACE in rights:
@@ -111,7 +113,7 @@ def granted(plan: Plan) -> frozenset[int]:
 
 
 def clean_process() -> None:
-    """Undo, in a fresh child, what its Python parent has done to signals; a usual umask."""
+    """Resets the signal handling that a child inherits from its Python parent, and sets a usual umask."""
     _signal.set_wakeup_fd(-1)
     for number in _CHANGED:
         _signal.signal(number, _signal.SIG_DFL)
@@ -120,23 +122,25 @@ def clean_process() -> None:
 
 
 def step_back() -> None:
-    """Where a pod wants for memory, its apps end for it, and not what stands for the pod. For the stager itself,
-    before it has children; apps have what it had (:func:`apply_limits`)."""
+    """Lowers the stager's OOM score, so that the kernel kills apps first if the pod's memory is short. The stager
+    calls it before it has children; apps get the old score back in :func:`apply_limits`."""
     try:
         with open(_OOM) as file:
             _before.append(file.read())
         with open(_OOM, "w") as file:
             file.write(_LAST)
     except OSError:
-        _before.clear()  # it may not; then it is as likely as any
+        _before.clear()  # not permitted: the stager keeps its score
 
 
 def apply_limits(plan: Plan) -> None:
-    """Runs as root before the root is changed, with a ``/proc`` that shows us.
+    """Sets the OOM score, resource limits and security labels. Runs as root before the change of root, with a
+    ``/proc`` that shows this process.
 
     :raises SetupError: the kernel refuses one.
     """
-    # While their files are to be found: they are needed in the app's root, and nobody but us has to hold them.
+    # Import these before the change of root, after which their files cannot be found. The supervisor does not need
+    # them in its memory.
     from kurma_core.formats import exec_errors  # noqa: F401
     from kurma_core.trees import mount_targets, user_database  # noqa: F401
 
@@ -165,19 +169,19 @@ def apply_limits(plan: Plan) -> None:
 
 
 def _no_keys() -> bytes:
-    """The filter that keeps apps from keyrings, which is the same for all."""
+    """The filter that refuses the keyring system calls; it is the same for all apps."""
     if not _KEYLESS:
         _KEYLESS.append(sandbox.refuse_keys())
     return _KEYLESS[0]
 
 
 def prepare() -> None:
-    """What can be made before an app is known is made."""
+    """Makes the keyring filter, which does not depend on the app."""
     _no_keys()
 
 
 class Identity:
-    """Who the process becomes."""
+    """The user and groups that the process changes to."""
 
     __slots__ = ("groups", "user")
 
@@ -187,7 +191,7 @@ class Identity:
 
 
 def resolve(user: str, group: str, groups: list[int]) -> Identity:
-    """Looks the names up in the root that this process has now (H6). An empty group: the user's own groups.
+    """Looks up the user and group in this process's current root. An empty group: the user's own groups.
 
     :raises SetupError: there is no such user or group.
     """
@@ -213,10 +217,10 @@ def resolve(user: str, group: str, groups: list[int]) -> Identity:
 def environment_of(
     app: App, user: user_database.User, extra: list[tuple[str, str]], *, terminal: bool = False
 ) -> dict[str, str]:
-    """What the process finds in its environment (Y1).
+    """The environment of the process.
 
-    :param extra: over the app's own, last wins.
-    :param terminal: it has one, and what kind that is must be told.
+    :param extra: variables that override the app's own.
+    :param terminal: the process has a terminal, and needs ``TERM``.
     """
     found = {"PATH": PATH}
     if terminal:
@@ -241,25 +245,26 @@ def become(
     directory: str,
     ready: Callable[[], None],
 ) -> None:
-    """Give up what was not granted, and exec. Runs as root in the app's root; never comes back.
+    """Gives up all rights that were not granted, changes user, and executes the program. Runs as root in the app's
+    root; it never returns.
 
-    :param ready: called once everything has worked but the plan's filter of system calls, and exec itself.
-    :raises SetupError: before exec.
-    :raises ExecuteError: from it.
+    :param ready: called when only the plan's filter of system calls, and exec, remain to be done.
+    :raises SetupError: a step before exec failed.
+    :raises ExecuteError: exec failed.
     """
     plan = app.plan
     user = identity.user
     keep = granted(plan)
-    # Until exec we hold what is the stager's: nobody with the rights that we are left with may look into us.
+    # Until exec this process has the stager's memory and descriptors: processes of the app must not trace it.
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    # Born in the app's cgroup, it takes that for the root of all: nothing above has a name here.
+    # The process was forked into the app's cgroup, which becomes the root of its cgroup namespace.
     namespaces.unshare(namespaces.CLONE_NEWCGROUP)
     _leave_keyring()
     if plan.no_new_privileges:
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if _CAP_SYS_ADMIN not in keep and sandbox.landlock_usable():
         sandbox.enter_landlock_domain()
-    # None of the calls that follow is a key's, so this one may come before them.
+    # The steps that follow use no keyring system calls, so the filter can be set here.
     if not plan.keyrings and sandbox.filters_usable():
         _filter(_no_keys())()
 
@@ -268,20 +273,20 @@ def become(
         os.setresgid(user.gid, user.gid, user.gid)
         os.setresuid(user.uid, user.uid, user.uid)
 
-    # A filter is put on with this right, or with no new privileges, which nobody has asked for.
+    # seccomp(2) needs CAP_SYS_ADMIN or no_new_privs. The app has not asked for the latter, so keep the capability.
     late = frozenset([_CAP_SYS_ADMIN]) if plan.seccomp and not plan.no_new_privileges else frozenset[int]()
     capabilities.apply(keep, user.uid, granted=bool(plan.ambient), until_exec=late, become=change_user)
     if plan.ambient and user.uid != 0:
         capabilities.set_ambient(frozenset([capabilities.parse(name) for name in plan.ambient]) & keep)
     try:
-        # As the app's user: a directory that it may not enter is as good as none.
+        # After the change of user, so that the app's user must be allowed to enter the directory.
         os.chdir(directory)
     except OSError as error:
         raise SetupError(f"the working directory {directory} {_no_directory(error, user.uid)}") from None
     ready()
     try:
         if plan.seccomp:
-            # Last of all: it holds for us as well, so that we only execute from there on.
+            # Last, since the filter binds this process, too: only exec comes after it.
             put_on = _filter(plan.seccomp)
 
             def last() -> None:
@@ -311,7 +316,7 @@ def _no_directory(error: OSError, uid: int) -> str:
 
 
 def _filter(program: bytes) -> Callable[[], None]:
-    """What puts it on."""
+    """Prepares a filter of system calls. :returns: a function that puts it on this process."""
 
     def put_on() -> None:
         try:
@@ -327,10 +332,10 @@ def _filter(program: bytes) -> Callable[[], None]:
 
 
 def _leave_keyring() -> None:
-    """A session keyring of our own: the one that we have is of who started the pod, with the keys in it."""
+    """Joins a new session keyring: the inherited one belongs to the user who started the pod, with their keys."""
     try:
         libc.syscall("keyctl", _KEYCTL_JOIN_SESSION_KEYRING, None)
     except OSError as error:
-        # A kernel without keys; or we may not, and neither may what comes after us.
+        # The kernel has no keyrings, or does not permit the call; the app cannot make the call either then.
         if error.errno not in (errno.ENOSYS, errno.EPERM):
             raise SetupError(f"cannot make a session keyring: {error.strerror}") from None

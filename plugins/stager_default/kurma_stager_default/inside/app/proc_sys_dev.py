@@ -1,4 +1,5 @@
-"""What the kernel shows inside an app: ``/proc``, ``/sys``, ``/dev`` (H11). Runs in the app's mount namespace."""
+"""Mounts ``/proc``, ``/sys`` and ``/dev`` for an app, masks and protects parts. Runs in the app's mount
+namespace."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from kurma_stager_default.inside.manifest import Plan
     from kurma_stager_default.inside.user_namespace import Ids
 
-#: The nodes of an app's ``/dev``, and how the devices controller calls them.
+#: The nodes of an app's ``/dev``, in the notation of the devices controller.
 NODES = {
     "null": "c 1:3",
     "zero": "c 1:5",
@@ -22,7 +23,7 @@ NODES = {
     "urandom": "c 1:9",
     "tty": "c 5:0",
 }
-#: Allowed besides: making any node (it cannot be opened), the multiplexer of terminals, and terminals themselves.
+#: Also allowed: the terminal multiplexer, terminals, and making any node, which cannot be opened.
 ALLOWED = (*[f"{node} rwm" for node in NODES.values()], "c 5:2 rwm", "c 136:* rwm", "c *:* m", "b *:* m")
 
 _LINKS = {
@@ -47,14 +48,15 @@ _MASKED_IN_PROC = (
     "timer_stats",
 )
 _MASKED_IN_SYS = ("dev/block", "devices/virtual/powercap", "firmware", "fs/selinux")
-# One per CPU, where the machine has it.
+# A directory of each CPU, if the machine has it.
 _CPUS, _MASKED_IN_CPU = "devices/system/cpu", "thermal_throttle"
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 
-#: In the stager's own mount namespace, where no app comes: made before its pod is known, for its first app.
+#: Mounts for the pod's first app, made before the pod is known. In the stager's mount namespace, which no app
+#: enters.
 AHEAD = "/run/ahead"
 _PLACES = ("proc", "sys", "dev")
-#: What is the stager's own of ``/dev``; volumes have room beside it.
+#: The stager's own entries of ``/dev``. Volumes may be mounted beside them.
 OWN_IN_DEV = (*NODES, "console", "notify", "pts")
 
 _CLOSED = mounts.ATTR_NOSUID | mounts.ATTR_NODEV | mounts.ATTR_NOEXEC
@@ -62,15 +64,15 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Usual:
-    """Of a plan, what :func:`mount_all` asks for: an app that is given nothing special."""
+    """The part of a plan that :func:`mount_all` reads, for an app without special rights or devices."""
 
     privileged = False
     devices = ()
 
 
 def make_ahead(shm: str, ids: Ids) -> None:
-    """What :func:`mount_all` makes for nearly every app, at :data:`AHEAD`. Runs in a child of the stager, which is
-    in the pod's PID namespace, as what ``/proc`` shows is.
+    """Mounts at :data:`AHEAD` what nearly every app needs. Runs in a child of the stager, since ``/proc`` shows
+    the PID namespace of the process that mounts it.
 
     :param ids: of a pod without a user namespace.
     :raises OSError: with what could not be mounted.
@@ -84,27 +86,29 @@ def make_ahead(shm: str, ids: Ids) -> None:
 
 
 def move_ahead(root: int, ids: Ids) -> None:
-    """As :func:`mount_all`, of what was made before: moved, since it is one app's. Runs in the app's mount
-    namespace, which is a copy of the stager's.
+    """Moves the mounts of :func:`make_ahead` to the app's root. Runs in the app's mount namespace, which is a copy
+    of the stager's.
 
-    :raises OSError: with what could not be moved.
+    :raises OSError: with the path that could not be moved.
     """
     for name in _PLACES:
         os.close(_mount(root, name, os.open(f"{AHEAD}/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), ids))
 
 
 def drop_ahead() -> None:
-    """The stager's own copy, once an app has its own or there is none to come. Runs in the stager."""
+    """Unmounts the stager's own copy, when an app has moved its copy or needs none. Runs in the stager."""
     for name in _PLACES:
         mounts.umount(f"{AHEAD}/{name}", mounts.UMOUNT_NOFOLLOW | mounts.MNT_DETACH)
 
 
 def mount_all(root: int, shm: str, ids: Ids, plan: Plan, notify: str = "") -> None:
-    """:param shm: where the pod's shared memory is mounted: one for all its apps, as its IPC namespace is.
-    :param ids: whose ids the app's are.
-    :param plan: the app's: devices that it may have; from a privileged one nothing is hidden (X6).
+    """Mounts ``/proc``, ``/sys`` and ``/dev`` in the app's root.
+
+    :param shm: where the pod's shared memory is mounted, which its apps share.
+    :param ids: maps the app's ids to the host's.
+    :param plan: the app's: its devices; for a privileged app nothing is masked.
     :param notify: a socket to be shown as ``/dev/notify``; empty: none.
-    :raises OSError: with what could not be mounted.
+    :raises OSError: with the path that could not be mounted.
     """
     read_only = 0 if plan.privileged else mounts.ATTR_RDONLY
     proc = _mount(root, "proc", mounts.new_filesystem("proc", None, _CLOSED), ids)
@@ -120,7 +124,8 @@ def mount_all(root: int, shm: str, ids: Ids, plan: Plan, notify: str = "") -> No
 
 
 def _mount(root: int, name: str, mount: int, ids: Ids) -> int:
-    """Never by a link: the app could point it elsewhere later, or lead it to where another mount hides this one.
+    """Moves a mount to a directory of the root. Symbolic links are refused: the app could point one elsewhere
+    later, or to a place where another mount hides this one.
 
     :returns: ``mount``.
     """
@@ -144,7 +149,7 @@ def _mount(root: int, name: str, mount: int, ids: Ids) -> int:
 
 
 def _open(directory: int, path: str) -> int | None:
-    """In the kernel's own trees; what this kernel does not have is None."""
+    """Opens an entry of ``/proc`` or ``/sys``; None: this kernel does not have it."""
     try:
         return os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     except OSError as error:
@@ -154,7 +159,7 @@ def _open(directory: int, path: str) -> int | None:
 
 
 def _in_cpus(sys: int) -> list[str]:
-    """What is to be masked in each CPU's directory; the first one stands for all."""
+    """The paths to mask in the directories of all CPUs; empty if the first CPU's has no such entry."""
     first = _open(sys, f"{_CPUS}/cpu0/{_MASKED_IN_CPU}")
     if first is None:
         return []
@@ -176,7 +181,7 @@ def _read_only(proc: int, name: str) -> None:
 
 
 def _mask(paths: list[tuple[int, str]]) -> None:
-    """An empty read-only directory, or the null device, on what tells too much of the host."""
+    """Mounts an empty read-only directory, or the null device, over entries that reveal too much of the host."""
     null = os.open("/dev/null", os.O_PATH | os.O_CLOEXEC)
     empty = -1
     for top, path in paths:
@@ -198,7 +203,8 @@ def _mask(paths: list[tuple[int, str]]) -> None:
 
 
 def _dev(root: int, shm: str, ids: Ids, plan: Plan, notify: str) -> None:
-    """Nodes are bound from the stager's own ``/dev``: what an app makes with mknod stays dead under ``nodev``."""
+    """Mounts ``/dev``. Its nodes are bound from the stager's own ``/dev``: nodes that the app makes with mknod(2)
+    cannot be opened, since the file system is ``nodev``."""
     uid, gid = ids.root
     options: dict[str, str | None] = {"mode": "0755", "size": "64k", "uid": str(uid), "gid": str(gid)}
     attributes = mounts.ATTR_NOSUID | (0 if plan.privileged else mounts.ATTR_NODEV)
@@ -229,8 +235,8 @@ def _dev(root: int, shm: str, ids: Ids, plan: Plan, notify: str) -> None:
 def _node(dev: int, name: str, source: str, *, clear: int) -> None:
     os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=dev))
     node = mounts.open_tree(mounts.AT_FDCWD, source, recursive=False)
-    # A node under nodev is none; it was given, so here it is one. It is the host's: read-only keeps its owner and
-    # mode from being changed, and no device from being written to.
+    # A node under nodev cannot be opened, so the mount of this one is without nodev. The node is the host's:
+    # read-only protects its owner and mode, and does not prevent writes to the device.
     attributes = mounts.ATTR_RDONLY | mounts.ATTR_NOSUID | mounts.ATTR_NOEXEC
     mounts.set_attributes(node, attributes, clear=clear, recursive=False)
     _attach(dev, name, node)

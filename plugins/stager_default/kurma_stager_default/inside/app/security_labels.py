@@ -1,7 +1,7 @@
-"""What a security module of the kernel is to hold an app to: set for the next program that is executed (X4).
+"""Sets the AppArmor profile or SELinux context of an app, for the next exec.
 
-It is written before the root is changed, where ``/proc`` is the kernel's own and no volume. Nothing comes of it
-before that program, and no change of user, of namespaces or of rights undoes it; who cannot have it does not run.
+The label is written before the change of root, while ``/proc`` is the kernel's and not a volume. It takes effect
+at exec; changes of user, namespaces or capabilities do not undo it. An app whose label cannot be set does not run.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_stager_default.inside.manifest import Plan
 
-#: Of AppArmor alone, and, on a kernel that has no such place (before 5.8), of the one module that is there.
+#: AppArmor's own file, and the file of the active module, for SELinux and for kernels before 5.8.
 _APPARMOR = "/proc/thread-self/attr/apparmor/exec"
 _EXEC = "/proc/thread-self/attr/exec"
 _DENIED = (errno.EACCES, errno.EPERM)
 
 
 def set_for_exec(plan: Plan) -> None:
-    """Runs as root, with a ``/proc`` that shows us.
+    """Writes the plan's labels. Runs as root, with a ``/proc`` that shows this process.
 
-    :raises SetupError: the kernel does not take one.
+    :raises SetupError: the kernel refuses one.
     """
     if plan.apparmor:
         path = _APPARMOR if os.path.exists(_APPARMOR) else _EXEC
@@ -35,11 +35,11 @@ def set_for_exec(plan: Plan) -> None:
 
 
 def _write(path: str, text: str, what: str, unknown: int, why: str) -> None:
-    """:param unknown: what the kernel answers where there is no such label; ``why``: that, in words."""
+    """:param unknown: the kernel's error number for an unknown label; ``why``: the reason to show for it."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            # In one piece: it is taken as it comes.
+            # In one write(2): the kernel parses each write on its own.
             os.write(fd, text.encode())
         finally:
             os.close(fd)
@@ -50,7 +50,7 @@ def _write(path: str, text: str, what: str, unknown: int, why: str) -> None:
 
 
 def explained(error: ExecuteError, plan: Plan) -> ExecuteError:
-    """The error, with the label in its reason, where the kernel has said no more than that it denies it."""
+    """The error; if the kernel's only reason is that access is denied, with the label added to the reason."""
     code = error.errno or errno.EACCES
     if code not in _DENIED or error.strerror != os.strerror(code).lower():
         return error
