@@ -25,8 +25,7 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 _OOM = "/proc/self/oom_score_adj"
-# The kernel's OOM killer takes a process with this score last. With −1000 it would never take it, and could then
-# kill other pods' processes for this one's memory.
+# The kernel's OOM killer takes a process with this score last. With −1000 it would never take it.
 _LAST = "-999"
 # The score that the stager was started with.
 _before: list[str] = []

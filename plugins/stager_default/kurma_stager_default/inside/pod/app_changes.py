@@ -1,7 +1,7 @@
-"""A pod that changes while it runs: apps that come, start, stop and go (G10).
+"""Adds, starts, stops and removes apps of a running pod.
 
-The call-ins ``app-add``, ``app-start``, ``app-stop`` and ``app-rm`` ask for it on the control socket. They are
-answered once the app runs, or has ended; nothing here waits. Imported when it is first asked for.
+The call-ins ``app-add``, ``app-start``, ``app-stop`` and ``app-rm`` send requests on the control socket. A request
+is answered when the app runs or has ended; no function here blocks. Imported at the first request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def _run_of(supervisor: Supervisor, name: str) -> AppRun:
 
 
 def _add(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
-    """The app is known, and not started: its part of the manifest comes in a file beside the request."""
+    """Adds an app without starting it. The request carries a descriptor of a file with its part of the
+    manifest."""
     name: str = request["app"]
     if supervisor.stopping:
         raise Refusal("the pod is being stopped")
@@ -71,7 +72,7 @@ def _add(supervisor: Supervisor, conversation: Conversation, request: dict[str, 
 
 
 def _renew_notes(supervisor: Supervisor) -> None:
-    """What holds between apps is another thing with other apps."""
+    """Updates the notes on the barriers between apps, which depend on all apps of the pod."""
     now = list(privileges.wall_notes([run.app for run in supervisor.runs]))
     if supervisor.groups.wall is None:
         now.append(device_cgroup.OPEN)
@@ -86,7 +87,7 @@ def _wrong(error: Exception) -> bool:
 
 
 def _start(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
-    """A new execution on a clean root; answered once it runs."""
+    """Starts an app on a new root. The request is answered when the app runs."""
     run = _run_of(supervisor, request["app"])
     if supervisor.stopping:
         raise Refusal("the pod is being stopped")
@@ -105,7 +106,7 @@ def _start(supervisor: Supervisor, conversation: Conversation, request: dict[str
 
 
 def _stop(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
-    """Asks the app to end, ends it by force when its time is over; answered once all of it is over."""
+    """Stops an app, and kills it after the timeout. The request is answered when all its processes have ended."""
     run = _run_of(supervisor, request["app"])
     if run.over:
         _answer(supervisor, conversation)
@@ -121,7 +122,8 @@ def _stop(supervisor: Supervisor, conversation: Conversation, request: dict[str,
 
 
 def _remove(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
-    """Forgets the app. What it has on disk, and its cgroup, are the call-in's to remove: that may take a while."""
+    """Removes an app from the pod's state and manifest. The call-in removes its files and its cgroup, which may
+    take a while."""
     run = _run_of(supervisor, request["app"])
     if not run.over:
         raise Refusal(f"app {run.app.name} runs: stop it first")
@@ -144,7 +146,7 @@ def _answer(supervisor: Supervisor, conversation: Conversation) -> None:
 
 
 def started(supervisor: Supervisor, run: AppRun) -> None:
-    """The app runs: whoever waits for that is told."""
+    """Answers the requests that wait for the app's start."""
     told = [conversation for start, conversation in run.waiting if start]
     run.waiting = [(start, conversation) for start, conversation in run.waiting if not start]
     for conversation in told:
@@ -152,7 +154,7 @@ def started(supervisor: Supervisor, run: AppRun) -> None:
 
 
 def ended(supervisor: Supervisor, run: AppRun) -> None:
-    """An execution is over. Who waited for its start is told why there was none."""
+    """Answers all waiting requests when an execution has ended; refuses those that wait for its start."""
     waiting, run.waiting = run.waiting, []
     supervisor.loop.cancel((run, "stop"))
     instance = run.instance
@@ -165,7 +167,7 @@ def ended(supervisor: Supervisor, run: AppRun) -> None:
             _answer(supervisor, conversation)
 
 
-# --- the manifest, kept whole so that call-ins find every app ---------------------------------------------------
+# --- the manifest, kept up to date so that call-ins find every app ----------------------------------------------
 
 
 def _read() -> dict[str, Any]:
@@ -179,7 +181,7 @@ def _write(value: dict[str, Any]) -> None:
 
 
 def _merged(whole: dict[str, Any], part: dict[str, Any], name: str) -> dict[str, Any]:
-    """``whole`` with the one app of ``part``, its images and its volumes."""
+    """Adds the app of ``part``, its images and its volumes to ``whole``."""
     for key in ("apps", "volumes"):
         new = part["pod"].get(key) or []
         names = [one["name"] for one in new]
@@ -194,7 +196,7 @@ def _merged(whole: dict[str, Any], part: dict[str, Any], name: str) -> dict[str,
 
 
 def _without(whole: dict[str, Any], name: str) -> dict[str, Any]:
-    """``whole`` without that app, and without the images that only it had."""
+    """Removes that app, and the images that no other app uses, from ``whole``."""
     apps = [app for app in whole["pod"].get("apps") or [] if app["name"] != name]
     whole["pod"]["apps"] = apps
     whole["appImageOrder"].pop(name, None)
@@ -216,5 +218,5 @@ _VERBS = {"add": _add, "start": _start, "stop": _stop, "rm": _remove}
 
 
 def do(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
-    """:raises Refusal: it cannot be done, or not now."""
+    """Handles a request. :raises Refusal: the request cannot be fulfilled, or not now."""
     _VERBS[request["do"]](supervisor, conversation, request)

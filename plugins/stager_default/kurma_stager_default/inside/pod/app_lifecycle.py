@@ -1,5 +1,5 @@
-"""The life of each app of a pod: pre-start handler → main → post-stop handler (H4), again if its restart policy
-says so (H5). Each step is begun by a callback, and none waits.
+"""The lifecycle of a pod's apps: pre-start handler → main process → post-stop handler, and restarts by the restart
+policy. Callbacks of the event loop begin each step; no step blocks.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ if TYPE_CHECKING:
     from kurma_stager_default.inside.pod.supervisor import Supervisor
     from kurma_stager_default.inside.streams.attach import Attaching
 
-# Of what processes left behind still write, no more is waited for than this.
+# Most bytes to read at the end from processes that the app has left behind, and that still write.
 _LAST_WORDS = 1 << 20
-# Seconds between two times that what an app says of itself is written down.
+# Seconds between two writes of an app's status text to status.json.
 _STATUS_TEXT = 1.0
-# Bytes of output at once, from which on it matters what memory they took.
+# Bytes: from one read of this size on, the memory that it took is trimmed.
 _MUCH = 1 << 15
-# Seconds that what got SIGKILL may take to end, until it is given up: it hangs in the kernel.
+# Seconds that a process may take to end after SIGKILL; after that it counts as hanging in the kernel.
 _DYING = 1.5
-# Seconds between two looks for what dies.
+# Seconds between two checks of processes that are ending.
 _LOOK_AGAIN = 0.01
-# Seconds for which a kill for want of memory counts for the end of the main process: after that it was another's.
+# Seconds for which an OOM kill may explain the end of the main process: a later end has another reason.
 _OOM_COUNTS = 5.0
 
 
 class Lifecycle:
-    """:param supervisor: the pod's half; it is told what an app's end or failure means for the pod.
-    :param stdin: for the app that wants it; -1: none.
+    """Runs each app through its lifecycle.
+
+    :param supervisor: the pod's supervisor, whose methods are called when an app ends or fails.
+    :param stdin: the standard input for the app that wants it; -1: none.
     """
 
     __slots__ = ("_attached", "_loop", "_pod", "_stdin", "_supervisor")
@@ -53,20 +55,20 @@ class Lifecycle:
         self._attached: Attaching | None = None
 
     def watch_memory(self, run: AppRun) -> None:
-        """Whether the kernel ends processes of it for want of memory, and when (H5)."""
+        """Watches the app's cgroup for OOM kills."""
         fd, events = pod_cgroups.watch_oom(run.tree)
         run.memory = fd
 
         def look(fd: int, _events: int) -> None:
             pod_cgroups.saw_oom(fd)
-            # Now, the main process may be the one, and about to end.
+            # The main process may be the killed one, and about to end: so wait before it counts as survived.
             self._loop.at(("oom", fd), time.monotonic() + _OOM_COUNTS, run.survived_oom)
 
         if fd >= 0:
             self._loop.watch(fd, look, events)
 
     def forget(self, run: AppRun) -> None:
-        """The app has gone; nothing of it ran any more."""
+        """Drops the state of an app that was removed from the pod. The app does not run."""
         if self._attached is not None:
             self._attached.forget(run)
         if run.memory >= 0:
@@ -74,10 +76,10 @@ class Lifecycle:
             self._loop.cancel(("oom", run.memory))
             os.close(run.memory)
 
-    # --- what a service manager gives (Y4) ---------------------------------------------------------------------
+    # --- sockets: socket activation and readiness --------------------------------------------------------------
 
     def equip(self, run: AppRun) -> None:
-        """The sockets that the app is to have, if it has none yet.
+        """Makes the app's listening sockets and its readiness socket, unless it has them already.
 
         :raises SetupError: they cannot be made.
         """
@@ -99,7 +101,7 @@ class Lifecycle:
             instance.files.notify = run.readiness.path
 
     def _take_back(self, run: AppRun) -> None:
-        """It will not be started again: whoever connects is refused from now on."""
+        """Closes the sockets of an app that is not started again, so that connections are refused."""
         if run.listening is not None:
             run.listening.close()
             run.listening = None
@@ -114,12 +116,12 @@ class Lifecycle:
             return
         changed = run.readiness.receive()
         if run.phase != child.MAIN:
-            run.readiness.ready = False  # a handler's word; its time is not yet, or over
+            run.readiness.ready = False  # a handler has sent it: only the main process may report readiness
         elif changed:
             self._supervisor.changed = True
             self._tell_started(run)
         elif not self._loop.waits(("text", run)):
-            # However often it says how it is.
+            # Limits the writes of status.json for an app that changes its status text often.
             self._loop.at(("text", run), time.monotonic() + _STATUS_TEXT, self._supervisor.look_again)
 
     def _tell_started(self, run: AppRun) -> None:
@@ -129,7 +131,7 @@ class Lifecycle:
     # --- an execution begins -----------------------------------------------------------------------------------
 
     def begin(self, run: AppRun) -> None:
-        """A new execution of the app, on a clean root. :raises SetupError: its sockets cannot be made."""
+        """Begins a new execution of the app, on a new root. :raises SetupError: its sockets cannot be made."""
         self.equip(run)
         instance = run.new_instance(self._pod, -1)
         self._give(run, instance)
@@ -165,7 +167,9 @@ class Lifecycle:
         self._supervisor.changed = True
 
     def _bound_handler(self, run: AppRun) -> None:
-        """From now on, the handler that runs has its time (H4); while the pod stops, no more than an app has."""
+        """Starts the timeout of the running handler. While the app or the pod stops, it is at most the stop
+        timeout.
+        """
         bound = self._pod.handler_timeout
         if self._ends(run):
             bound = min(bound, self._pod.stop_timeout)
@@ -187,7 +191,7 @@ class Lifecycle:
                 path = f"/proc/{one.pid}/ns/mnt"
                 run.instance.files.namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
-                pass  # somebody was faster and killed it: that is seen when it is waited for
+                pass  # it has been killed meanwhile: on_exit() handles that
             _kill(one.pid, _signal.SIGKILL)
         if ended:
             self._loop.unwatch(one.report)
@@ -200,7 +204,7 @@ class Lifecycle:
 
     @staticmethod
     def starting(run: AppRun) -> bool:
-        """Not yet executed; or it could not be, and has not been waited for."""
+        """Whether the main process has not been executed yet, or has failed to and is not reaped yet."""
         one = run.child
         return (
             run.phase == child.MAIN
@@ -211,12 +215,12 @@ class Lifecycle:
     # --- and ends ----------------------------------------------------------------------------------------------
 
     def _ends(self, run: AppRun) -> bool:
-        """It is to end, with its pod or by itself."""
+        """Whether the app is being stopped, with its pod or on its own."""
         return self._supervisor.stopping or run.quitting
 
     def on_exit(self, run: AppRun, one: child.Child, status: int) -> None:
         while one.report >= 0:
-            # What it said before it ended; the pipe is at its end, since nobody else holds it.
+            # Read the report to its end. No other process holds the pipe open.
             self._on_report(run)
         run.child = None
         self._loop.cancel(run)
@@ -252,7 +256,7 @@ class Lifecycle:
             self._finish(run)
 
     def _not_started(self, run: AppRun, one: child.Child, status: int, what: str) -> None:
-        """The app's main process never ran."""
+        """Records the end of an execution whose main process never ran."""
         if self._ends(run) and one.failure is None:
             run.record(128 + _signal.SIGKILL, "killed", "stopped before it had started")
         else:
@@ -260,13 +264,13 @@ class Lifecycle:
             if one.failure is not None and one.kind != child.PRE_START:
                 code, text = one.failure
             run.record(code, "start-failed", text)
-            # A program that is not there is the app's own failure (126, 127); anything else, the pod's.
+            # A program that cannot be executed (126, 127) is the app's failure; any other failure is the pod's.
             if code == child.SETUP_FAILED:
                 self._supervisor.could_not_start(f"app {run.app.name}: {text}")
         self._finish(run)
 
     def _end_leftovers(self, run: AppRun, then: Callable[[], None], until: float | None = None) -> None:
-        """What a process of the app has left running in its cgroup ends with it; ``then`` goes on once it has."""
+        """Kills the processes that are left in the app's cgroup, and calls ``then`` once they have ended."""
         some = pod_cgroups.end_all(run.tree)
         self._drain(run)
         now = time.monotonic()
@@ -287,7 +291,7 @@ class Lifecycle:
                 run.instance.drain(fd, _LAST_WORDS)
 
     def _finish(self, run: AppRun) -> None:
-        """An execution is over, once nothing runs of it."""
+        """Ends an execution, once none of its processes runs."""
         self._supervisor.worked()
         self._end_leftovers(run, lambda: self._finished(run))
 
@@ -319,7 +323,7 @@ class Lifecycle:
         self._supervisor.changed = True
 
     def _ended(self, run: AppRun) -> None:
-        """The app will not be started again."""
+        """Marks the app as ended for good; it is not started again."""
         run.phase = ENDED
         self._take_back(run)
         if run.waiting:
@@ -327,18 +331,18 @@ class Lifecycle:
         self._supervisor.app_ended()
 
     def _too_long(self, run: AppRun) -> None:
-        """A handler's time is over."""
+        """Kills a handler whose timeout is over."""
         if run.child is not None:
             self._supervisor.note(f"app {run.app.name}: its {run.phase} handler took too long and was killed")
             self._end_now(run)
 
     def _end_now(self, run: AppRun) -> None:
-        """All processes of the app get SIGKILL; what does not die of that is not waited for."""
+        """Sends SIGKILL to all processes of the app, and waits a limited time for their end."""
         pod_cgroups.end_all(run.tree)
         self._loop.at(run, time.monotonic() + _DYING, lambda: self._gives_up(run))
 
     def _gives_up(self, run: AppRun) -> None:
-        """The app's process hangs in the kernel. The pod has failed, and what can end of it does."""
+        """Stops waiting for a process that hangs in the kernel: the pod has failed, and its other parts end."""
         one, run.child = run.child, None
         if one is None:
             return
@@ -351,14 +355,14 @@ class Lifecycle:
         self._ended(run)
 
     def cut_off(self, run: AppRun) -> None:
-        """The pod cannot go on: the app's processes were killed, and nobody waits for them."""
+        """Records the end of an app whose pod has failed. Its processes were killed, and are not waited for."""
         if not run.over and run.instance is not None:
             run.record(128 + _signal.SIGKILL, "killed", "its pod could not go on")
             self._close(run)
             run.phase = ENDED
 
     def ask_to_end(self, run: AppRun) -> None:
-        """By its stop signal; before it runs, at once."""
+        """Sends the app's stop signal; an app whose main process has not started ends at once."""
         if run.phase == WAITING:
             self._loop.cancel(run)
             self._supervisor.changed = True
@@ -372,7 +376,7 @@ class Lifecycle:
             self._bound_handler(run)
 
     def insist(self, run: AppRun) -> None:
-        """Its time to end is over."""
+        """Kills the app, whose stop timeout is over."""
         if run.phase == child.MAIN and run.child is not None:
             self._end_now(run)
 
@@ -380,25 +384,26 @@ class Lifecycle:
         run.restarts += 1
         self.begin(run)
 
-    # --- what it reads and writes ------------------------------------------------------------------------------
+    # --- input and output --------------------------------------------------------------------------------------
 
     def _read(self, instance: Instance, fd: int) -> None:
-        if instance.drain(fd, 1) >= _MUCH:  # one read, then the others' turn
+        if instance.drain(fd, 1) >= _MUCH:  # one read only, so that other descriptors get their turn
             self._supervisor.worked()
         if instance.log.changed:
             instance.log.changed = False
             self._supervisor.changed = True
 
     def attach(self, asked: Conversation, request: dict[str, Any]) -> None:
-        """Somebody wants to write to an app, or to read what it writes (G9)."""
+        """Handles the request of a call-in that attaches to an app's input and output."""
         self._attaching().attach(asked, request, self._supervisor.runs)
 
     def lingering(self) -> bool:
-        """Somebody who was attached has not had all of it yet."""
+        """Whether an attached call-in has not read all output yet."""
         return self._attached is not None and self._attached.lingering()
 
     def _attaching(self) -> Attaching:
-        """Not there in a pod whose apps want no input, until somebody attaches."""
+        """The attach service. It is loaded when first needed: few pods' apps have input, or get a call-in
+        attached."""
         if self._attached is None:
             from kurma_stager_default.inside.streams.attach import Attaching
 
@@ -407,7 +412,7 @@ class Lifecycle:
 
 
 def _changing() -> ModuleType:
-    """Few pods change."""
+    """The module for changes of a running pod. It is loaded when first needed, since few pods change."""
     from kurma_stager_default.inside.pod import app_changes
 
     return app_changes
@@ -421,9 +426,11 @@ def _how(one: child.Child, status: int) -> str:
 
 
 def _kill(pid: int, number: int) -> bool:
-    """To a child that has not been waited for, so the PID is its own. :returns: whether that is allowed."""
+    """Signals a child that has not been reaped, so that the PID cannot be another process's.
+
+    :returns: whether the signal is permitted."""
     try:
         os.kill(pid, number)
     except PermissionError:
-        return False  # by the profile that it runs under; its cgroup ends it, once its time is over
+        return False  # the app's AppArmor profile forbids it; after the stop timeout its cgroup is killed
     return True

@@ -1,4 +1,4 @@
-"""One app of a running pod: its executions one after the other, each with its root, its pipes and its log."""
+"""The state of one app of a running pod: its executions, each with its root, its pipes and its log."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from kurma_stager_default.inside.app.notify_socket import Readiness
     from kurma_stager_default.inside.pod.control_socket import Conversation
 
-#: Phases besides those of a child: waiting for the next execution, over, and never begun (G10).
+#: Phases besides the kinds of a child: waiting for a restart, ended for good, and added but never started.
 WAITING = "waiting"
 ENDED = "ended"
 ADDED = "added"
 
 _CHUNK = 1 << 18
 _F_SETPIPE_SZ = 1031
-# Executions remembered in status.json besides the last one.
+# Earlier executions that status.json lists.
 _REMEMBERED = 10
-# Seconds: the pause before the first restart, the longest, and how long an execution must have lasted to be no
-# failure of the start.
+# Seconds: the pause before the first restart, the longest pause, and the duration of an execution after which the
+# pause is reset.
 _FIRST_PAUSE, _LONGEST_PAUSE, _SETTLED = 0.1, 60.0, 10.0
 
 
 class Instance:
-    """One execution."""
+    """One execution of an app."""
 
     __slots__ = (
         "began",
@@ -65,20 +65,20 @@ class Instance:
         self.directory = f"{apps}/{app.name}/{number}"
         out, out_end = _pipe()
         err, err_end = _pipe()
-        #: read ends, and what the log calls them
+        #: the read ends of the pipes, and their streams' names in the log
         self.streams = {out: app_log.STDOUT, err: app_log.STDERR}
         self.files = child.Files(self.directory, out_end, err_end, stdin)
-        #: of its terminal, held so that the master always has another side; -1: it has none
+        #: the slave of its terminal, held so that reads of the master do not fail with EIO; -1: it has no terminal
         self.slave = -1
         self.log = log
-        #: told of the stream and what of it could not be written to the log
+        #: called with the stream and the data that could not be written to the log
         self.lost: Callable[[bytes, bytes], None] | None = None
-        #: told of the stream and of all that is read of it
+        #: called with the stream and all data that is read from it
         self.shown: Callable[[bytes, bytes], None] | None = None
-        #: how often the kernel had ended a process of the app for want of memory, when this execution began, and
-        #: when the main process was last known to have outlived that
+        #: the cgroup's count of OOM kills when this execution began, and when the main process was last known to
+        #: have survived one
         self.oom_before = self.oom = oom
-        #: whose content files below ``/etc`` have, by name
+        #: the source of the files below ``/etc``, by name
         self.own_files: dict[str, str] = {}
         self.began = time.monotonic()
         self.started: str | None = None
@@ -104,23 +104,23 @@ class Instance:
         self.log.close()
 
     def add_terminal(self, master: int, stream: bytes) -> None:
-        """What is written to the app's terminal is that stream."""
+        """Logs the output on the app's terminal as that stream."""
         from kurma_core.linux import terminal
 
         self.streams[master] = stream
         self.slave = terminal.open_other(master)
 
     def drain(self, fd: int, limit: int = 1 << 30) -> int:
-        """Log what is waiting in a pipe. :param limit: at most so many bytes, for a writer that does not stop.
+        """Logs the data that is waiting in a pipe. :param limit: stop after so many bytes, for an endless writer.
 
-        :returns: how many there were.
+        :returns: the number of bytes.
         """
         count = 0
         while count < limit:
             try:
                 data = os.read(fd, _CHUNK)
             except OSError:
-                break  # nothing there; or EIO of a terminal that was hung up
+                break  # no data; or EIO: the terminal was hung up
             if not data:
                 break
             count += len(data)
@@ -155,7 +155,7 @@ class Instance:
 
 
 def _pipe() -> tuple[int, int]:
-    """A pipe whose read end does not block and whose write end does, somewhat larger than usual."""
+    """A pipe with a larger buffer than usual. Its read end does not block, its write end does."""
     import fcntl
 
     read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -163,7 +163,7 @@ def _pipe() -> tuple[int, int]:
     try:  # noqa: SIM105 - contextlib costs every pod's start
         fcntl.fcntl(read, _F_SETPIPE_SZ, _CHUNK)
     except OSError:
-        pass  # the user's allowance of pipe memory is spent; the usual size does
+        pass  # the user's limit of pipe memory is reached: keep the usual size
     return read, write
 
 
@@ -193,38 +193,38 @@ class AppRun:
         self.phase = phase
         self.child: child.Child | None = None
         self.instance: Instance | None = None
-        #: of the next execution
+        #: the number of the next execution
         self.number = 0
-        #: how often its policy has started it again
+        #: the number of restarts by its policy
         self.restarts = 0
-        #: the sockets that it is given, from its first execution to its last; None: none, or not yet
+        #: its listening sockets, kept from its first execution to its last; None: none, or not made yet
         self.listening: Listening | None = None
-        #: what it says of itself, likewise
+        #: its readiness socket, kept likewise
         self.readiness: Readiness | None = None
-        #: a descriptor that tells of its want of memory; -1: none
+        #: the descriptor of :func:`.pod_cgroups.watch_oom`; -1: none
         self.memory = -1
         self.pause = _FIRST_PAUSE
         self.history: list[dict[str, Any]] = []
-        #: it was asked to end, by itself, and is not started again
+        #: it is being stopped on its own, and is not restarted
         self.quitting = False
-        #: whom to tell once it runs (True) or has ended (False)
+        #: conversations to answer once it runs (True) or has ended (False)
         self.waiting: list[tuple[bool, Conversation]] = []
 
     @property
     def over(self) -> bool:
-        """Nothing of it runs, nor will unless somebody asks for it."""
+        """Whether it does not run, and will not be started without a request."""
         return self.phase in (ENDED, ADDED)
 
     @property
     def unready(self) -> bool:
-        """It is one that says when it is ready, and has not said so."""
+        """Whether it reports its readiness, and has not reported it yet."""
         return self.readiness is not None and not self.readiness.ready
 
     def new_instance(self, pod: Pod, stdin: int) -> Instance:
-        """A fresh root, a log of its own."""
+        """Makes the next execution's state, with a log of its own."""
         old = self.instance
         while os.path.lexists(self._log()):
-            self.number += 1  # left by an earlier run of the pod
+            self.number += 1  # the log of an earlier run of the pod
         log = app_log.AppLog(self._log(), pod.log_size, pod.log_count)
         try:
             self.instance = Instance(self.app, self.number, log, stdin, pod_cgroups.oom_kills(self.tree))
@@ -242,7 +242,7 @@ class AppRun:
         return f"/pod/logs/{app_log.file_name(self.app.name, self.number)}"
 
     def _remember(self, instance: Instance) -> None:
-        """How it ended, and its log, kept apart from the next one's: of the last few."""
+        """Adds an execution's result to the history; removes the logs of executions that drop out of it."""
         self.history = [*self.history, instance.to_json(None)]
         while len(self.history) > _REMEMBERED:
             app_log.remove(f"/pod/logs/{self.history.pop(0)['log']}")
@@ -252,21 +252,21 @@ class AppRun:
             self.instance.started = timestamp()
 
     def record(self, code: int, reason: str, message: str | None = None) -> None:
-        """How the execution ended."""
+        """Records how the execution ended."""
         instance = self.instance
         if instance is not None and instance.finished is None:
             instance.finished = timestamp()
             instance.code, instance.reason, instance.message = code, reason, message
 
     def record_status(self, status: int) -> None:
-        """:param status: as ``waitpid`` gives it, of the main process."""
+        """Records the end of the main process. :param status: as from waitpid(2)."""
         code = os.waitstatus_to_exitcode(status)
         instance = self.instance
         assert instance is not None
         number = 128 - code if code < 0 else code
         reason, message = "killed" if code < 0 else "exited", None
         kills = pod_cgroups.oom_kills(self.tree)
-        # A shell ends with 137, too, when the command that it was for was killed so.
+        # A shell, too, exits with 137 when its command was killed with SIGKILL.
         if number == 137 and kills > instance.oom:
             reason = "oom"
         if kills > instance.oom_before:
@@ -275,23 +275,23 @@ class AppRun:
         self.record(number, reason, message)
 
     def survived_oom(self) -> None:
-        """The main process runs, although the kernel has ended another one of the app for want of memory."""
+        """Notes that the main process still runs after the kernel has OOM-killed another process of the app."""
         if self.instance is not None and self.instance.finished is None:
             self.instance.oom = pod_cgroups.oom_kills(self.tree)
 
     def settle(self) -> None:
-        """Somebody starts it by hand: what its policy had counted begins anew."""
+        """Resets the counters of the restart policy, when the app is started on request."""
         self.restarts = 0
         self.quitting = False
         self.pause = _FIRST_PAUSE
 
     def next_pause(self) -> float | None:
-        """Seconds until the app is to be started again; None: it is not (H5)."""
+        """Seconds until the restart of the app; None: its policy does not restart it."""
         instance = self.instance
         if instance is None or self.app.restart == "never":
             return None
         if instance.reason == "start-failed" and (instance.code != child.SETUP_FAILED or not self.history):
-            return None  # what is not there, or never was to be had, is not there the next time
+            return None  # a missing program, or a first start that failed, would fail again
         if self.app.restart == "on-failure" and instance.code == 0:
             return None
         if time.monotonic() - instance.began >= _SETTLED:
@@ -302,11 +302,12 @@ class AppRun:
     def to_json(self) -> dict[str, Any]:
         if self.instance is None:
             return {"pid": None, "exited": False, "phase": self.phase}
-        # Not before exec: until then its namespaces may still be the stager's, and nobody may enter those.
+        # Show the PID only after exec: until then the process may be in the stager's namespaces, and a call-in
+        # would enter those.
         running = self.child is not None and self.phase == child.MAIN and self.instance.started is not None
         value = self.instance.to_json(self.child.pid if running and self.child is not None else None)
         if self.phase == WAITING and value["exited"]:
-            # It will run again: for others it has not ended.
+            # It will be restarted, so it does not count as ended.
             value["exited"] = False
             value["restarting"] = True
         value["phase"] = self.phase

@@ -1,8 +1,8 @@
-"""The supervisor's control socket: how call-ins ask for what only the supervisor can do (G9, G10).
+"""The supervisor's control socket: call-ins send requests to the supervisor on it.
 
-It stands in the stager's own mount namespace, where no app comes. A conversation is one request and its answers,
-each a packet of JSON: ``{"do": VERB, …}``; the last answer is followed by the end. Descriptors may go with either.
-Nothing here waits for a client: one that does not read is left.
+The socket is in the stager's own mount namespace, which no app enters. A conversation is one request,
+``{"do": VERB, …}``, and its answers, each a packet of JSON; after the last answer the socket is closed. Packets
+may carry descriptors. The supervisor waits for no client: it drops one that does not read.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
     from kurma_stager_default.inside.event_loop import Loop
 
-    #: Given the conversation and the request. What it raises as :class:`Refusal` is answered.
+    #: Called with the conversation and the request. A :class:`Refusal` that it raises is sent as the answer.
     Verb = Callable[["Conversation", dict[str, Any]], None]
 
 PATH = "/run/kurma/control"
-#: Bytes of a packet, at most; what is larger goes beside it, in a file of at most so many.
+#: Most bytes of a packet, and of a file whose descriptor is sent with one that would be larger.
 PACKET = 65536
 DOCUMENT = 1 << 20
 _BACKLOG = 16
-# At the same time; more wait for an end.
+# Clients at the same time; more wait in the backlog.
 _CLIENTS = 64
 _DESCRIPTORS = 8
-_SIZE = 4  # of a number in SO_PEERCRED's answer
+_SIZE = 4  # bytes of a number in SO_PEERCRED's answer
 ROOM = room(_DESCRIPTORS)
 
 
 class Refusal(Exception):
-    """What was asked for cannot be done. :param code: the exit status that the call-in ends with."""
+    """A request that cannot be fulfilled. :param code: the exit status of the call-in."""
 
     def __init__(self, text: str, code: int = 1) -> None:
         super().__init__(text)
@@ -46,10 +46,10 @@ class Refusal(Exception):
 
 
 class Conversation:
-    """One client.
+    """The connection of one client.
 
-    :attr:`fds` came with the request; who takes one out of the list owns it. :attr:`on_packet` is called with what
-    follows the request, :attr:`on_end` once, whichever side ends.
+    :attr:`fds` are descriptors that came with the request; a handler owns those that it takes out of the list.
+    :attr:`on_packet` is called with each later packet, :attr:`on_end` once, at the end of either side.
     """
 
     __slots__ = ("_control", "_socket", "fds", "on_end", "on_packet")
@@ -63,14 +63,14 @@ class Conversation:
 
     @property
     def pid(self) -> int:
-        """Of the client, as it was when it came; 0: the conversation is over."""
+        """The client's PID when it connected; 0: the conversation is over."""
         if self._socket is None:
             return 0
         content = self._socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 3 * _SIZE)
         return int.from_bytes(content[:_SIZE], sys.byteorder)
 
     def answer(self, value: dict[str, Any], fds: Sequence[int] = ()) -> bool:
-        """Sends a packet; a client that does not take it is left. :returns: whether it was sent."""
+        """Sends a packet, and drops a client that does not take it. :returns: whether it was sent."""
         if self._socket is None:
             return False
         try:
@@ -81,21 +81,21 @@ class Conversation:
         return True
 
     def offer(self, value: dict[str, Any]) -> None:
-        """As :meth:`answer`; a client that has no room for it misses it, and stays."""
+        """Sends a packet, and keeps a client that has no room for it: the client misses the packet."""
         if self._socket is None:
             return
         try:
             self._socket.send(small_json.encode_valid(value).encode())
         except OSError:
-            return  # no room; or it has gone, which is told otherwise
+            return  # no room; or the client has closed the socket, which receive() handles
 
     def refuse(self, text: str, code: int = 1) -> None:
-        """The last answer: it cannot be done."""
+        """Answers that the request cannot be fulfilled, and ends the conversation."""
         self.answer({"error": text, "code": code})
         self.end()
 
     def end(self) -> None:
-        """The last answer has been given, or nobody is there to hear it. Twice does no harm."""
+        """Ends the conversation, after the last answer or when the client has gone. It may be called again."""
         socket, self._socket = self._socket, None
         if socket is None:
             return
@@ -103,12 +103,12 @@ class Conversation:
         for fd in self.fds:
             os.close(fd)
         self.fds = []
-        on_end, self.on_end, self.on_packet = self.on_end, None, None  # which may hold this, and be held by it
+        on_end, self.on_end, self.on_packet = self.on_end, None, None  # breaks the callbacks' reference cycles
         if on_end is not None:
             on_end()
 
     def receive(self, events: int) -> None:
-        """The request, or what follows it, or the client's end."""
+        """Reads the request, a later packet, or the client's end."""
         socket = self._socket
         if socket is None or not events & (select.POLLIN | select.POLLHUP | select.POLLERR):
             return
@@ -129,7 +129,7 @@ class Conversation:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             self.refuse(f"not understood: {error}", 2)
         except OSError as error:
-            # Nothing that is asked for ends a pod.
+            # A failed request must not end the pod.
             self.refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
     def _dispatch(self, value: dict[str, Any]) -> None:
@@ -143,12 +143,12 @@ class Conversation:
 
 
 class Control:
-    """The listening socket. :attr:`verbs` is filled by whoever can do something."""
+    """The listening socket. Modules add their handlers to :attr:`verbs`."""
 
     __slots__ = ("_clients", "_listener", "loop", "on_end", "verbs")
 
     def __init__(self, loop: Loop, path: str = PATH) -> None:
-        """:raises OSError: there is one already, or the place cannot be written to."""
+        """:raises OSError: the socket exists already, or its directory cannot be written to."""
         self.verbs: dict[str, Verb] = {}
         #: called once a conversation has ended
         self.on_end: Callable[[], None] | None = None
@@ -176,7 +176,7 @@ class Control:
             self.loop.unwatch(fd)
 
     def forget(self, socket: _socket.socket) -> None:
-        """A conversation has ended."""
+        """Removes a conversation that has ended."""
         self.loop.unwatch(socket.fileno())
         self._clients.pop(socket, None)
         socket.close()
@@ -185,7 +185,7 @@ class Control:
             self.on_end()
 
     def close(self) -> None:
-        """Nobody is heard any more; who was in the middle of something sees the end."""
+        """Closes the socket and ends all conversations."""
         self.loop.unwatch(self._listener.fileno())
         for conversation in list(self._clients.values()):
             conversation.end()

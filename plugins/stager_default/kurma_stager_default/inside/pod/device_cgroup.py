@@ -1,9 +1,10 @@
-"""Which devices may be opened at all: the second wall behind ``nodev`` (H11).
+"""Limits the devices that a pod's apps may open, by the devices controller (v1) or a BPF program (v2) of the
+cgroup.
 
-It holds where ``nodev`` does not: on what an app with CAP_SYS_ADMIN mounts itself. v1 has a controller for it, v2
-takes a program. The pod's cgroup is closed, and with it all below: an app that has got hold of its own cgroup's
-files cannot allow itself what the pod's denies. Where an app was given devices, the pod's cgroup allows them, and
-that of every app just its own.
+It is a second barrier behind ``nodev``, which does not hold for file systems that an app with CAP_SYS_ADMIN
+mounts. The limit of the pod's cgroup binds all cgroups below: an app that can write to its own cgroup's files
+cannot allow itself more. The pod's cgroup allows all devices that its apps were given, and each app's cgroup only
+its own.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 _HOLDS = "devices: those that were not given are refused by nodev and by {}"
 _LACKS = "devices: those that were not given are refused by nodev alone ({})"
 OPEN = "devices: a privileged app may open all of the host's; to others those that were not given are refused"
-#: Seconds for which a call-in may be in the way, and between two looks.
+#: Seconds that a call-in's cgroup may delay the start, and between two attempts.
 _IN_THE_WAY, _TURN = 5.0, 0.01
-#: v1's word for everything; it is taken once there are cgroups below.
+#: All devices, in v1's notation. Unlike ``a``, the kernel accepts it while the cgroup has children.
 _EVERYTHING = ("c *:* rwm", "b *:* rwm")
 
 
 def rules(plans: Iterable[Plan]) -> list[str] | None:
-    """What apps with these plans may open besides what all may, as v1's controller says it; None: everything."""
+    """The devices that apps with these plans may open besides the usual ones, in v1's notation; None: all."""
     found: dict[str, None] = {}
     for plan in plans:
         if plan.privileged:
@@ -43,10 +44,10 @@ def rules(plans: Iterable[Plan]) -> list[str] | None:
 
 
 def close(layout: Layout, more: list[str] | None) -> str:
-    """Comes before any cgroup is made below the pod's own.
+    """Limits the devices of the pod's cgroup. Call it before any cgroup is made below.
 
     :param more: see :func:`rules`.
-    :returns: what holds, in words for the user.
+    :returns: a note for the user on the limit.
     :raises OSError: v1's controller refuses.
     """
     if more is None:
@@ -67,14 +68,16 @@ def close(layout: Layout, more: list[str] | None) -> str:
 
 
 def _lacks(why: str, more: list[str] | None) -> str:
-    """:raises SetupError: a device was given to be read alone, which nodev does not hold."""
+    """The note for a host without the limit.
+
+    :raises SetupError: a device was given for reading only, which ``nodev`` cannot enforce."""
     if any("w" not in rule.split()[2] for rule in more or ()):
         raise SetupError(f"devices cannot be given for reading alone: their cgroup cannot be closed: {why}")
     return _LACKS.format(why)
 
 
 def close_anew(layout: Layout, more: list[str] | None) -> str:
-    """What :func:`close` has closed, with other devices; comes before any cgroup is made below, too.
+    """Replaces the devices that :func:`close` has allowed. Call it before any cgroup is made below, too.
 
     :raises OSError: v1's controller refuses.
     """
@@ -96,9 +99,9 @@ def close_anew(layout: Layout, more: list[str] | None) -> str:
 
 
 def narrow(tree: CgroupTree, plan: Plan, wall: list[str] | None) -> None:
-    """Closes an app's own cgroup to what its pod's allows for others.
+    """Limits an app's cgroup to the app's own devices.
 
-    :param wall: what the pod's allows.
+    :param wall: the devices that the pod's cgroup allows.
     :raises OSError: the kernel refuses.
     """
     own = rules([plan])
@@ -116,11 +119,11 @@ def narrow(tree: CgroupTree, plan: Plan, wall: list[str] | None) -> None:
 def widen(
     layout: Layout, wall: list[str] | None, plan: Plan, others: list[tuple[CgroupTree, Plan]]
 ) -> list[str] | None:
-    """Opens the pod's cgroup for an app that has come, and closes those of the others first.
+    """Allows the devices of an added app in the pod's cgroup, after limiting the other apps' cgroups.
 
-    :param wall: what the pod's allows so far.
-    :param others: the apps that are there.
-    :returns: what it allows now.
+    :param wall: the devices that the pod's cgroup allows so far.
+    :param others: the other apps of the pod.
+    :returns: the devices that the pod's cgroup allows now.
     :raises OSError: the kernel refuses.
     """
     own = rules([plan])
@@ -129,7 +132,7 @@ def widen(
     allowed = None if own is None else [*wall, *own]
     v1, v2 = _directory(layout, 1), _directory(layout, 2)
     if v1 is not None:
-        # Who has a cgroup already gets nothing by this.
+        # On v1, existing cgroups below do not get the new devices.
         for line in _EVERYTHING if own is None else own:
             _write(f"{v1}/devices.allow", line)
     elif v2 is not None:
@@ -142,7 +145,7 @@ def widen(
 
 
 def _directory(layout: Layout, version: int) -> str | None:
-    """Of the hierarchy that devices are controlled on, in that version of cgroups."""
+    """The cgroup's directory on the hierarchy of that version that controls devices; None: there is none."""
     for hierarchy in layout.hierarchies:
         if hierarchy.version == version and (version == 2 or "devices" in hierarchy.controllers):
             return hierarchy.directory
@@ -150,15 +153,15 @@ def _directory(layout: Layout, version: int) -> str | None:
 
 
 def _close_v1(directory: str, more: list[str]) -> None:
-    # One write per line: the files take no more.
+    # The kernel takes one line per write.
     _deny_everything(directory)
     for line in (*proc_sys_dev.ALLOWED, *more):
         _write(f"{directory}/devices.allow", line)
 
 
 def _deny_everything(directory: str) -> None:
-    """The kernel does so only while there are no cgroups below. One that is there was made for a call-in that has
-    come before its time: it goes once that has ended, and the next call-in makes it anew.
+    """Denies all devices. The kernel accepts that only while there are no cgroups below. Such a cgroup was made
+    for a call-in that came too early: it is removed once the call-in has ended, and made again for the next.
     """
     end = 0.0
     while True:
@@ -174,8 +177,8 @@ def _deny_everything(directory: str) -> None:
             try:  # noqa: SIM105 - contextlib costs every pod's start
                 os.rmdir(f"{directory}/{name}")
             except OSError:
-                pass  # a file; or it is still at work
-        # The kernel lets go of a cgroup a moment after it was removed.
+                pass  # a file; or the call-in still runs
+        # The kernel frees a removed cgroup with a delay.
         time.sleep(_TURN)
 
 

@@ -1,7 +1,7 @@
-"""Who still reads what there was, once nothing more comes: waited for as long as it reads on, within bounds.
+"""Waits at the end of an app or pod for call-ins that still read its output, as long as they make progress.
 
-Call-ins are taken down with the pod. How much one has read is the kernel's to tell: on a busy machine a reader may
-need long for what another one has in a moment, and one that stands still is not waited for.
+The pod's end kills its call-ins. The kernel's I/O counters show whether a call-in still reads: on a busy machine a
+reader may be slow, but one that makes no progress is not waited for.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from kurma_stager_default.inside.event_loop import Loop
     from kurma_stager_default.inside.pod.control_socket import Conversation
 
-# Seconds in which a reader has read something, or is given up.
+# Seconds without progress after which a reader is given up.
 _STILL = 1.0
-# Seconds for all of them.
+# Most seconds to wait in all.
 _LONGEST = 10.0
 
 
 class Farewell:
-    """:param people: who has read all takes itself out of this list; who is given up is taken out of it."""
+    """Watches the readers. :param people: the list of readers: a reader that has read everything removes itself
+    from it, and readers without progress are removed here."""
 
     __slots__ = ("_end", "_loop", "_people", "_read")
 
@@ -42,7 +43,7 @@ class Farewell:
 
 
 def _moved(pid: int) -> bytes:
-    """What a process has read and written so far; nothing where the kernel does not tell, or it has gone."""
+    """The I/O counters of a process; empty if the kernel does not have them, or the process has ended."""
     try:
         with open(f"/proc/{pid}/io", "rb", buffering=0) as file:
             return file.read(4096)

@@ -1,4 +1,4 @@
-"""What the supervisor does before it sleeps: it lets go of the memory that its work has taken."""
+"""Trims the supervisor's memory before it sleeps: frees the heap and drops pages of code."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from kurma_stager_default.inside.event_loop import Loop
 
-# Seconds from much work until a rest; and between two, however little was done.
+# Seconds from work that takes much memory to the next trim; and least seconds between trims after little work.
 _PAUSE, _AGAIN = 1.0, 10.0
 
 
 class Rest:
-    """Nothing wakes up for it unless something was done, and then once.
+    """Schedules the trims: one after work, none while the supervisor is idle.
 
-    Code and constants come back from the machine's page cache when they are used again.
+    Dropped pages of code and constants are read from the page cache when they are used again.
     """
 
     __slots__ = ("_last", "_loop", "_moment", "_tired")
@@ -31,7 +31,7 @@ class Rest:
         self._moment = self._last = 0.0
 
     def worked(self, *, much: bool = False) -> None:
-        """Something was done. :param much: what takes memory of its own, so that it is soon time to rest."""
+        """Schedules a trim after some work. :param much: the work took much memory, so trim soon."""
         now = time.monotonic()
         moment = now + _PAUSE if much else max(now + _PAUSE, self._last + _AGAIN)
         if not self._tired or moment < self._moment:
@@ -40,17 +40,17 @@ class Rest:
             self._loop.at(self, moment, _wake)
 
     def begin(self) -> None:
-        """The start is over, which took many times what is used from here on: the next sleep is after a rest."""
+        """Schedules a trim before the next sleep: the start takes many times the memory that is used later."""
         self._tired = True
 
     def due(self) -> bool:
-        """Whether it is time to :meth:`take` it."""
+        """Whether it is time for :meth:`take`."""
         return self._tired and not self._loop.waits(self)
 
     def take(self) -> None:
-        """Right before sleep, since whatever is done takes the code for it."""
+        """Trims the memory. Call it right before sleep, since any work loads pages of code again."""
         if self._last:
-            # Not of the start's leavings, which PID 1 shares as long as nobody looks at them.
+            # Not at the first trim: a collection would write to the start's objects, whose pages PID 1 shares.
             gc.collect()
             trim_heap()
         drop_pages(program_pages())
@@ -59,7 +59,7 @@ class Rest:
 
 
 def _wake() -> None:
-    """The loop turns; before it sleeps again, the rest is taken."""
+    """A timer that does nothing: it makes the loop turn, and the supervisor trims before it sleeps again."""
 
 
 _MADV_DONTNEED = 4
@@ -67,9 +67,9 @@ _KEPT_AS_THEY_ARE = (b"r-xp", b"r--p")
 
 
 def program_pages() -> list[tuple[int, int]]:
-    """Where code and constants of this process's program and libraries are: first address and size.
+    """The mappings of code and constants of this process's program and libraries: first address and size.
 
-    Only what has never been written to, as the kernel says: not data, nor what the loader has relocated.
+    Mappings that were written to, such as data and relocated pages, are left out.
 
     :raises OSError: ``/proc`` does not show this process.
     """
@@ -92,7 +92,7 @@ def program_pages() -> list[tuple[int, int]]:
 
 
 def _lines(path: str) -> Iterator[bytes]:
-    """Little by little: what is read at once stays with who reads it, as memory that he has used."""
+    """The file's lines. It reads small pieces, since a large buffer would stay in the process's heap."""
     rest = b""
     with open(path, "rb", 0) as file:
         while data := file.read(2048):
@@ -101,10 +101,10 @@ def _lines(path: str) -> Iterator[bytes]:
 
 
 def drop_pages(places: list[tuple[int, int]]) -> None:
-    """Let go of the pages of :func:`program_pages` that were used so far.
+    """Drops the pages of :func:`program_pages` from this process.
 
-    They stay in the machine's page cache, where every process finds them that runs the same files; what is
-    used again comes back from there. What a start takes is many times what a sleeper wakes up for.
+    They stay in the page cache, which all processes share that run the same files, and come back from there when
+    they are used again. A start uses many times the code that the sleeping supervisor needs later.
     """
     for start, size in places:
         syscall("madvise", start, size, _MADV_DONTNEED)

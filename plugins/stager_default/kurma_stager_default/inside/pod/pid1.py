@@ -1,8 +1,8 @@
-"""PID 1 of a pod: it holds the pod's PID namespace, reaps what was orphaned, and has nothing worth taking.
+"""PID 1 of a pod: it holds the pod's PID namespace, and reaps orphans.
 
-Its root is an empty read-only directory, it has no capability, cannot be traced or dumped, and stays as large as
-it was. The apps are not its children; the stager, outside of the namespace, waits for those itself. A request to
-end (SIGTERM, SIGINT, SIGPWR) is passed on to the stager, which stops the pod.
+Its root is an empty read-only directory, it has no capabilities, cannot be traced or dumped, and its memory does
+not grow. The apps are not its children: the stager, outside of the namespace, waits for those itself. PID 1 passes
+signals to end (SIGTERM, SIGINT, SIGPWR) on to the stager, which stops the pod.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from kurma_stager_default.inside.pod import memory_trimming
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_NO_NEW_PRIVS = 38
-# Seconds.
+# Seconds to wait for PID 1's end, and between two checks.
 _PATIENCE, _TURN = 2.0, 0.01
-#: What the apps of a pod share besides the network.
+#: The namespaces that the apps of a pod share, besides the network namespace.
 SHARED = namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC | namespaces.CLONE_NEWUTS
 _REQUESTS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGPWR)
 
 
 def start(stop_fd: int) -> tuple[int, int]:
-    """Fork it. The caller has unshared a PID namespace and not forked since.
+    """Forks PID 1. The caller has unshared a PID namespace, and has not forked since.
 
-    :param stop_fd: a byte is written there when somebody asks PID 1 to end.
+    :param stop_fd: PID 1 writes a byte to it when it gets a signal to end.
     :returns: its PID, as the caller sees it, and a descriptor for :func:`await_ready`.
     """
     ready, told = os.pipe2(os.O_CLOEXEC)
@@ -42,14 +42,15 @@ def start(stop_fd: int) -> tuple[int, int]:
 
 
 def start_under(namespace: int, stop_fd: int) -> tuple[int, int]:
-    """As :func:`start`, under the user namespace behind a descriptor: the pod's PID, IPC and UTS namespaces belong
-    to it, and the caller is in them from now on (its children, as to PIDs). The caller has unshared none of them.
+    """As :func:`start`, with PID, IPC and UTS namespaces that the given user namespace owns. The caller, which has
+    unshared none of them, joins them (as to PIDs, its later children do).
 
+    :param namespace: a descriptor of the user namespace.
     :raises OSError: they could not be made.
     """
     ready, told = os.pipe2(os.O_CLOEXEC)
     heard, number = os.pipe2(os.O_CLOEXEC)
-    # Who enters a user namespace does not come back: so somebody else does, and leaves PID 1 to us as our child.
+    # A process cannot leave a user namespace again. So a helper enters it; CLONE_PARENT makes PID 1 our child.
     helper = os.fork()
     if helper == 0:
         try:
@@ -71,11 +72,11 @@ def start_under(namespace: int, stop_fd: int) -> tuple[int, int]:
 
 
 def start_held(namespace: int, stop_fd: int) -> tuple[int, int, int]:
-    """As :func:`start`, where PID 1 is to be the only child of its parent: of a process that does nothing else,
-    and ends as PID 1 does, or as we do. The caller is in the pod's namespaces from now on.
+    """As :func:`start`, with PID 1 as the only child of a holder process, which ends with PID 1 or with the
+    caller. The caller joins the pod's namespaces.
 
-    :param namespace: a descriptor of the user namespace that they are to belong to; -1: the host's.
-    :returns: PID 1, the descriptor for :func:`await_ready`, and PID 1's parent, a child of ours.
+    :param namespace: a descriptor of the user namespace that owns them; -1: the host's.
+    :returns: PID 1, the descriptor for :func:`await_ready`, and PID 1's parent, a child of the caller.
     :raises OSError: they could not be made.
     """
     ready, told = os.pipe2(os.O_CLOEXEC)
@@ -109,9 +110,9 @@ def start_held(namespace: int, stop_fd: int) -> tuple[int, int, int]:
 
 
 def _join(heard: int, ready: int) -> int:
-    """Enters the namespaces of the PID 1 whose number comes by ``heard``, which is closed. :returns: that number.
+    """Reads the PID of PID 1 from ``heard``, closes that, and joins PID 1's namespaces. :returns: the PID.
 
-    :raises OSError: there is none; why is told by ``ready``.
+    :raises OSError: PID 1 was not started; the reason is read from ``ready``.
     """
     said = os.read(heard, 32)
     os.close(heard)
@@ -125,19 +126,19 @@ def _join(heard: int, ready: int) -> int:
 
 
 def _be(stop_fd: int, told: int) -> None:
-    """PID 1 itself; never returns. Nobody but the stager has the other end of ``told``: PID 1 ends here where that
-    has ended before it could ask to be told of it.
+    """Runs PID 1; never returns. Only the stager holds the other end of ``told``: if the stager has ended before
+    PR_SET_PDEATHSIG was set, the write to ``told`` fails, and PID 1 ends.
     """
     try:
         code = memory_trimming.program_pages()  # there is no /proc later
         _prepare()
         os.write(told, b"R")
         process.close_others({stop_fd})
-        # What it will call has been called before: to look for it takes the tables of all libraries.
+        # Call each function once now: a first call looks its symbol up in the tables of all libraries.
         _signal.raise_signal(_signal.SIGCHLD)
         _signal.sigwaitinfo([_signal.SIGCHLD])
         _reap_all()
-        memory_trimming.drop_pages(code)  # once it is nobody's start that waits
+        memory_trimming.drop_pages(code)  # after the report, so that it does not delay the pod's start
         _reap(stop_fd)
     except BaseException as error:  # noqa: BLE001 - a forked child must never run on into its parent's code
         os.write(told, str(error).encode())
@@ -146,9 +147,9 @@ def _be(stop_fd: int, told: int) -> None:
 
 
 def await_ready(ready: int) -> None:
-    """Wait until its root is the empty one, before which no app may be there to see another; closes ``ready``.
+    """Waits until PID 1 has its empty root, without which apps could see the host by it; closes ``ready``.
 
-    :raises OSError: it could not be set up.
+    :raises OSError: PID 1 could not be set up.
     """
     answer = os.read(ready, 4096)
     os.close(ready)
@@ -157,17 +158,17 @@ def await_ready(ready: int) -> None:
 
 
 def end(pid: int) -> None:
-    """End PID 1, and with it every process of the pod; reap it, so that nobody else has to.
+    """Kills PID 1, and with it every process of the pod, and reaps it.
 
-    Bounded: a process of the pod that hangs in the kernel keeps PID 1 from ending.
+    It waits a limited time: a process of the pod that hangs in the kernel keeps PID 1 from ending.
     """
     try:
         fd = process.pidfd_open(pid)
     except ProcessLookupError:
-        return  # it has ended, and was waited for
+        return  # it has ended, and was reaped
     process.pidfd_send_signal(fd, _signal.SIGKILL)
     end = time.monotonic() + _PATIENCE
-    # It waits for all that is in its namespace, our own children there too: those that ended are for us to reap.
+    # PID 1 ends only after all processes of its namespace, our children among them: reap those.
     while time.monotonic() < end:
         ended = process.wait_pidfd(fd, _TURN)
         _reap_all()
@@ -185,15 +186,15 @@ def _reap_all() -> None:
 
 
 def _prepare() -> None:
-    process.set_pdeathsig(_signal.SIGKILL)  # and all of the namespace with us: the stager's end is the pod's
+    process.set_pdeathsig(_signal.SIGKILL)  # if the stager ends, PID 1 and all of its namespace end, too
     libc.syscall("prctl", _PR_SET_NAME, b"kurma-init")
     _signal.set_wakeup_fd(-1)
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
     for number in _signal.valid_signals() - {_signal.SIGCHLD, _signal.SIGKILL, _signal.SIGSTOP, *_REQUESTS}:
         _signal.signal(number, _signal.SIG_IGN)
-    # What is blocked queues up, ignored or not.
+    # Blocked signals are queued even if they are ignored.
     _signal.pthread_sigmask(_signal.SIG_SETMASK, (_signal.SIGCHLD, *_REQUESTS))
-    # A cgroup namespace too: whoever may enter ours must not find the host's there.
+    # A cgroup namespace, too: a process that enters PID 1's must not find the host's there.
     namespaces.unshare(namespaces.CLONE_NEWNS | namespaces.CLONE_NEWCGROUP)
     mounts.make_private("/")
     none: frozenset[int] = frozenset()
@@ -219,5 +220,5 @@ def _reap(stop_fd: int) -> None:
             try:
                 os.write(stop_fd, b"s")
             except OSError:
-                continue  # full: it has been asked often enough
+                continue  # the pipe is full of requests that the stager has not read yet
         _reap_all()

@@ -1,4 +1,7 @@
-"""The pod's cgroup as the stager sees it, the root of ``/sys/fs/cgroup``, and the apps' below it."""
+"""The cgroups of the pod and its apps: creation, settings, OOM kills, killing all processes.
+
+The stager sees the pod's cgroup as the root of ``/sys/fs/cgroup``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_stager_default.inside.manifest import Plan
 
-#: Where the stager itself goes: a v2 cgroup with controllers for its children takes no process of its own.
+#: The stager's own cgroup: a v2 cgroup that enables controllers for its children must hold no process itself.
 OWN = "stager"
 
 _SIGKILL = 9
@@ -21,8 +24,10 @@ _ROUNDS = 64
 
 
 class PodGroups:
-    """:param layout: what is mounted (None: look).
-    :attr:`wall` is which devices the pod's own cgroup allows; see :mod:`.device_cgroup`.
+    """The pod's cgroup and the apps' below it.
+
+    :param layout: the mounted hierarchies; None: detect them.
+    :attr:`wall` are the devices that the pod's cgroup allows; see :mod:`.device_cgroup`.
     """
 
     __slots__ = ("layout", "wall")
@@ -35,9 +40,9 @@ class PodGroups:
         return CgroupTree(f"app-{name}", self.layout)
 
     def make_way(self) -> None:
-        """Have no process in the pod's own v2 cgroup, if that has controllers for its children.
+        """Moves the stager out of the pod's own v2 cgroup, if that enables controllers for its children.
 
-        Who started this process may have seen to that; moving costs some ten milliseconds.
+        The core may have started the stager in another cgroup already; a move costs some ten milliseconds.
         """
         for hierarchy in self.layout.hierarchies:
             if hierarchy.version == 2 and controllers(hierarchy.directory) and _is_in(hierarchy.directory):
@@ -46,7 +51,7 @@ class PodGroups:
                 own.add(os.getpid())
 
     def apply_pod(self, plan: Plan) -> None:
-        """:raises SetupError: a setting of the pod's plan is refused."""
+        """Writes the settings of the pod's plan. :raises SetupError: the kernel refuses one."""
         for setting in plan.cgroup:
             hierarchy = self.layout.of(setting["controller"])
             if hierarchy is None:
@@ -59,7 +64,7 @@ class PodGroups:
                     raise SetupError(f"cannot write {setting['value']!r} to {path}: {error.strerror}") from None
 
     def make_app(self, name: str, plan: Plan) -> CgroupTree:
-        """The app's cgroup, with its settings. :raises SetupError: a setting is refused."""
+        """Makes the app's cgroup with its settings. :raises SetupError: the kernel refuses a setting."""
         tree = self.app(name)
         try:
             tree.create()
@@ -98,12 +103,12 @@ def _write(path: str, value: str) -> None:
 
 
 def _device_gone(setting: dict[str, str], error: OSError) -> bool:
-    """A limit of a block device that was taken away since the pod was made: there is nothing to limit."""
+    """Whether the setting limits a block device that has been removed since the pod was made: ignore it then."""
     return error.errno == errno.ENODEV and setting["file"].startswith(("io.", "blkio."))
 
 
 def oom_kills(tree: CgroupTree) -> int:
-    """How many processes of the cgroup the kernel has ended for want of memory; 0 where it does not tell."""
+    """The number of processes of the cgroup that the kernel has OOM-killed; 0 if it does not count them."""
     for file in ("memory.events", "memory.oom_control"):
         try:
             text = tree.read("memory", file)
@@ -119,9 +124,10 @@ def oom_kills(tree: CgroupTree) -> int:
 
 
 def watch_oom(tree: CgroupTree) -> tuple[int, int]:
-    """A descriptor that polls when the kernel wants for memory in the cgroup, and the events to poll for.
+    """Opens a descriptor that reports that the cgroup is out of memory.
 
-    For :func:`saw_oom`. It goes with this process. :returns: -1 where the host does not tell.
+    :returns: the descriptor and the events to poll for; -1: the host does not report it. After an event, call
+        :func:`saw_oom`.
     """
     import select
 
@@ -146,24 +152,26 @@ def watch_oom(tree: CgroupTree) -> tuple[int, int]:
 
 
 def saw_oom(fd: int) -> None:
-    """It polls again for what comes from now on. :param fd: of :func:`watch_oom`."""
+    """Acknowledges an event, so that only later ones are reported. :param fd: of :func:`watch_oom`."""
     try:
         os.pread(fd, 4096, 0)
     except OSError:
         try:  # noqa: SIM105 - contextlib costs every pod's start
-            os.read(fd, 8)  # v1's counter, which cannot be sought in
+            os.read(fd, 8)  # v1: an eventfd, which does not support pread(2)
         except OSError:
             pass
 
 
 def end_all(tree: CgroupTree) -> bool:
-    """SIGKILL to all in the cgroup, without waiting for them. :returns: whether there was anybody.
+    """Sends SIGKILL to all processes of the cgroup, without waiting for their end. :returns: whether there were
+    any.
 
-    Not by ``cgroup.kill``: after it, being born there takes longer (see :mod:`kurma_core.linux.clone`).
+    It does not use ``cgroup.kill``: after that, forks into the cgroup take longer (see
+    :mod:`kurma_core.linux.clone`).
     """
     if not tree.pids():
         return False
-    _freeze(tree, True)  # so that nothing is born while we look
+    _freeze(tree, True)  # so that no process forks while the members are read
     try:
         signalled: set[int] = set()
         for _ in range(_ROUNDS):
@@ -179,7 +187,7 @@ def end_all(tree: CgroupTree) -> bool:
 
 
 def _kill_members(tree: CgroupTree, pids: list[int]) -> bool:
-    """:returns: whether all could be signalled: a profile of AppArmor may forbid it."""
+    """Kills these processes. :returns: False: an AppArmor profile forbids to signal one of them."""
     allowed = True
     held = {}
     for pid in pids:
@@ -187,7 +195,7 @@ def _kill_members(tree: CgroupTree, pids: list[int]) -> bool:
             held[pid] = process.pidfd_open(pid)
         except ProcessLookupError:
             continue
-    # Held now, and still a member: no other process has got the number in between.
+    # A pidfd is open and the PID is still a member: so the number was not reused in between.
     members = set(tree.pids())
     for pid, fd in held.items():
         if pid in members:
@@ -202,7 +210,8 @@ def _kill_members(tree: CgroupTree, pids: list[int]) -> bool:
 
 
 def _kill_unasked(tree: CgroupTree) -> None:
-    """By the kernel, which asks no profile; on v1 there is no such way but the end of the pod's PID 1."""
+    """Kills by ``cgroup.kill``, which ignores AppArmor profiles. On v1, only the end of the pod's PID 1 does
+    that."""
     for directory in tree.directories():
         try:
             fd = os.open(f"{directory}/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)

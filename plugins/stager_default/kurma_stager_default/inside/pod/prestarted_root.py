@@ -1,9 +1,8 @@
-"""The root of a pod's first app, made by a process of its own: it waits for the pod as the stager does, and then
-both work at once.
+"""The root maker: a prestarted process that makes the root of a pod's first app, in parallel with the stager.
 
-It is in the pod's PID namespace and in the stager's cgroup. Its mount namespace, once the root is made, is the
-app's; it has gone before the app's program runs. Whatever becomes of the stager or of the app's process, the pipe
-that it listens to is closed, and it ends.
+It is in the pod's PID namespace and in the stager's cgroup. The app enters its mount namespace when the root is
+made; the root maker ends before the app's program runs. If the stager or the app's process ends, the pipe that the
+root maker reads is closed, and it ends, too.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ _MADE, _FAILED = b"m", b"f"
 
 
 def wanted(pod: Pod) -> App | None:
-    """The app whose root it makes: the first, if that is given nothing special and nothing runs before it."""
+    """The app whose root it makes: the first, if that has no special rights or devices, and no event handler.
+    None: it makes none."""
     if not pod.apps or pod.plan.namespaces or pod.ids.path:
         return None
     app = pod.apps[0]
@@ -34,14 +34,15 @@ def wanted(pod: Pod) -> App | None:
 
 
 def directory_of(app: App) -> str:
-    """For the changes of its first execution."""
+    """The directory for the changes of the app's first execution."""
     return f"/pod/apps/{app.name}/0"
 
 
 class RootMaker:
-    """As the stager and the app's process see it.
+    """The root maker, seen from the stager and the app's process.
 
-    :attr:`report` and :attr:`told` are the ends of the report of that process, to which this one adds.
+    :attr:`report` and :attr:`told` are the ends of the report pipe, to which the root maker and the app's process
+    both write.
     """
 
     __slots__ = ("_done", "_go", "_pid", "report", "told")
@@ -54,28 +55,28 @@ class RootMaker:
         self.told = told
 
     def begin(self) -> None:
-        """The pod's manifest and layers are there."""
+        """Tells the root maker that the pod's manifest and layers are in place."""
         try:  # noqa: SIM105 - contextlib costs every pod's start
             os.write(self._go, b".")
         except BrokenPipeError:
-            pass  # the app's process sees that it has ended
+            pass  # it has ended: the app's process handles that in enter()
 
     def let_go(self) -> None:
-        """Of all but the report, which is another's now: the process that is to have the root has its own."""
+        """Closes the stager's pipes to the root maker. The app's process has copies, and owns the report."""
         os.close(self._go)
         os.close(self._done)
 
     def drop(self) -> None:
-        """No app is to have what it makes: it ends."""
+        """Makes the root maker end, if no app uses its root."""
         self.let_go()
         os.close(self.report)
         os.close(self.told)
 
     def enter(self) -> bool:
-        """In the app's process: the root is ours from here on.
+        """Enters the finished root, in the app's process.
 
-        :returns: False: there is none, for that process has ended before; we make it ourselves.
-        :raises SetupError: it cannot be made; that process has told why.
+        :returns: False: the root maker has ended without a root; the app's process must make it.
+        :raises SetupError: the root cannot be made; the root maker has reported the reason.
         """
         word = os.read(self._done, 1)
         if word == _FAILED:
@@ -90,15 +91,15 @@ class RootMaker:
         return True
 
     def await_end(self) -> None:
-        """Until it has gone, which has all rights still. Before the app's program runs."""
+        """Waits for the root maker's end, before the app's program runs: it still has all rights."""
         os.read(self._done, 1)
         os.close(self._done)
 
 
 def start(mounted: bool) -> RootMaker:
-    """:param mounted: what the kernel shows was made before, for that app.
+    """Forks the root maker. :param mounted: ``/proc``, ``/sys`` and ``/dev`` were mounted before, for that app.
 
-    :raises OSError: there may be no more processes or descriptors.
+    :raises OSError: the limit of processes or descriptors is reached.
     """
     heard, go = os.pipe2(os.O_CLOEXEC)
     done, ready = os.pipe2(os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""``/pod/status.json``, which the supervisor writes and its call-ins read."""
+"""Reads and writes ``/pod/status.json``: the supervisor writes it, its call-ins read it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 PATH = "/pod/status.json"
 VERSION = 1
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-# The space put aside for the next one: twice what this one takes, and no less than this.
+# Least bytes to allocate for the next version; it gets twice the size of the current one otherwise.
 _LEAST = 1 << 14
 
 
 def write(value: dict[str, Any], path: str = PATH) -> None:
-    """Replaces the file whole. The one before has put the space for it aside: a full disk is no hindrance.
+    """Replaces the file as a whole. Each write allocates the space for the next, which then succeeds on a full
+    disk.
 
-    :raises OSError: it cannot be written; the old one is as it was.
+    :raises OSError: the file cannot be written; the old one is unchanged.
     """
     spare = path + ".next"
     content = small_json.encode_valid(value).encode() + b"\n"
@@ -41,11 +42,11 @@ def _put_aside(spare: str, size: int) -> None:
     try:
         fd = os.open(spare, _FLAGS, 0o644)
     except OSError:
-        return  # it is tried without, when its time comes
+        return  # the next write does without allocated space
     try:
         os.posix_fallocate(fd, 0, max(_LEAST, size))
     except OSError:
-        pass  # the disk is full: what could be had is kept
+        pass  # the disk is full: keep the space that could be allocated
     finally:
         os.close(fd)
 
@@ -53,7 +54,7 @@ def _put_aside(spare: str, size: int) -> None:
 def apps(path: str = PATH) -> dict[str, dict[str, Any]]:
     """The state of each app, by name.
 
-    :raises SetupError: the file is not there, or damaged.
+    :raises SetupError: the file is missing or damaged.
     """
     try:
         with open(path, encoding="utf-8") as file:

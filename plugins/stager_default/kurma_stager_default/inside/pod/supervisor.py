@@ -1,6 +1,7 @@
-"""The life of a pod: its apps begun, its state told, its end; a loop that sleeps while nothing happens.
+"""The supervisor of a pod: starts the apps, writes the pod's status, reaps children, ends the pod. It sleeps in an
+event loop.
 
-The pod ends with its last app, or its first where its lifecycle is ``any``. What each app goes through is in
+The pod ends with its last app, or with its first if its lifecycle is ``any``. The lifecycle of each app is in
 :mod:`~kurma_stager_default.inside.pod.app_lifecycle`.
 """
 
@@ -28,16 +29,18 @@ if TYPE_CHECKING:
     from kurma_stager_default.inside.pod.prestarted_root import RootMaker
 
 _HEARD = (_signal.SIGCHLD, _signal.SIGTERM, _signal.SIGINT)
-# Seconds until status.json is tried again that could not be written.
+# Seconds until the next attempt after status.json could not be written.
 _STATUS_PAUSE = 5.0
 
 
 class Supervisor:
-    """:param control: nobody has been heard by it yet.
-    :param running: the descriptor whose closing says that the pod runs.
+    """Supervises the pod's apps.
+
+    :param control: the control socket, without conversations yet.
+    :param running: the descriptor that is closed when the pod runs.
     :param init: PID of the pod's PID 1, or of its parent, if that is our child; ``requests`` becomes readable when
-        PID 1 is asked to end.
-    :param stdin: for the app that wants it; -1: none.
+        PID 1 gets a signal to end.
+    :param stdin: the standard input for the app that wants it; -1: none.
     """
 
     LIFECYCLE = Lifecycle
@@ -60,17 +63,17 @@ class Supervisor:
         self.stopping = False
         #: why the pod cannot go on
         self.broken: str | None = None
-        #: what of it does not end, though it was killed
+        #: the process that does not end after SIGKILL, as an error message
         self.hangs: str | None = None
         self._running = running
-        #: it has to be let go of
+        #: the stager's own copy of the prestarted mounts has to be unmounted
         self._drops = False
         self._init = init
         self._requests = requests
         self.changed = True
-        #: what the kernel shows was made before, and no app has it yet
+        #: ``/proc``, ``/sys`` and ``/dev`` were mounted before, and no app has them yet
         self.ahead = False
-        #: makes the root of the first app; None: nobody but that does
+        #: makes the root of the first app; None: the app's own process makes it
         self.maker: RootMaker | None = None
         #: why status.json is not up to date
         self.unsaved: str | None = None
@@ -87,12 +90,13 @@ class Supervisor:
             self.control.verbs[verb] = self._change
 
     def run(self) -> int:
-        """Until the pod has ended. :returns: the stager's exit status: 0 unless the pod could not go on."""
+        """Runs the pod until its end. :returns: the stager's exit status: 0 unless the pod has failed."""
         _signal.signal(_signal.SIGHUP, _signal.SIG_IGN)
         self.loop.watch(event_loop.catch_signals(_HEARD), self._on_signals)
         self.loop.watch(self._requests, self._on_request)
         for run in self.runs:
-            # Of all, before the first one runs: none is refused by another that is not as quick.
+            # Make the sockets of all apps before the first app runs, so that an app that connects to another is
+            # not refused.
             self.life.equip(run)
         for run in self.runs:
             self.life.watch_memory(run)
@@ -111,11 +115,12 @@ class Supervisor:
                 self._rest.worked()
 
     def made_ahead(self) -> None:
-        """An app's ``/proc``, ``/sys`` and ``/dev`` were made before (:func:`proc_sys_dev.make_ahead`)."""
+        """Notes that ``/proc``, ``/sys`` and ``/dev`` were mounted before (:func:`proc_sys_dev.make_ahead`)."""
         self.ahead = self._drops = True
 
     def take_ahead(self, run: AppRun) -> bool:
-        """Whether that execution gets what was made before: the first that is given nothing special."""
+        """Whether that execution gets the prestarted mounts: the first one without special rights or devices
+        does."""
         plan = run.app.plan
         if (
             not self.ahead
@@ -129,7 +134,7 @@ class Supervisor:
         return True
 
     def take_maker(self, run: AppRun, directory: str) -> RootMaker | None:
-        """Who makes the root of that execution; None: its own process."""
+        """The root maker for that execution; None: its own process makes the root."""
         maker = self.maker
         if maker is None or run is not self.runs[0]:
             return None
@@ -140,7 +145,7 @@ class Supervisor:
         return maker
 
     def _code(self) -> int:
-        """How the apps ended stands in status.json. Where that cannot be, our own exit status tells."""
+        """The exit status. The apps' results are in status.json; if that cannot be written, this is an app's."""
         if self.broken is not None or self.hangs is not None:
             return 1
         if self.unsaved is None:
@@ -159,7 +164,7 @@ class Supervisor:
         self.stop()
 
     def _change(self, asked: Conversation, request: dict[str, Any]) -> None:
-        """Few pods change, so what does that is loaded when it is asked for."""
+        """Handles requests to change the pod. The module is loaded at the first request, since few pods change."""
         from kurma_stager_default.inside.pod import app_changes
 
         app_changes.do(self, asked, request)
@@ -169,7 +174,7 @@ class Supervisor:
             self.life.insist(run)
 
     def forget(self, run: AppRun) -> None:
-        """The app has gone; nothing of it ran any more."""
+        """Drops the state of an app that was removed from the pod. The app does not run."""
         self.runs.remove(run)
         self.life.forget(run)
 
@@ -186,7 +191,7 @@ class Supervisor:
         return all(run.over for run in self.runs) and (self.stopping or not self.pod.keep)
 
     def _announce(self) -> None:
-        """Status first, then the word that the pod runs."""
+        """Writes the status first, and then closes the descriptor that says that the pod runs."""
         started = all(
             run.over
             or (
@@ -208,7 +213,8 @@ class Supervisor:
         return {run.app.name: run.to_json() for run in self.runs}
 
     def _tell_status(self, asked: Conversation, _: dict[str, Any]) -> None:
-        """As it is now, whatever the disk says. In a file beside the answer, for it may be long."""
+        """Answers with the current status, even if the disk's is out of date. It is sent as the descriptor of a
+        file, since it may be long."""
         file = os.memfd_create("status", os.MFD_CLOEXEC)
         try:
             os.write(file, small_json.encode_valid({"apps": self._apps()}).encode())
@@ -218,7 +224,7 @@ class Supervisor:
         asked.end()
 
     def _take_reader(self, asked: Conversation, _: dict[str, Any]) -> None:
-        """A call-in that follows a log: it says so for as long as it does."""
+        """Registers a call-in that follows a log, until it ends the conversation."""
         self._readers.append(asked)
 
         def leave() -> None:
@@ -228,7 +234,8 @@ class Supervisor:
         asked.on_end = leave
 
     def _see_readers_off(self) -> None:
-        """Who follows a log reads it to its end before the pod is taken down, and call-ins with it; bounded."""
+        """Waits for the call-ins that follow a log to read it to its end, within bounds: the pod's end kills
+        them."""
         if self._readers and self.broken is None:
             from kurma_stager_default.inside.pod.last_readers import Farewell
 
@@ -238,7 +245,7 @@ class Supervisor:
                 self._reap()
 
     def tell(self) -> None:
-        """What has changed is in the status file before anybody is told of it."""
+        """Writes the status file if the status has changed. Call it before reporting a change."""
         if self.changed:
             self.changed = False
             self._write_status()
@@ -249,17 +256,17 @@ class Supervisor:
             status_file.write(value)
             self.unsaved = None
         except OSError as error:
-            # It ends no pod: it is tried again after a while, and at the next change.
+            # It does not end the pod: write again after a pause, and at the next change.
             self.unsaved = f"{status_file.PATH} cannot be written: {error.strerror}"
             self.loop.at("status", time.monotonic() + _STATUS_PAUSE, self._write_status)
 
     def worked(self) -> None:
-        """Something was done that takes memory, and may not be done again soon."""
+        """Schedules a trim of memory after work that took much of it."""
         if self._running < 0:
             self._rest.worked(much=True)
 
     def look_again(self) -> None:
-        """Something of an app's status may be another by now."""
+        """Marks the status as changed."""
         self.changed = True
 
     def note(self, text: str) -> None:
@@ -283,7 +290,7 @@ class Supervisor:
                     self.life.on_exit(run, run.child, status)
 
     def stop(self) -> None:
-        """Ask every app to end; those that have not by the deadline are killed (G7)."""
+        """Stops all apps; those that have not ended by the deadline are killed."""
         if self.stopping:
             return
         self.stopping = True
@@ -292,14 +299,14 @@ class Supervisor:
         for run in self.runs:
             self.life.ask_to_end(run)
 
-    # --- what the apps' lives mean for the pod -----------------------------------------------------------------
+    # --- effects of an app's failure or end on the pod ---------------------------------------------------------
 
     def could_not_start(self, reason: str) -> None:
-        """An app's first start failed of what is the pod's; later it concerns that app alone."""
+        """Handles a failed set-up of an app: while the pod starts, it ends the pod; later only that app."""
         if self._running >= 0:
             self.broken = reason
 
     def app_ended(self) -> None:
-        """An app has ended, and will not be started again."""
+        """Handles the end of an app that is not restarted."""
         if self.pod.lifecycle == "any" and not self.stopping:
             self.stop()
