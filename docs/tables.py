@@ -2,7 +2,7 @@
 
 A table stands between two markers: ``<!-- table: PodRecord -->`` and ``<!-- end -->``. ``<!-- table: ImagePage
 without ListedImage -->`` leaves out the keys that the second class has, too. A row has a key, its type, and its
-meaning: what ``:param x:`` says in the docstring of the class. The text around the tables is written by hand.
+meaning, from ``:param x:`` in the docstring of the class. The text around the tables is written by hand.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from __future__ import annotations
 class KurmaError(Exception):
     """Base of everything that Kurma raises on purpose.
 
-    :param message: what failed, on what, why; one line, lower case, no full stop.
-    :param hint: what the reader can do about it, if anything.
+    :param message: the failed action, its object and the reason; one line, lower case, no full stop.
+    :param hint: the reader's next step, if there is one.
     :param data: the facts as values (``pod=``, ``path=``, ``plugin=``, ``errno=`` …), kept in :attr:`data`.
     """
 

@@ -49,7 +49,7 @@ def nonempty(value: object, path: str) -> str:
 
 
 def ac_identifier(value: object, path: str) -> str:
-    """ACIdentifier (T1): names of images, labels, annotations and isolators.
+    """ACIdentifier: names of images, labels, annotations and isolators.
 
     An identifier is no safe file name: it may hold ``/`` and ``..`` between its letters.
     """
@@ -64,7 +64,7 @@ def ac_identifier(value: object, path: str) -> str:
 
 
 def ac_name(value: object, path: str) -> str:
-    """ACName (T2): names of apps, volumes, mount points and ports."""
+    """ACName: names of apps, volumes, mount points and ports."""
     result = text(value, path)
     if not (result and result[0] in _LOWER and result[-1] in _LOWER and _NAME.issuperset(result)):
         raise ManifestError(path, "a name (lower-case letters and digits, with - between them)", describe(value))
@@ -99,7 +99,7 @@ def _sanitize(value: str, allowed: frozenset[str], filler: str, kind: str) -> st
 
 
 def image_id(value: object, path: str) -> str:
-    """A whole image ID (T4): ``sha512-`` and 128 hex digits; lower case on output."""
+    """A whole image ID: ``sha512-`` and 128 hex digits; lower case on output."""
     result = text(value, path).lower()
     if not is_image_id(result):
         raise ManifestError(path, 'an image ID ("sha512-" and 128 hex digits)', describe(value))
@@ -135,7 +135,7 @@ def content_id(value: object, path: str) -> str:
 
 
 def semver(value: object, path: str) -> str:
-    """A Semantic Version 2.0.0, kept as written (T5)."""
+    """A Semantic Version 2.0.0, kept as written."""
     result = text(value, path)
     rest, plus, build = result.partition("+")
     core, minus, release = rest.partition("-")
@@ -162,7 +162,7 @@ def _semver_word(part: str, *, release: bool) -> bool:
 
 
 def ac_version(value: object, path: str) -> str:
-    """``acVersion`` (T5): any 0.x version of the specification, kept as written."""
+    """``acVersion``: any 0.x version of the specification, kept as written."""
     result = semver(value, path)
     if not result.startswith("0."):
         raise ManifestError(path, "a 0.x version of the App Container specification", describe(value))
@@ -170,7 +170,7 @@ def ac_version(value: object, path: str) -> str:
 
 
 def timestamp(value: object, path: str) -> str:
-    """RFC 3339 with ``T`` (T6), kept as written; a leap second is accepted."""
+    """RFC 3339 with ``T``, kept as written; a leap second is accepted."""
     result = text(value, path)
     if not _is_timestamp(result):
         raise ManifestError(path, "an RFC 3339 time (2006-01-02T15:04:05Z)", describe(value))
@@ -214,7 +214,7 @@ def _between(digits: str, low: int, high: int) -> bool:
 
 
 def http_url(value: object, path: str) -> str:
-    """An absolute URL whose scheme is http or https (T6)."""
+    """An absolute URL whose scheme is http or https."""
     result = text(value, path)
     scheme, colon, rest = result.partition("://")
     host = rest.split("/", 1)[0].split("?", 1)[0].split("#", 1)[0].rpartition("@")[2]
@@ -231,7 +231,7 @@ def http_url(value: object, path: str) -> str:
 
 
 def pod_uuid(value: object, path: str = "$.uuid") -> str:
-    """An RFC 4122 UUID (T6), in canonical form: lower case, 8-4-4-4-12."""
+    """An RFC 4122 UUID, in canonical form: lower case, 8-4-4-4-12."""
     result = text(value, path).lower()
     groups = result.split("-")
     if [len(group) for group in groups] != [8, 4, 4, 4, 12] or not _HEX.issuperset("".join(groups)):
@@ -240,7 +240,7 @@ def pod_uuid(value: object, path: str = "$.uuid") -> str:
 
 
 def environment_name(value: object, path: str) -> str:
-    """Name of an environment variable (I3): ``[A-Za-z_][A-Za-z0-9_.-]*``."""
+    """Name of an environment variable: ``[A-Za-z_][A-Za-z0-9_.-]*``."""
     result = text(value, path)
     if not (result and result[0] in _ENV_FIRST and _ENV.issuperset(result)):
         raise ManifestError(

@@ -119,7 +119,7 @@ GLOBAL_OPTIONS = (
     Option(
         "host",
         "--host",
-        "Go by way of the daemon at ADDR, or of none: local (KURMA_HOST; default: the one that runs, if any).",
+        "Use the daemon at ADDR, or none: local (KURMA_HOST; default: the running daemon, if any).",
         metavar="ADDR|local",
     ),
     Option("debug", "--debug", "Show where an error came from."),

@@ -20,7 +20,7 @@ class Option:
     """One key of a driver's ``config`` in ``kurma.yml``.
 
     :param type: ``str``, ``int``, ``float``, ``bool``, ``list`` or ``dict``; a value of another type is an error.
-    :param default: what the driver sees when the key is absent.
+    :param default: the value for the driver if the key is absent.
     :param least: the smallest number allowed; ``most`` the largest; None: no bound. A ``float`` must be finite.
     :param choices: the values that are allowed; empty: all of that type.
     """

@@ -22,16 +22,16 @@ else:
 
 @frozen
 class Provenance(JsonValue):
-    """Where an image came from, once.
+    """One fetch or import of an image: its source and the trust in it.
 
-    :param locator: what was asked for.
-    :param fetched_at: when it came in, with microseconds.
-    :param trust: what vouched for it then: ``signed``, ``digest`` (content digest over TLS or pinned), ``local``
+    :param locator: the requested locator.
+    :param fetched_at: time of the fetch, with microseconds.
+    :param trust: the trust in it then: ``signed``, ``digest`` (content digest over TLS or pinned), ``local``
         (a file of this machine, unverified), ``built`` (made and signed on this machine) or ``unverified`` (checks
         were relaxed).
-    :param url: where it was in the end; null: not known.
-    :param digest: the content digest that was verified; null: none was.
-    :param fingerprint: of the key whose signature was verified; null: none was.
+    :param url: the final address; null: not known.
+    :param digest: the verified content digest; null: there was none.
+    :param fingerprint: fingerprint of the key whose signature was verified; null: there was none.
     :param insecure: checks that were relaxed: of ``image``, ``tls``, ``http``, ``pubkey``.
     :param encrypted: whether its archive came encrypted.
     """
@@ -58,8 +58,8 @@ class ImageRecord(JsonValue):
     :param last_used: null: it was never used.
     :param early_id: ``sha256-`` and 64 hex digits over the same tar, as early documents name it; null: it came
         from a registry.
-    :param trust: what vouched for it when it came in, the best of its provenance.
-    :param fetched_at: when it last came in.
+    :param trust: the highest level of trust in its provenance.
+    :param fetched_at: time of the last fetch.
     """
 
     JSON_NAME = "Image"

@@ -100,7 +100,7 @@ class Attachment(JsonValue):
     :param network: name of the network. :param driver: name of the network plugin that serves it.
     :param interface: name that it has in the pod.
     :param config: the network's configuration as handed to the plugin; ``del`` gets the same.
-    :param request: what was asked for.
+    :param request: the request to join.
     :param ports: ports of the host that are published on this network.
     :param result: the driver's answer; null: the pod is not joined yet.
     :param capabilities: further capability arguments of CNI (``dns``, ``bandwidth``), by name.

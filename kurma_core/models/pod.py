@@ -89,8 +89,8 @@ class AppEnd(JsonValue):
 class AppExecution(AppEnd):
     """One execution of an app that was followed by another.
 
-    :param instance: which execution it is, counted from 1 over all runs of the pod.
-    :param run: which run of the pod, counted from 1: each start of the pod begins a new one.
+    :param instance: number of the execution, counted from 1 over all runs of the pod.
+    :param run: number of the pod's run, counted from 1: each start of the pod begins a new one.
     """
 
     JSON_NAME = "Execution"
@@ -107,8 +107,8 @@ class AppStatus(AppEnd):
     :param pid: of its main process on the host; null: it does not run.
     :param exited: true: it has ended.
     :param log_dropped: bytes of its output that could not be written to its log.
-    :param instance: which execution it is, counted from 1 over all runs of the pod; null: it was never executed.
-    :param run: which run of the pod, counted from 1: each start of the pod begins a new one.
+    :param instance: number of the execution, counted from 1 over all runs of the pod; null: it was never executed.
+    :param run: number of the pod's run, counted from 1: each start of the pod begins a new one.
     :param restarts: how often its restart policy has started it again since a caller started it.
     :param restarting: true: it has ended, and its restart policy will start it again.
     :param ready: whether it has reported that it is ready; null: it does not report readiness, or has ended.

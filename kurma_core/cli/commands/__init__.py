@@ -93,7 +93,7 @@ TABLE: dict[str, Entry | Group] = {
         "Whose signatures on images count.",
         {
             "add": Entry("trust", "add", "Trust a key's signatures on images."),
-            "list": Entry("trust", "list_", "List the keys that are trusted, and those that are not any more."),
+            "list": Entry("trust", "list_", "List trusted keys, and keys that are no longer trusted."),
             "rm": Entry("trust", "rm", "Trust a key no longer."),
         },
     ),

@@ -85,7 +85,7 @@ _DONE = {
 
 @command(FORMAT, NO_LEGEND)
 def list_(session: Session, *, format: str, no_legend: bool) -> None:
-    """List the keys that are trusted, and those that are not any more.
+    """List trusted keys, and keys that are no longer trusted.
 
     Keys in host.d sign nothing by being there: kurma.yml lists them in trusted_host_keys.
     """

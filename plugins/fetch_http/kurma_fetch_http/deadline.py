@@ -22,7 +22,7 @@ def deadline(seconds: float, end: Callable[[], None]) -> Iterator[None]:
     """Limits the time of a wait, as a context manager.
 
     :param end: called after that many seconds, in another thread, to end the wait.
-    :raises TimeoutError: the time expired, whatever the wait raised or returned then.
+    :raises TimeoutError: the time expired; it replaces the result or the error of the wait.
     :raises Cancelled: the operation was cancelled, which ended the wait.
     """
     over = threading.Event()
@@ -211,7 +211,7 @@ class _Bounded:
 
 
 def _addresses(host: str, port: int) -> list[Any]:
-    """Where the host is. Nothing wakes the C library's look-up: it is left to itself if need be."""
+    """Resolves the host. The C library's look-up cannot be interrupted, so it is abandoned on cancellation."""
     name = host.strip("[]")
     try:
         name.encode("idna")

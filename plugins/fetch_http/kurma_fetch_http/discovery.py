@@ -83,7 +83,7 @@ class Discovery:
             self.failures.append(error)
             return None
 
-    # --- where an image may stand --------------------------------------------------------------------------------
+    # --- possible addresses of an image --------------------------------------------------------------------------
 
     def _candidates(self, wanted: ImageName, request: FetchRequest) -> Iterator[Candidate]:
         """Yields the possible addresses in order; for a bare name simple discovery comes first, as in early

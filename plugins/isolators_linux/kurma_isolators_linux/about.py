@@ -20,8 +20,8 @@ ABOUT: dict[str, tuple[str, Any]] = {
         "`set`: all capabilities that there are to be",
         {"set": ["CAP_NET_BIND_SERVICE"]},
     ),
-    "os/linux/cpu-shares": ("a whole number from 2 to 262144; 1024 is what everybody has", 512),
-    "host/api-access": ("true or false; `read`: to look, and no more", True),
+    "os/linux/cpu-shares": ("a whole number from 2 to 262144; 1024 is the default", 512),
+    "host/api-access": ("true or false; `read`: read-only", True),
     "host/privileged": ("true or false", True),
     "kurma.io/devices": (
         "a list of paths below /dev, or of {path, hostPath, access: letters of rwm}",

@@ -2,7 +2,7 @@
 
 Compiles ``resource/block-bandwidth``, ``resource/block-iops``, ``kurma.io/block-read-bandwidth``,
 ``kurma.io/block-write-bandwidth``, ``resource/network-bandwidth``, ``kurma.io/network-read-bandwidth`` and
-``kurma.io/network-write-bandwidth``. Where several limits meet on a device, the lowest holds. The network belongs
+``kurma.io/network-write-bandwidth``. If several limits concern a device, the lowest applies. The network belongs
 to the pod, so an app's limit on it is the pod's.
 """
 
@@ -132,9 +132,9 @@ def _v2_settings(limits: _Limits) -> tuple[CgroupSetting, ...]:
 
 
 def block_devices(root: str) -> tuple[str, ...]:
-    """Those that hold something: an unused loop device, or an empty drive, does not.
+    """Returns the numbers of the host's block devices, without unused loop devices and empty drives.
 
-    :param root: where ``/sys`` is.
+    :param root: the directory that holds ``/sys``.
     """
     place = f"{root}/sys/block"
     try:
@@ -150,11 +150,11 @@ def block_devices(root: str) -> tuple[str, ...]:
 
 
 def device_under(path: str, root: str) -> tuple[str, str]:
-    """The device below a path of the host, or the one that it is.
+    """Finds the block device of a path's file system, or of the device file itself.
 
-    :param path: absolute. Nothing of it is opened: it may come from a stranger's manifest.
-    :param root: where ``/proc`` and ``/sys`` are.
-    :returns: the device, or "" and why there is none.
+    :param path: absolute. It is never opened, since it may come from an untrusted manifest.
+    :param root: the directory that holds ``/proc`` and ``/sys``.
+    :returns: the device's number, or "" and the reason why there is none.
     """
     try:
         path = os.path.realpath(path)

@@ -117,7 +117,7 @@ def host_privileged(name: str, value: Any, scope: str, host: IsolatorHost) -> Co
     shown = {"root": "/", "proc": "/proc", **({"pods": host.pods} if host.pods else {})}
     plan = IsolatorPlan(mounts=tuple(HostMount(source, f"{HOST}/{place}") for place, source in shown.items()))
     if host.userns:
-        note = "in the pod's user namespace the host's files are nobody's: it may what everybody may"
+        note = "in the pod's user namespace the host's files belong to no user: the app has the rights of others"
         return _of(scope, plan, "modified", note)
     return _of(scope, plan)
 
@@ -147,7 +147,8 @@ def api_access(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
     plan = IsolatorPlan(api=rights)
     if host.api:
         return _of(scope, plan)
-    return _of(scope, plan, "modified", "no kurmad serves the state directory: nobody answers until one does")
+    note = "no kurmad serves the state directory: connections are refused until one does"
+    return _of(scope, plan, "modified", note)
 
 
 def _of(scope: str, plan: IsolatorPlan, outcome: str = "enforced", note: str = "") -> Compiled:

@@ -1,4 +1,4 @@
-"""Isolators of an app's processes: how many there may be, no_new_privileges, and the OOM score."""
+"""Isolators of an app's processes: their limit, no_new_privileges, and the OOM score."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from kurma_core.schema import describe
 if TYPE_CHECKING:
     from kurma_core.hookspecs.isolator import IsolatorHost
 
-#: Says that an app may have as many as the host.
+#: The limit of an app that may have as many processes as the host.
 UNLIMITED = "unlimited"
 
 _EXAMPLE = '{"limit": 100}'
-# Of a pod: the stager, its PID 1, what sets an app up, and the app.
+# A pod needs the stager, its PID 1, the processes that set an app up, and the app.
 _LEAST = {"app": 1, "pod": 8}
-# More than the kernel gives numbers to.
+# The kernel's largest number of PIDs.
 _MOST = 4 << 20
 
 
 def pids_limit(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """{limit}: processes and threads at a time, of an app or of all of a pod; "unlimited"."""
+    """Compiles {limit}: the most processes and threads of an app, or of all of a pod; or "unlimited"."""
     limit = _limit(name, value, scope)
     if "pids" not in host.cgroups:
         return Compiled(IsolatorPlan(), "ignored", "this host has no cgroup controller pids")
@@ -33,7 +33,7 @@ def pids_limit(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
 
 
 def pids_limit_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-    """Of an app: more than the default. A pod has no limit of its own by default."""
+    """Requires a grant for an app's limit above the default. A pod has no limit of its own by default."""
     from kurma_isolators_linux.driver import PIDS
 
     limit = _limit(name, value, scope)
@@ -41,10 +41,10 @@ def pids_limit_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> 
 
 
 def _limit(name: str, value: Any, scope: str) -> int | None:
-    """None: unlimited. :raises IsolatorError: the value is wrong."""
+    """Reads the limit; None: unlimited. :raises IsolatorError: the value is wrong."""
     limit = _plain(value, _LEAST[scope])
     if limit is None and value != {"limit": UNLIMITED}:
-        # Most apps have the default, a plain number: what reads all others is imported where there is one.
+        # Most apps have the default, a plain number: the reader of other forms is imported only for these.
         from kurma_isolators_linux.amounts import members, required_limit
 
         given = members(name, value, ("limit",), _EXAMPLE)
@@ -53,7 +53,7 @@ def _limit(name: str, value: Any, scope: str) -> int | None:
 
 
 def _plain(value: Any, least: int) -> int | None:
-    """The limit where it is a whole number that nothing is wrong with."""
+    """Returns the limit if it is a valid whole number; else None."""
     if isinstance(value, dict) and len(value) == 1:
         limit = value.get("limit")
         if isinstance(limit, int) and not isinstance(limit, bool) and least <= limit < _MOST:

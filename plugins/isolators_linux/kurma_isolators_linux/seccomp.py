@@ -5,7 +5,7 @@ with ``errno`` where the isolator names one. The stager installs the filter righ
 program.
 
 A set may contain rkt's wildcards. ``@docker/…`` and ``@rkt/…`` are the same lists, as they are in rkt. They follow
-what Docker allows now, not what it allowed when rkt was written: current programs do not start with the old lists.
+current Docker and not the Docker of rkt's time: current programs do not start with the old lists.
 """
 
 from __future__ import annotations

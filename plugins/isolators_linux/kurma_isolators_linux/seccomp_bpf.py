@@ -13,7 +13,7 @@ from kurma_isolators_linux.system_calls import X32_ALONE
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-#: Instructions that end in an answer.
+#: Instructions that end with the filter's result for a call.
 Leaf = tuple[int, ...]
 
 # Operations: load a word; jump always, if equal, if at least, if a bit is set; answer.
@@ -22,7 +22,7 @@ _LOAD, _JUMP, _EQUAL, _AT_LEAST, _ANY_BIT, _ANSWER = 0x20, 0x05, 0x15, 0x35, 0x4
 _CALL, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "arm64": 0xC00000B7}
 _X32 = 0x40000000
-# Asked for by a tracer that wants a call not to be made.
+# The number that a tracer sets to skip a call.
 _NO_CALL = 0xFFFFFFFF
 _FARTHEST = 255
 
@@ -38,30 +38,30 @@ KILL: Leaf = (_step(_ANSWER, 0x80000000),)
 
 
 def error(number: int) -> Leaf:
-    """The call is not made, and fails with that ``errno``."""
+    """Makes the call fail with that ``errno``; the kernel does not execute it."""
     return (_step(_ANSWER, 0x00050000 | number),)
 
 
 def if_bits(argument: int, bits: int, yes: Leaf, no: Leaf) -> Leaf:
-    """Whether any of these bits is set in the lower half of an argument, counted from 0."""
+    """Tests whether any of these bits is set in the lower half of an argument, counted from 0."""
     return (_step(_LOAD, _ARGUMENTS + 8 * argument), _step(_ANY_BIT, bits, 0, len(yes)), *yes, *no)
 
 
 def if_one_of(argument: int, values: Collection[int], yes: Leaf, no: Leaf) -> Leaf:
-    """Whether the lower half of an argument, counted from 0, is one of a few values."""
+    """Tests whether the lower half of an argument, counted from 0, is one of a few values."""
     steps = [_step(_LOAD, _ARGUMENTS + 8 * argument)]
     steps += [_step(_EQUAL, value, len(values) - at) for at, value in enumerate(values)]
     return (*steps, _step(_JUMP, len(yes)), *yes, *no)
 
 
 def assemble(machine: str, leaves: Mapping[int, Leaf], unknown: Leaf, foreign: Leaf) -> bytes:
-    """The program.
+    """Assembles the program.
 
-    :param machine: as ``uname`` names it.
-    :param leaves: what becomes of a call, by number.
-    :param unknown: of one that is not in ``leaves``.
-    :param foreign: of one of another architecture.
-    :raises LookupError: that machine is not known.
+    :param machine: name of the machine, as in ``uname``.
+    :param leaves: the result for each call, by number.
+    :param unknown: the result for calls that are not in ``leaves``.
+    :param foreign: the result for calls of another architecture.
+    :raises LookupError: the machine is unknown.
     """
     ranges: list[tuple[int, Leaf]] = []
 
@@ -86,7 +86,7 @@ def assemble(machine: str, leaves: Mapping[int, Leaf], unknown: Leaf, foreign: L
 
 
 def _halve(ranges: list[tuple[int, Leaf]]) -> Leaf:
-    """:param ranges: their first numbers, ascending, and what becomes of all in them."""
+    """Assembles the binary search. :param ranges: the first number of each range, ascending, and its result."""
     if len(ranges) == 1:
         return ranges[0][1]
     middle = len(ranges) // 2

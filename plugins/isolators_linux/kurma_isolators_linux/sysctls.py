@@ -30,7 +30,7 @@ _SWAPPED = {ord("."): "/", ord("/"): "."}
 
 
 def sysctl(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """``{"net.ipv4.ip_forward": "1"}``."""
+    """Compiles settings such as ``{"net.ipv4.ip_forward": "1"}``."""
     if not isinstance(value, dict):
         raise IsolatorError(
             f"isolator {name}: expected an object of settings, got {describe(value)}",
@@ -50,12 +50,12 @@ def sysctl(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
 
 
 def _shared(host: IsolatorHost) -> frozenset[str]:
-    """Kinds of namespaces that the pod has in common with the host."""
+    """Returns the kinds of namespaces that the pod shares with the host."""
     return host.shared | {"net"} if host.host_network else host.shared
 
 
 def _dotted(name: str, key: str) -> str:
-    """The key as it is usually written: with dots, whatever separates its first two words."""
+    """Returns the key in the form with dots. The first separator tells which form the key has."""
     dot, slash = key.find("."), key.find("/")
     dotted = key.translate(_SWAPPED) if slash >= 0 and (dot < 0 or slash < dot) else key
     parts = dotted.split(".")
@@ -65,7 +65,7 @@ def _dotted(name: str, key: str) -> str:
 
 
 def _check(name: str, key: str, shared: frozenset[str]) -> None:
-    """:raises IsolatorError: the setting is not the pod's own."""
+    """Checks that the setting belongs to a namespace of the pod's own. :raises IsolatorError: it does not."""
     if key == "kernel.hostname":
         raise IsolatorError(f"isolator {name}: {key} is the pod's host name", hint="give it with --hostname")
     if key.startswith("net.") and len(key) > 4:

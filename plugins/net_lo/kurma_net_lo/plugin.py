@@ -30,7 +30,7 @@ class LoopbackNetwork:
     """
 
     def setup(self, config: Mapping[str, Any]) -> None:
-        """Nothing can be configured, so nothing can be wrong."""
+        """Does nothing: the network has no options."""
 
     def add(self, context: AttachmentContext) -> None:
         """Raises ``lo``. :raises NetworkError: the namespace cannot be entered, or the kernel refuses."""
@@ -39,7 +39,7 @@ class LoopbackNetwork:
         _inside(context, raise_lo)
 
     def delete(self, context: AttachmentContext) -> None:
-        """Nothing to undo: a namespace's loopback goes with it."""
+        """Does nothing: the kernel removes ``lo`` with the namespace."""
 
     def check(self, context: AttachmentContext) -> None:
         """Checks ``lo``. :raises NetworkError: it is down, or lacks one of its addresses."""
@@ -50,7 +50,7 @@ class LoopbackNetwork:
             raise NetworkError(f"loopback of pod {context.pod}: {found}", network=context.attachment.network)
 
     def remove(self, config: Mapping[str, Any]) -> None:
-        """Nothing to remove: pods share no resource."""
+        """Does nothing: pods share no resource."""
 
 
 def _inside(context: AttachmentContext, function: Callable[[], T]) -> T:

@@ -270,9 +270,9 @@ def test_without_a_daemon_it_is_told(granting):
     request = house.request({}, template=asking(house, level="pod"))
     record = house.client.prepare(request)
     (report,) = [one for one in record.isolators if one.name == API]
-    told = "no kurmad serves the state directory: nobody answers until one does"
+    told = "no kurmad serves the state directory: connections are refused until one does"
     assert (report.outcome, report.note) == ("modified", told)
-    with pytest.raises(IsolatorError, match="nobody answers until one does"):
+    with pytest.raises(IsolatorError, match="connections are refused until one does"):
         house.client.prepare(replace(request, strict_isolators=True))
     taken = asking(house)
     taken["apps"][0]["mounts"] = [{"volume": "v0", "path": "/run/kurma"}]

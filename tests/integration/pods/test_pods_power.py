@@ -394,7 +394,7 @@ def test_no_daemon_no_api_and_gated_all_the_same(workshop):
     record, output = house.run({}, template=template)
     assert "drwxr-xr-x" in output.splitlines()
     (report,) = [one for one in record.isolators if one.name == "host/api-access"]
-    told = "no kurmad serves the state directory: nobody answers until one does"
+    told = "no kurmad serves the state directory: connections are refused until one does"
     assert (report.outcome, report.note) == ("modified", told)
 
 
