@@ -7,7 +7,8 @@ import sys
 
 PROGRAM = """
 import sys
-# What a run has loaded anyway, before it comes to isolators.
+# Modules that a run loads before it compiles isolators, and the compiler itself.
+import kurma_core.isolation
 import kurma_core.pods.manager
 import kurma_core.pods.prepare
 import kurma_core.plugins.registry
