@@ -1,15 +1,21 @@
-"""What happens in a new process between the fork and the exec. Runs in the spawner's program; light.
+"""Forks a process, and sets it up until it execs: namespaces, root, user, descriptors.
 
-Each step runs as root; who we are and where we stand is said at each.
+Runs in the spawner's program; light.
+
+The new process reports on a pipe which its exec closes: its start time first, then, if so, the failure. Each step
+runs as root.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import marshal
 import os
 
 from kurma_core.formats import exec_errors  # noqa: F401 - see execute
 from kurma_core.linux import execute, mounts, namespaces, process
+from kurma_core.linux.clone import Birthplace
 from kurma_core.spawner import root
 from kurma_core.spawner.root import StepError
 
@@ -119,3 +125,86 @@ def arrange(fds: dict[int, int]) -> None:
     for target, fd in moved.items():
         os.dup2(fd, target, inheritable=True)
     process.close_others(set(fds), on_exec=True)
+
+
+_ANYWHERE = Birthplace(())
+
+
+def fork(
+    flags: int, run: Callable[[], None], place: Birthplace = _ANYWHERE, move: bool = False
+) -> tuple[int, int, int]:
+    """:returns: PID, pidfd, and the end of the pipe on which the new process reports."""
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    try:
+        pid, pidfd = place.clone(flags, move=move)
+    except OSError as error:
+        os.close(read_end)
+        os.close(write_end)
+        raise StepError("fork", "process", error) from None
+    if pid == 0:
+        _report(write_end, run, place)
+    os.close(write_end)
+    return pid, pidfd, read_end
+
+
+def _report(write_end: int, run: Callable[[], None], place: Birthplace) -> None:
+    """The new process: run, report, end. Never returns, whatever happens."""
+    code = 0
+    try:
+        write_end = _raised(write_end)
+        os.write(write_end, process.start_time_of_self().to_bytes(8, "little"))
+        _join(place)
+        run()
+    except StepError as error:
+        code = error.exit_code or 125
+        os.write(write_end, marshal.dumps(failure_of(error)))
+    except BaseException as error:  # noqa: BLE001 - a forked child must never return into the loop
+        code = 125
+        failure = error if isinstance(error, OSError) else OSError(errno.EINVAL, repr(error))
+        os.write(write_end, marshal.dumps(failure_of(StepError("spawn", "process", failure))))
+    finally:
+        os._exit(code)
+
+
+def _raised(fd: int) -> int:
+    """The descriptor above all numbers that a program may ask for, or as high as RLIMIT_NOFILE lets it be."""
+    for above in (512, 128, 40):
+        try:
+            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EMFILE):
+                raise
+    return fd
+
+
+def _join(place: Birthplace) -> None:
+    try:
+        place.join()
+    except OSError as error:
+        raise StepError("cgroup", str(error.filename), error) from None
+
+
+def read_report(read_end: int) -> tuple[int, dict[str, object] | None]:
+    """The start time, 0 if it has not come to life, and the failure if there is one."""
+    parts = []
+    try:
+        while part := os.read(read_end, 65536):
+            parts.append(part)
+    finally:
+        os.close(read_end)
+    report = b"".join(parts)
+    failure = marshal.loads(report[8:]) if len(report) > 8 else None  # noqa: S302 - from our own child
+    if len(report) < 8:
+        failure = failure_of(StepError("spawn", "process", OSError(errno.ECHILD, "the new process was killed")))
+    return int.from_bytes(report[:8], "little"), failure
+
+
+def failure_of(error: StepError) -> dict[str, object]:
+    return {
+        "step": error.step,
+        "path": error.path,
+        "errno": error.errno,
+        "reason": error.reason,
+        "on": error.on,
+        "exit_code": error.exit_code,
+    }

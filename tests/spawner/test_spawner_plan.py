@@ -6,7 +6,7 @@ import pytest
 
 from kurma_core.spawn_plan import Bind, EnterPlan, File, Overlay, RootPlan, SpawnPlan, proc, sysfs, tmpfs
 from kurma_core.spawner import wire
-from kurma_core.spawner.encoding import encode
+from kurma_core.spawner.client import encode
 
 
 def test_a_plan_crosses_as_plain_values():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kurma_stager_default.inside import errors, manifest, user_namespace
 from kurma_stager_default.inside.app import etc_hosts, privileges, proc_sys_dev, security_labels
 from kurma_stager_default.inside.callins import logs, run, status
-from kurma_stager_default.inside.pod import app_changes, app_run, device_cgroup
+from kurma_stager_default.inside.pod import app_changes, app_restarts, app_run, device_cgroup
 from kurma_stager_default.inside.streams import app_log
 
 from kurma_core.formats import small_json
@@ -256,19 +256,19 @@ class _Ended:
 def test_pauses_double_up_to_a_minute_and_begin_anew_once_it_has_settled(monkeypatch):
     """H5."""
     now = 1000.0
-    monkeypatch.setattr(app_run.time, "monotonic", lambda: now)
+    monkeypatch.setattr(app_restarts.time, "monotonic", lambda: now)
     app = manifest.App("a", {"exec": ["/x"]})
     app.restart = "always"
     run = app_run.AppRun(app, None)
     pauses = []
     for _ in range(12):
         run.instance = _Ended(now - 1)
-        pauses.append(run.next_pause())
+        pauses.append(run.restarts.next_pause(run))
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60.0, 60.0]
     run.instance = _Ended(now - 9.9)
-    assert run.next_pause() == 60.0
+    assert run.restarts.next_pause(run) == 60.0
     run.instance = _Ended(now - 10)
-    assert [run.next_pause(), run.next_pause()][0] == 0.1
+    assert [run.restarts.next_pause(run), run.restarts.next_pause(run)][0] == 0.1
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_what_is_started_again(restart, ended, again):
     app.restart = restart
     run = app_run.AppRun(app, None)
     run.instance = ended
-    assert (run.next_pause() is not None) == again
+    assert (run.restarts.next_pause(run) is not None) == again
 
 
 def test_status_before_there_is_any(tmp_path):

@@ -297,7 +297,7 @@ class Lifecycle:
 
     def _finished(self, run: AppRun) -> None:
         self._close(run)
-        pause = None if self._ends(run) else run.next_pause()
+        pause = None if self._ends(run) else run.restarts.next_pause(run)
         if pause is not None:
             run.phase = WAITING
             if run.listening is not None:
@@ -381,7 +381,7 @@ class Lifecycle:
             self._end_now(run)
 
     def _again(self, run: AppRun) -> None:
-        run.restarts += 1
+        run.restarts.count += 1
         self.begin(run)
 
     # --- input and output --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The state of one app of a running pod: its executions, each with its root, its pipes and its log."""
+"""The state of one app of a running pod: its executions, each with its root, pipes, log and exit code."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from kurma_core.formats.timestamps import timestamp
 from kurma_stager_default.inside.app import child
 from kurma_stager_default.inside.manifest import App, Pod
 from kurma_stager_default.inside.pod import pod_cgroups
+from kurma_stager_default.inside.pod.app_restarts import Restarts
 from kurma_stager_default.inside.streams import app_log
 
 TYPE_CHECKING = False
@@ -30,9 +31,6 @@ _CHUNK = 1 << 18
 _F_SETPIPE_SZ = 1031
 # Earlier executions that status.json lists.
 _REMEMBERED = 10
-# Seconds: the pause before the first restart, the longest pause, and the duration of an execution after which the
-# pause is reset.
-_FIRST_PAUSE, _LONGEST_PAUSE, _SETTLED = 0.1, 60.0, 10.0
 
 
 class Instance:
@@ -178,7 +176,6 @@ class AppRun:
         "listening",
         "memory",
         "number",
-        "pause",
         "phase",
         "quitting",
         "readiness",
@@ -195,15 +192,13 @@ class AppRun:
         self.instance: Instance | None = None
         #: the number of the next execution
         self.number = 0
-        #: the number of restarts by its policy
-        self.restarts = 0
+        self.restarts = Restarts()
         #: its listening sockets, kept from its first execution to its last; None: none, or not made yet
         self.listening: Listening | None = None
         #: its readiness socket, kept likewise
         self.readiness: Readiness | None = None
         #: the descriptor of :func:`.pod_cgroups.watch_oom`; -1: none
         self.memory = -1
-        self.pause = _FIRST_PAUSE
         self.history: list[dict[str, Any]] = []
         #: it is being stopped on its own, and is not restarted
         self.quitting = False
@@ -280,24 +275,9 @@ class AppRun:
             self.instance.oom = pod_cgroups.oom_kills(self.tree)
 
     def settle(self) -> None:
-        """Resets the counters of the restart policy, when the app is started on request."""
-        self.restarts = 0
+        """A user starts it: earlier restarts no longer count."""
+        self.restarts.reset()
         self.quitting = False
-        self.pause = _FIRST_PAUSE
-
-    def next_pause(self) -> float | None:
-        """Seconds until the restart of the app; None: its policy does not restart it."""
-        instance = self.instance
-        if instance is None or self.app.restart == "never":
-            return None
-        if instance.reason == "start-failed" and (instance.code != child.SETUP_FAILED or not self.history):
-            return None  # a missing program, or a first start that failed, would fail again
-        if self.app.restart == "on-failure" and instance.code == 0:
-            return None
-        if time.monotonic() - instance.began >= _SETTLED:
-            self.pause = _FIRST_PAUSE
-        pause, self.pause = self.pause, min(self.pause * 2, _LONGEST_PAUSE)
-        return pause
 
     def to_json(self) -> dict[str, Any]:
         if self.instance is None:
@@ -311,7 +291,7 @@ class AppRun:
             value["exited"] = False
             value["restarting"] = True
         value["phase"] = self.phase
-        value["restarts"] = self.restarts
+        value["restarts"] = self.restarts.count
         if self.readiness is not None:
             value["ready"] = self.readiness.ready
             value["statusText"] = self.readiness.text
