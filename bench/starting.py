@@ -23,9 +23,9 @@ from kurma_core.pods.record.document import read_document
 from kurma_core.pods.run.launch import Launch, bring_up, tear_down
 from kurma_core.pods.services import Services
 from kurma_core.spawn_plan import SpawnPlan
-from kurma_core.staging.aci import AciStager
-from kurma_core.staging.process import StagerProcess
-from kurma_core.staging.root import waiting_root
+from kurma_core.staging.aci_stager import AciStager
+from kurma_core.staging.stager_process import StagerProcess
+from kurma_core.staging.stager_root import waiting_root
 
 _BARE = "python -S -E -c pass"
 

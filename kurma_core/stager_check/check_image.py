@@ -16,9 +16,9 @@ from kurma_core.errors import ArchiveError, FetchError, ImageError, StoreError, 
 from kurma_core.linux.beneath import open_in_root
 from kurma_core.stager_check.pods import app
 from kurma_core.stager_check.report import Wrong, equal
-from kurma_core.staging.aci import USERNS_ANNOTATION
-from kurma_core.staging.apps import ANNOTATION as CALL_INS_ANNOTATION
-from kurma_core.staging.starting import WAITS
+from kurma_core.staging.aci_stager import USERNS_ANNOTATION
+from kurma_core.staging.start_stager import CALL_INS as CALL_INS_ANNOTATION
+from kurma_core.staging.start_stager import WAITS
 
 if TYPE_CHECKING:
     from kurma_core.api.images import HostImage

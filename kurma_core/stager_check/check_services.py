@@ -15,8 +15,8 @@ from kurma_core.pods.run.stager_drivers import Stagers
 from kurma_core.pods.services import Services
 from kurma_core.stager_check import probe_image
 from kurma_core.stager_check.probe import ADDRESS
-from kurma_core.staging.aci import AciStager, ImageSource
-from kurma_core.staging.process import StagerProcess
+from kurma_core.staging.aci_stager import AciStager, ImageSource
+from kurma_core.staging.stager_process import StagerProcess
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ class WatchedStager(AciStager):
 
     def _start_early(self, pod: PodSetup) -> StagerProcess:
         """Starts the stager before its pod is known. :raises StagerError: it does not wait for the pod."""
-        from kurma_core.staging.waiting import WaitingPlace
+        from kurma_core.staging.prestarted import PrestartPlace
 
-        waiting = self.start_waiting(
-            WaitingPlace(f"{pod.directory}/stager", pod.cgroup, pod.network_namespace, own=pod.directory)
+        waiting = self.prestart(
+            PrestartPlace(f"{pod.directory}/stager", pod.cgroup, pod.network_namespace, own=pod.directory)
         )
         try:
             if wait_pidfd(waiting.fileno(), _EARLY):

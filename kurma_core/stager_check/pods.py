@@ -167,7 +167,7 @@ class Pod:
         return found
 
     def _told(self) -> str:
-        from kurma_core.staging.aci import last_output
+        from kurma_core.staging.aci_stager import last_output
 
         return last_output(self.owned.directory)
 

@@ -25,7 +25,7 @@ from kurma_core.linux import beneath
 from kurma_core.linux.inotify import Watch
 from kurma_core.named_files import opened
 from kurma_core.pods.network import hosts_and_resolv_conf
-from kurma_core.staging.records import read_status_file
+from kurma_core.staging.stager_status import read_status_file
 from kurma_core.trees import user_database
 
 _IN_OPEN = 0x20

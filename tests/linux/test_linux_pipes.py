@@ -3,7 +3,7 @@
 import os
 import subprocess
 
-from kurma_core.staging.process import holders, program
+from kurma_core.staging.stager_process import holders, program
 
 
 def test_holders_of_a_pipe():

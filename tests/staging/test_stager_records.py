@@ -10,7 +10,7 @@ import pytest
 
 from kurma_core.errors import StagerError
 from kurma_core.models.pod import AppExecution, AppStatus
-from kurma_core.staging.records import exit_code, parse_apps, parse_status_output, read_status_file
+from kurma_core.staging.stager_status import exit_code, parse_apps, parse_status_output, read_status_file
 
 
 def test_the_documents_own_examples() -> None:

@@ -19,7 +19,7 @@ from kurma_core.formats.rotated_log import LogChain
 from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO, SharedWatch
 from kurma_core.models.streams import LogText
 from kurma_core.pods.waiting import GivenUp
-from kurma_core.staging.records import read_status_file
+from kurma_core.staging.stager_status import read_status_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

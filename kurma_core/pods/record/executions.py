@@ -50,7 +50,7 @@ def keep(directory: PodDirectory) -> None:
 
 def recorded_apps(state: PodState) -> dict[str, AppStatus]:
     """The apps of the last run, as the pod's record has them; empty if that cannot be read."""
-    from kurma_core.staging.records import parse_apps
+    from kurma_core.staging.stager_status import parse_apps
 
     try:
         return parse_apps(state.apps or {}, "its record")

@@ -13,7 +13,7 @@ from kurma_core.pods.record import executions
 from kurma_core.pods.record.document import PodDocument, read_document
 from kurma_core.pods.record.state import PodEnd
 from kurma_core.pods.run import pod_metadata, pod_restarts
-from kurma_core.staging.records import exit_code, read_status_file
+from kurma_core.staging.stager_status import exit_code, read_status_file
 from kurma_core.value import replace
 
 if TYPE_CHECKING:

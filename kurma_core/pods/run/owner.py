@@ -26,7 +26,7 @@ from kurma_core.pods.record.pod_store import unwritable
 from kurma_core.pods.record.state import PodEnd, mark
 from kurma_core.pods.run import pod_restarts
 from kurma_core.pods.run.launch import Launch, bring_up, not_complete, planned_steps, tear_down
-from kurma_core.staging.aci import last_output
+from kurma_core.staging.aci_stager import last_output
 from kurma_core.value import replace
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from kurma_core.pods.prepare.isolators import NAMESPACES as NAMESPACES
 from kurma_core.pods.record.pod_store import new_uuid
 from kurma_core.pods.record.state import PodState
 from kurma_core.pods.run import pod_metadata
-from kurma_core.staging.starting import WAITS
-from kurma_core.staging.waiting import WaitingPlace
+from kurma_core.staging.prestarted import PrestartPlace
+from kurma_core.staging.start_stager import WAITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory
     from kurma_core.pods.services import Services
-    from kurma_core.staging.waiting import WaitingStager
+    from kurma_core.staging.prestarted import PrestartedStager
 
 #: The start steps of :mod:`.launch` that are done before the pod is known.
 PRESTARTED_STEPS = ("cgroup", "network-namespace")
@@ -54,7 +54,7 @@ class PrestartedPod:
         stager: str,
         directory: PodDirectory,
         lock: int,
-        waiting: WaitingStager,
+        waiting: PrestartedStager,
         listener: Listener,
     ) -> None:
         self.uuid = uuid
@@ -183,7 +183,7 @@ def can_prestart(services: Services, stager: str) -> bool:
 
     :raises KurmaError: there is no such stager, or its image cannot be had.
     """
-    if not hasattr(services.stagers.get(stager), "start_waiting"):
+    if not hasattr(services.stagers.get(stager), "prestart"):
         return False
     return services.stagers.image(stager, files=False).manifest.annotation(WAITS) == "true"
 
@@ -216,7 +216,7 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
     :raises KurmaError: it could not be made; nothing of it is left.
     """
     driver: Any = services.stagers.get(stager)
-    if not hasattr(driver, "start_waiting"):
+    if not hasattr(driver, "prestart"):
         raise StagerError(f"stager {stager} does not wait for its pod: its plugin runs pods by itself")
     uuid = new_uuid()
     listener: Listener | None = None
@@ -236,7 +236,7 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
         _raise_lo(path, uuid)
         for name in ("pod", "stager"):
             os.mkdir(directory.file(name), 0o700)
-        waiting = driver.start_waiting(WaitingPlace(directory.file("stager"), cgroup, path, own=directory.path))
+        waiting = driver.prestart(PrestartPlace(directory.file("stager"), cgroup, path, own=directory.path))
         # Keeps garbage collection from removing the stager's image (see used_images).
         try:
             directory.change_state(stager_image=waiting.image)
@@ -252,7 +252,7 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
         services.store.discard(directory)
         os.close(lock)
         raise
-    return PrestartedPod(services, uuid, stager, directory, lock, cast("WaitingStager", waiting), listener)
+    return PrestartedPod(services, uuid, stager, directory, lock, cast("PrestartedStager", waiting), listener)
 
 
 def _raise_lo(namespace: str, uuid: str) -> None:

@@ -17,8 +17,8 @@ from kurma_core.pods.record.pod_store import REMAINS, unwritable
 from kurma_core.pods.record.state import PodEnd, mark
 from kurma_core.pods.run import pod_restarts
 from kurma_core.pods.run.launch import Launch, ends_now, not_complete, tear_down
-from kurma_core.staging.aci import last_output
-from kurma_core.staging.records import read_status_file
+from kurma_core.staging.aci_stager import last_output
+from kurma_core.staging.stager_status import read_status_file
 from kurma_core.value import replace
 
 if TYPE_CHECKING:

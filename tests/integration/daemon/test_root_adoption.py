@@ -31,7 +31,7 @@ SIGNS = 'wget -q -O - --post-data="content=hello" "$AC_METADATA_URL/acMetadata/v
 STOPS_AND_DIES = """
 import os, sys
 from kurma_core.client import Settings, connect
-from kurma_core.staging.aci import AciStager
+from kurma_core.staging.aci_stager import AciStager
 stop = AciStager.stop
 def stop_and_die(*given, **options):
     stop(*given, **options)
@@ -189,7 +189,9 @@ def test_a_pod_that_was_starting(kurmad, foreign, wait):
     """Its starter dies before it has recorded that it runs: it is kept if it came up, and undone if not."""
     closes = "exec 4>&-; echo up > /pod/up;" if wait == "up" else ""
     house = foreign(f"trap 'exit 0' TERM; {closes} while :; do sleep 0.02; done")
-    faults = [] if wait == "not yet" else [["leaving", "kurma_core.staging.process:StagerProcess.wait_running"]]
+    faults = (
+        [] if wait == "not yet" else [["leaving", "kurma_core.staging.stager_process:StagerProcess.wait_running"]]
+    )
     run = house.launch("true", wait=None, faults=faults)
     if wait == "up":
         assert run.wait() == -signal.SIGKILL
@@ -337,7 +339,7 @@ def test_a_half_made_change_of_its_apps(kurmad, ask):
     first = kurmad()
     house = first.house
     uuid = started(first, {"other": "sleep 1000"})
-    fault = ["leaving", "kurma_core.staging.live:LiveRoot.bind"]
+    fault = ["leaving", "kurma_core.staging.app_callins:LiveRoot.bind"]
     code, said = change(house, house.client.pod(uuid), "add", fault=fault)
     assert code == -signal.SIGKILL, said
     assert house.state_of(uuid)["change"]["app"] == "one"

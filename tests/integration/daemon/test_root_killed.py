@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.root, pytest.mark.full]
 
 NAMES = [step.name for step in STEPS]
 _STORE, _OWNED = "kurma_core.pods.record.pod_store:PodStore", "kurma_core.pods.run.owner:OwnedPod"
-_DIRECTORY, _ACI = "kurma_core.pods.record.pod_store:PodDirectory", "kurma_core.staging.aci:AciStager"
+_DIRECTORY, _ACI = "kurma_core.pods.record.pod_store:PodDirectory", "kurma_core.staging.aci_stager:AciStager"
 _ENDS = "trap 'echo bye; exit 4' TERM; echo up; while :; do sleep 0.02; done"
 _NET = "default"
 
@@ -33,7 +33,7 @@ POINTS = {
         *(("before", name) for name in NAMES),
         ("leaving", f"{_ACI}.start"),
         ("after", NAMES[-1]),
-        ("leaving", "kurma_core.staging.process:StagerProcess.wait_running"),
+        ("leaving", "kurma_core.staging.stager_process:StagerProcess.wait_running"),
         ("leaving", f"{_OWNED}.start"),
         ("leaving", "kurma_core.daemon.pods.owned:OwnedPods.take"),
     ],
@@ -62,7 +62,7 @@ POINTS["take"] = [
     ("leaving", f"{_OWNED}.claim"),
     ("before", "network-namespace"),
     ("before", "networks"),
-    ("entering", "kurma_core.staging.waiting:WaitingStager.go"),
+    ("entering", "kurma_core.staging.prestarted:PrestartedStager.go"),
     ("leaving", f"{_ACI}.hand_over"),
     ("after", "stager"),
     ("leaving", "kurma_core.daemon.pods.owned:OwnedPods.take"),

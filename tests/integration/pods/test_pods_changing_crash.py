@@ -16,14 +16,14 @@ from tests.kit.waiting import alive, until
 pytestmark = [pytest.mark.root, pytest.mark.full]
 
 _CHANGER = os.path.join(os.path.dirname(__file__), "changer.py")
-_DRIVER = "kurma_core.staging.apps"
+_DRIVER = "kurma_core.staging.app_callins"
 _CHANGES = "kurma_core.pods.change.app_changes:PodApps"
 
 #: (when, where): the adder kills itself; whether the app is there after that.
 ADDING = [
     ("leaving", "kurma_core.pods.change.app_changes:_change_state", False),
     ("leaving", "kurma_core.pods.prepare.volumes:make_empty", False),
-    ("leaving", "kurma_core.staging.live:LiveRoot.bind", False),
+    ("leaving", "kurma_core.staging.app_callins:LiveRoot.bind", False),
     ("leaving", f"{_DRIVER}:ask", False),
     ("leaving", f"{_DRIVER}:_write", False),
     ("entering", "kurma_core.pods.record.pod_store:PodDirectory.write_pod", False),
@@ -33,7 +33,7 @@ REMOVING = [
     ("leaving", "kurma_core.pods.change.app_changes:_change_state"),
     ("leaving", f"{_DRIVER}:ask"),
     ("leaving", f"{_DRIVER}:_write"),
-    ("leaving", "kurma_core.staging.live:LiveRoot.unbind"),
+    ("leaving", "kurma_core.staging.app_callins:LiveRoot.unbind"),
     ("leaving", "kurma_core.pods.record.pod_store:PodDirectory.write_pod"),
     ("leaving", "kurma_core.pods.prepare.volumes:remove_empty"),
 ]
@@ -112,7 +112,9 @@ def test_the_remover_is_killed(house, pod, when, where):
     as_before(house, pod)
 
 
-@pytest.mark.parametrize("where", ["kurma_core.staging.live:LiveRoot.bind", f"{_DRIVER}:ask", f"{_DRIVER}:_write"])
+@pytest.mark.parametrize(
+    "where", ["kurma_core.staging.app_callins:LiveRoot.bind", f"{_DRIVER}:ask", f"{_DRIVER}:_write"]
+)
 def test_the_stager_is_killed_meanwhile(house, tmp_path, where):
     """At each step of an add; the pod can be started again, without the app."""
     pause = str(tmp_path / "pause")
@@ -186,7 +188,7 @@ def test_an_add_that_fails_leaves_nothing(house, pod, monkeypatch):
     def broken(*_args, **_more):
         raise StagerError("broken by the test")
 
-    for where in ("kurma_core.staging.live.LiveRoot.bind", "kurma_core.staging.apps._write"):
+    for where in ("kurma_core.staging.app_callins.LiveRoot.bind", "kurma_core.staging.app_callins._write"):
         with monkeypatch.context() as patch:
             patch.setattr(where, broken)
             with pytest.raises(StagerError, match="broken by the test"):

@@ -99,7 +99,7 @@ def test_killed_at_each_step_up(house, when, name):
 
 @pytest.mark.parametrize(
     "fault",
-    [["after", "networks"], ["leaving", "kurma_core.staging.aci:AciStager.start"]],
+    [["after", "networks"], ["leaving", "kurma_core.staging.aci_stager:AciStager.start"]],
     ids=["before", "stager"],
 )
 def test_killed_on_a_real_network(house, fault):
@@ -123,7 +123,7 @@ def test_killed_on_a_real_network(house, fault):
     "fault",
     [
         pytest.param(["entering", "kurma_core.pods.run.launch:Launch.record#2"], id="stager-not-recorded"),
-        pytest.param(["leaving", "kurma_core.staging.aci:AciStager.start"], id="stager-started"),
+        pytest.param(["leaving", "kurma_core.staging.aci_stager:AciStager.start"], id="stager-started"),
     ],
 )
 def test_killed_around_the_stagers_start(house, fault):
@@ -138,7 +138,7 @@ def test_killed_around_the_stagers_start(house, fault):
 
 def test_killed_before_it_has_recorded_that_the_pod_runs(house):
     """The pod has come up, which the stager has told by closing descriptor 4: whoever comes by records that."""
-    fault = ["leaving", "kurma_core.staging.process:StagerProcess.wait_running"]
+    fault = ["leaving", "kurma_core.staging.stager_process:StagerProcess.wait_running"]
     run = house.launch("sleep 1000", faults=[fault], wait=None)
     assert_dead(run)
     assert house.state_of(run.uuid)["state"] == "starting"
@@ -150,7 +150,7 @@ def test_killed_before_it_has_recorded_that_the_pod_runs(house):
 
 def test_killed_before_it_has_recorded_that_the_pod_has_run(house):
     """It was over so soon that nothing but its end was to be recorded."""
-    fault = ["entering", "kurma_core.staging.process:StagerProcess.wait_running"]
+    fault = ["entering", "kurma_core.staging.stager_process:StagerProcess.wait_running"]
     run = house.launch("echo seen; exit 3", net="default", faults=[fault], wait=None)
     assert run.wait() == -signal.SIGKILL
     until(lambda: not processes_of(run.uuid), "its end")
@@ -285,7 +285,7 @@ def test_stager_and_owner_killed(house):
 
 
 def test_two_clean_up_at_once(house):
-    fault = ["leaving", "kurma_core.staging.aci:AciStager.start"]
+    fault = ["leaving", "kurma_core.staging.aci_stager:AciStager.start"]
     runs = [house.launch("sleep 1000", faults=[fault], wait=None) for _ in range(2)]
     for run in runs:
         assert_dead(run)

@@ -61,8 +61,8 @@ def test_ctrl_c_goes_to_the_whole_group_of_processes(house):
         "kurma_core.pods.prepare.prepare_pod:reify",
         "kurma_core.pods.run.launch:Cgroup.do",
         "kurma_core.pods.run.launch:Networks.do",
-        "kurma_core.staging.aci:AciStager.start",
-        "kurma_core.staging.process:StagerProcess.wait_running",
+        "kurma_core.staging.aci_stager:AciStager.start",
+        "kurma_core.staging.stager_process:StagerProcess.wait_running",
     ],
 )
 @pytest.mark.parametrize("when", ["entering", "leaving"])

@@ -32,12 +32,12 @@ from kurma_core.networking.network_records import JoinRecords
 from kurma_core.pods.run.prestarted import prestart
 from kurma_core.api.pods import AppOverrides
 from kurma_core.spawner.client import Spawner
-from kurma_core.staging.aci import AciStager
+from kurma_core.staging.aci_stager import AciStager
 
 with connect(Settings(sys.argv[1], sys.argv[2], note=print)) as client:
     for place in (CgroupTree, JoinRecords, Spawner, AciStager):
         name = sys.argv[3].partition(" ")[0]
-        if name in vars(place) and (place is not AciStager or name == "start_waiting"):
+        if name in vars(place) and (place is not AciStager or name == "prestart"):
             function = getattr(place, name)
             def die(*words, **named):
                 if sys.argv[3].endswith(" done"):
@@ -300,7 +300,7 @@ def test_one_whose_holder_was_killed_goes(house):
     "where",
     [
         f"{name}{when}"
-        for name in ("begin", "create", "make_namespace", "made", "start_waiting")
+        for name in ("begin", "create", "make_namespace", "made", "prestart")
         for when in ("", " done")
     ],
 )

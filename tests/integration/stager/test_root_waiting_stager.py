@@ -19,10 +19,10 @@ from kurma_core.linux.mounts import mountinfo
 from kurma_core.models.pod import MountSetup
 from kurma_core.models.streams import Stdio
 from kurma_core.spawner.client import Spawner
-from kurma_core.staging.aci import AciStager
+from kurma_core.staging.aci_stager import AciStager
 from kurma_core.staging.callin import StagerTimes
-from kurma_core.staging.starting import StagerImage
-from kurma_core.staging.waiting import WaitingPlace
+from kurma_core.staging.prestarted import PrestartPlace
+from kurma_core.staging.start_stager import StagerImage
 from kurma_core.value import replace
 from tests.kit.images import shell
 from tests.kit.waiting import alive, until
@@ -34,11 +34,11 @@ _HOLDER = """
 import json, os, sys, time
 from kurma_core.appc.image import ImageManifest
 from kurma_core.spawner.client import Spawner
-from kurma_core.staging.starting import StagerImage
-from kurma_core.staging.waiting import WaitingPlace, start_waiting
+from kurma_core.staging.start_stager import StagerImage
+from kurma_core.staging.prestarted import PrestartPlace, prestart
 path, manifest, directory, cgroup = sys.argv[1:]
 image = StagerImage("sha512-" + "0" * 128, path, ImageManifest.parse(json.loads(manifest)))
-stager = start_waiting(Spawner(), "default", image, WaitingPlace(directory, cgroup, None))
+stager = prestart(Spawner(), "default", image, PrestartPlace(directory, cgroup, None))
 print(stager.pid, flush=True)
 time.sleep(1000)
 """
@@ -80,7 +80,7 @@ def place(tmp_path):
         tree = CgroupTree(cgroup or f"kurma-test/waiting-{os.getpid()}-{len(made)}")
         tree.create()
         made.append(tree)
-        return WaitingPlace(str(directory), tree.name, network_namespace)
+        return PrestartPlace(str(directory), tree.name, network_namespace)
 
     yield make
     for tree in made:
@@ -99,7 +99,7 @@ def handing(place, seen=None, between=None):
     """:param seen: told of the stager as it waits; ``between`` of it and the pod, right before the hand-over."""
 
     def begin(stager, setup):
-        waiting = stager.start_waiting(place(setup.cgroup, setup.network_namespace))
+        waiting = stager.prestart(place(setup.cgroup, setup.network_namespace))
         if seen is not None:
             asleep(waiting)
             seen(waiting)
@@ -163,7 +163,7 @@ def test_what_it_prints_after_is_the_pods(pods, place):
 @pytest.mark.full
 def test_it_sleeps_while_it_waits(engine, place):
     """No wake-up, no pod, no name; and it ends by itself, with its PID 1, once nobody can bring it one."""
-    waiting = engine.start_waiting(place())
+    waiting = engine.prestart(place())
     everybody = asleep(waiting)
     counted = [switches(pid) for pid in everybody]
     time.sleep(1)
@@ -241,7 +241,7 @@ def test_a_pod_with_a_cgroup_of_its_own(pods, place):
     """One that was prepared before: the stager and its PID 1 are moved, all of them."""
 
     def begin(stager, setup):
-        waiting = stager.start_waiting(place())
+        waiting = stager.prestart(place())
         begin.place = waiting.place.cgroup
         return stager.hand_over(waiting, setup)
 
@@ -264,7 +264,7 @@ def test_the_network_must_be_the_pods(pods, place, tmp_path):
                 spawner.make_namespace(path)
 
             def other(stager, setup):
-                waiting = stager.start_waiting(place(None, paths[1]))
+                waiting = stager.prestart(place(None, paths[1]))
                 with pytest.raises(StagerError, match="it waits in another network namespace"):
                     stager.hand_over(waiting, setup)
                 assert not alive(waiting.pid)
@@ -290,19 +290,19 @@ def test_who_cannot_be_handed_over(pods, place, stager_tree):
         silent = ImageManifest.parse({**stager_tree.manifest.to_json(), "annotations": []})
         current[0] = replace(stager_tree, manifest=silent)
         with pytest.raises(StagerError, match="does not wait for its pod"):
-            stager.start_waiting(place(setup.cgroup))
+            stager.prestart(place(setup.cgroup))
         current[0] = stager_tree
-        waiting = stager.start_waiting(place(setup.cgroup))
+        waiting = stager.prestart(place(setup.cgroup))
         current[0] = replace(stager_tree, id="sha512-" + "9" * 128)
         with pytest.raises(StagerError, match="its image is not the stager's any more"):
             stager.hand_over(waiting, setup)
         assert not alive(waiting.pid)
         current[0] = stager_tree
-        waiting = stager.start_waiting(place(setup.cgroup))
+        waiting = stager.prestart(place(setup.cgroup))
         asking = replace(setup, apps=(replace(setup.apps[0], interactive=True),))
         with pytest.raises(StagerError, match="standard input is its caller's"):
             stager.hand_over(waiting, asking)
-        waiting = stager.start_waiting(place(setup.cgroup))
+        waiting = stager.prestart(place(setup.cgroup))
         return stager.hand_over(waiting, setup)
 
     assert pods({"main": shell("true")}, begin=begin).ended() == 0
@@ -328,7 +328,7 @@ def test_a_stager_of_another_kind_waits(pods, place, busybox_root, tmp_path):
     seen = []
 
     def begin(stager, setup):
-        waiting = stager.start_waiting(place(setup.cgroup))
+        waiting = stager.prestart(place(setup.cgroup))
         time.sleep(0.2)
         seen.append(os.path.exists(f"{setup.directory}/pod/seen"))
         return stager.hand_over(waiting, setup)

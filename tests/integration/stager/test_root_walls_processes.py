@@ -6,7 +6,7 @@ import pytest
 
 from kurma_core.linux import capabilities, sandbox
 from kurma_core.models.isolator import IsolatorPlan
-from kurma_core.staging.aci import StagerImage
+from kurma_core.staging.aci_stager import StagerImage
 from kurma_core.value import replace
 
 pytestmark = pytest.mark.root

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 OWN_CGROUP = "stager"
 #: On a stager's image: it may be started before its pod is known.
 WAITS = "kurma.io/stager/waits"
+#: On a stager's image: which of these call-ins it has, ``app-add,app-start,app-stop,app-rm``.
+CALL_INS = "kurma.io/stager/callins"
+_VERBS = ("add", "start", "stop", "rm")
 
 
 @frozen
@@ -34,6 +37,12 @@ class StagerImage:
     def waits(self) -> bool:
         """Whether it may be started before its pod is known."""
         return self.manifest.annotation(WAITS) == "true"
+
+    @property
+    def app_verbs(self) -> frozenset[str]:
+        """The optional call-ins that it has: ``add`` for ``app-add``, and so on."""
+        words = {word.strip() for word in (self.manifest.annotation(CALL_INS) or "").split(",")}
+        return frozenset(verb for verb in _VERBS if f"app-{verb}" in words)
 
 
 @frozen

@@ -15,8 +15,8 @@ from kurma_core.errors import StagerError
 from kurma_core.linux import process
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.spawn_plan import RootPlan
-from kurma_core.staging.root import places_of_pod, waiting_root
-from kurma_core.staging.starting import OWN_CGROUP, Begun, StagerImage, begin
+from kurma_core.staging.stager_root import places_of_pod, waiting_root
+from kurma_core.staging.start_stager import OWN_CGROUP, Begun, StagerImage, begin
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _ROUNDS = 8
 
 
 @frozen
-class WaitingPlace:
+class PrestartPlace:
     """Where a stager waits. The caller makes all of it, and removes what no pod has taken over.
 
     :param directory: for what it prints; on the file system of the pods' directories, to which that is moved.
@@ -48,10 +48,10 @@ class WaitingPlace:
     own: str = ""
 
 
-class WaitingStager:
+class PrestartedStager:
     """One that waits. It is handed over once, or discarded; both close it."""
 
-    def __init__(self, image: StagerImage, place: WaitingPlace, begun: Begun) -> None:
+    def __init__(self, image: StagerImage, place: PrestartPlace, begun: Begun) -> None:
         self.image = image.id
         self.place = place
         self.identity = begun.process.identity
@@ -137,7 +137,7 @@ class WaitingStager:
         mine.remove()
 
 
-def start_waiting(spawner: Starter, name: str, image: StagerImage, place: WaitingPlace) -> WaitingStager:
+def prestart(spawner: Starter, name: str, image: StagerImage, place: PrestartPlace) -> PrestartedStager:
     """:raises StagerError: the image does not say that its stager may wait; or as :func:`begin`."""
     if not image.waits:
         raise StagerError(f"stager {name}: its image {image.manifest.name} does not wait for its pod")
@@ -151,10 +151,10 @@ def start_waiting(spawner: Starter, name: str, image: StagerImage, place: Waitin
         output=f"{place.directory}/output",
         waits=True,
     )
-    return WaitingStager(image, place, begun)
+    return PrestartedStager(image, place, begun)
 
 
-def _own_parts(place: WaitingPlace) -> list[Operation]:
+def _own_parts(place: PrestartPlace) -> list[Operation]:
     return places_of_pod(place.own, CgroupTree(place.cgroup)) if place.own else []
 
 

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kurma_core.errors import HostError, StagerError
 from kurma_core.json_text import loads
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.linux.files import replace_file, spare_file, use_spare
+from kurma_core.linux.files import replace_file
 from kurma_core.models.isolator import needs_powers
 from kurma_core.models.streams import Stdio
 from kurma_core.schema import fit
-from kurma_core.staging import apps, records
+from kurma_core.staging import stager_status
 from kurma_core.staging.callin import CallIn, StagerTimes
-from kurma_core.staging.document import stager_manifest
-from kurma_core.staging.process import StagerProcess, find_again
-from kurma_core.staging.root import of_volume, places_of_pod, pod_parts, stager_root
-from kurma_core.staging.starting import StagerImage, begin
+from kurma_core.staging.stager_manifest import stager_manifest
+from kurma_core.staging.stager_process import StagerProcess, find_again
+from kurma_core.staging.stager_root import of_volume, places_of_pod, pod_parts, stager_root
+from kurma_core.staging.start_stager import StagerImage, begin
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from kurma_core.linux.process import ProcessIdentity
     from kurma_core.models.pod import AppStatus
     from kurma_core.spawn_plan import Starter
+    from kurma_core.staging.prestarted import PrestartedStager, PrestartPlace
     from kurma_core.staging.relay import CallerRelay
-    from kurma_core.staging.waiting import WaitingPlace, WaitingStager
 
 #: What the image of a stager says that puts apps into the pod's user namespace (H9).
 USERNS_ANNOTATION = "kurma.io/stager/userns"
@@ -129,21 +129,20 @@ class AciStager:
                 hint="run the pod with another stager",
             )
 
-    def start_waiting(self, place: WaitingPlace) -> WaitingStager:
+    def prestart(self, place: PrestartPlace) -> PrestartedStager:
         """Starts the stager of a pod that is not known yet (G10).
 
         :raises StagerError: its image does not say that it can wait, or it could not be started.
         """
-        from kurma_core.staging.waiting import start_waiting
+        from kurma_core.staging.prestarted import prestart
 
         image = self._image()
         if place.own:
             # What will stand beside what it prints, as far as that can be known.
             self._keep_call(place.directory, place.cgroup, image)
-            spare_file(f"{place.directory}/manifest.spare", b"")
-        return start_waiting(self.spawner, self.name, image, place)
+        return prestart(self.spawner, self.name, image, place)
 
-    def hand_over(self, waiting: WaitingStager, pod: PodSetup) -> StagerProcess:
+    def hand_over(self, waiting: PrestartedStager, pod: PodSetup) -> StagerProcess:
         """As :meth:`start`, by a stager that waits: its root, cgroup and network are made whole, then it is told.
 
         Call :meth:`prepare` before. Whatever goes wrong, that stager is thrown away, and :meth:`start` will do.
@@ -203,7 +202,7 @@ class AciStager:
         :param called: the latter two stand there.
         :raises StagerError: the pod has no apps, and could never get any.
         """
-        verbs = apps.declared(image.manifest)
+        verbs = image.app_verbs
         if not pod.apps and "add" not in verbs:
             raise StagerError(
                 f"stager {self.name}: a pod without apps could never get any: its image {image.manifest.name} "
@@ -211,13 +210,13 @@ class AciStager:
                 hint="name apps in the pod's file, or use another --stager",
             )
         own = f"{pod.directory}/stager"
-        use_spare(f"{own}/manifest.spare", f"{own}/manifest", manifest)
+        replace_file(f"{own}/manifest", manifest)
         if not called:
             self._keep_call(own, pod.cgroup, image)
 
     @staticmethod
     def _keep_call(directory: str, cgroup: str, image: StagerImage) -> None:
-        call = {"cgroup": cgroup, "verbs": sorted(apps.declared(image.manifest))}
+        call = {"cgroup": cgroup, "verbs": sorted(image.app_verbs)}
         replace_file(f"{directory}/call.json", json.dumps(call).encode())
 
     @staticmethod
@@ -229,7 +228,7 @@ class AciStager:
             lambda: last_output(pod.directory),
             image,
             lambda: CgroupTree(pod.cgroup).pids(),
-            lambda: records.unready(pod.directory),
+            lambda: stager_status.unready(pod.directory),
         )
 
     def manifest(self, pod: PodSetup, size: tuple[int, int] | None = None) -> bytes:
@@ -250,7 +249,7 @@ class AciStager:
         return find_again(identity, lambda: last_output(directory), members)
 
     def status(self, directory: str, running: RunningStager | None) -> Mapping[str, AppStatus]:
-        found = records.read_status_file(directory)
+        found = stager_status.read_status_file(directory)
         if found is not None:
             return found[0]
         if running is not None and running.alive():
@@ -267,7 +266,7 @@ class AciStager:
             finally:
                 os.close(end)
             try:
-                text, code = call.answer(output, records.LIMIT, min(self._status_time, self.times.status))
+                text, code = call.answer(output, stager_status.LIMIT, min(self._status_time, self.times.status))
             except StagerError:
                 # Others of its kind may be as mute: who lists many pods does not wait long for each.
                 self._status_time = _AFTER_SILENCE
@@ -275,16 +274,16 @@ class AciStager:
         finally:
             os.close(output)
             os.close(null)
-        if code != 0 and len(text) <= records.LIMIT:
+        if code != 0 and len(text) <= stager_status.LIMIT:
             raise StagerError(f"stager {self.name}: its status call-in ended with status {code}")
-        apps = records.parse_status_output(text)
+        apps = stager_status.parse_status_output(text)
         replace_file(f"{directory}/stager/last-status.json", text)
         return apps
 
     def _last_said(self, directory: str) -> Mapping[str, AppStatus]:
         try:
             with open(f"{directory}/stager/last-status.json", "rb") as stream:
-                return records.parse_status_output(stream.read())
+                return stager_status.parse_status_output(stream.read())
         except FileNotFoundError:
             return {}
 
@@ -342,16 +341,24 @@ class AciStager:
 
     def add_app(self, pod: PodSetup, running: RunningStager) -> None:
         self._check_powers(pod, self._image)
-        apps.add(self, pod, running)
+        from kurma_core.staging import app_callins
+
+        app_callins.add(self, pod, running)
 
     def remove_app(self, directory: str, running: RunningStager, app: str, volumes: tuple[str, ...]) -> None:
-        apps.remove(self, directory, running, app, volumes)
+        from kurma_core.staging import app_callins
+
+        app_callins.remove(self, directory, running, app, volumes)
 
     def start_app(self, directory: str, running: RunningStager, app: str, timeout: float) -> None:
-        apps.ask(self, directory, running, ("app-start", app), timeout)
+        from kurma_core.staging import app_callins
+
+        app_callins.ask(self, directory, running, ("app-start", app), timeout)
 
     def stop_app(self, directory: str, running: RunningStager, app: str, timeout: float | None) -> None:
-        apps.stop(self, directory, running, app, timeout)
+        from kurma_core.staging import app_callins
+
+        app_callins.stop(self, directory, running, app, timeout)
 
     def stop(self, directory: str, running: RunningStager, *, force: bool) -> None:
         running.signal(signal.SIGKILL if force else signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""Apps that come and go in a pod that runs: the optional call-ins of a stager, and what is bound for them (G10).
+"""Adds, removes and stops apps of a running pod: call-ins such as ``app-add``, and mounts in the live stager's root.
 
-What stands in the live root is taken from the kernel, what should stand there from the manifest that the stager
-was given (``stager/manifest``, kept up to date here): so whoever comes after a death at any point sets it right.
+The kernel tells which mounts there are; the stager's manifest (``stager/manifest``, kept up to date here) tells which
+there should be. So a later command finishes the change of a command that died at any point.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from kurma_core.json_text import loads
 from kurma_core.linux.files import replace_file
 from kurma_core.models.streams import Stdio
 from kurma_core.schema import fit
-from kurma_core.staging.live import LiveRoot
-from kurma_core.staging.root import LAYERS, VOLUMES, layer_binds, of_volume, volume_mounts
+from kurma_core.staging.stager_root import LAYERS, VOLUMES, layer_binds, of_volume, volume_mounts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from typing import Protocol
 
-    from kurma_core.appc.image import ImageManifest
     from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_core.hookspecs.stager import RunningStager
-    from kurma_core.spawn_plan import Starter
+    from kurma_core.spawn_plan import Operation, Starter
     from kurma_core.staging.callin import CallIn, StagerTimes
 
     class ChangeableStager(Protocol):
-        """What a change of a pod's apps needs of :class:`.aci.AciStager`."""
+        """The part of :class:`.aci_stager.AciStager` that changes a pod's apps."""
 
         spawner: Starter
         times: StagerTimes
@@ -45,22 +44,55 @@ if TYPE_CHECKING:
         ) -> CallIn: ...
 
 
+class LiveRoot:
+    """:param running: the stager, whose descriptor guards against a reused PID."""
+
+    def __init__(self, spawner: Starter, running: RunningStager) -> None:
+        self._spawner = spawner
+        self._running = running
+
+    def bind(self, operations: Sequence[Operation]) -> None:
+        """Carries out mount operations in it, in order: sources are the host's paths, targets its own.
+
+        :raises HostError: one failed, or the stager has ended; those before it stay.
+        """
+        if operations:
+            self._spawner.bind_into(self._running.pid, operations, pidfd=self._running.fileno())
+
+    def unbind(self, targets: Iterable[str]) -> None:
+        """Takes away what is mounted at these paths, and the places. Repeatable.
+
+        :raises HostError: one cannot be, or the stager has ended.
+        """
+        paths = list(targets)
+        if paths:
+            self._spawner.unbind_from(self._running.pid, paths, pidfd=self._running.fileno())
+
+    def bound(self, directory: str) -> set[str]:
+        """Names of what is mounted right below a directory of it, as the kernel has them.
+
+        :raises StagerError: it has ended.
+        """
+        from kurma_core.linux.mounts import mountinfo
+
+        try:
+            targets = [mount.target for mount in mountinfo(self._running.pid)]
+        except OSError:
+            targets = []
+        if not self._running.alive():
+            # Else the number might have been another process's already.
+            raise StagerError("the pod's stager has ended")
+        ways = [target.rpartition("/") for target in targets]
+        return {name for way, _, name in ways if way == directory}
+
+
 Json = Any
 
-#: Of the stager's image: which of these call-ins it has, ``app-add,app-start,app-stop,app-rm``.
-ANNOTATION = "kurma.io/stager/callins"
-VERBS = ("add", "start", "stop", "rm")
 #: Bytes of a call-in's output that are kept; it cannot write more.
 _LIMIT = 1 << 16
 _SHOWN = 2048
 #: Seconds that a call-in may take beyond what it is told to wait.
 _SLACK = 10.0
-
-
-def declared(image: ImageManifest) -> frozenset[str]:
-    """Which of :data:`VERBS` a stager's image says that it has."""
-    words = {word.strip() for word in (image.annotation(ANNOTATION) or "").split(",")}
-    return frozenset(verb for verb in VERBS if f"app-{verb}" in words)
 
 
 def add(stager: ChangeableStager, pod: PodSetup, running: RunningStager) -> None:

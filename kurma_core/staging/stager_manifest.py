@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.staging.root import USER_NAMESPACE
+from kurma_core.staging.stager_root import USER_NAMESPACE
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
