@@ -1,7 +1,7 @@
-"""Adds, removes and stops apps of a running pod: call-ins such as ``app-add``, and mounts in the live stager's root.
+"""Adds, removes and stops apps of a running pod, by call-ins such as ``app-add`` and mounts in the stager's root.
 
-The kernel tells which mounts there are; the stager's manifest (``stager/manifest``, kept up to date here) tells which
-there should be. So a later command finishes the change of a command that died at any point.
+The kernel tells which mounts there are; the stager's manifest (``stager/manifest``, kept up to date here) tells
+which there should be. So a later command finishes the change of a command that died at any point.
 """
 
 from __future__ import annotations
