@@ -1,4 +1,4 @@
-"""Makes an app's root: mounts the overlay of its layers, ``/proc``, ``/sys``, ``/dev`` and its volumes, and pivots.
+"""Makes an app's root: mounts the overlay of its layers, ``/proc``, ``/sys``, ``/dev``, volumes, and pivots.
 
 Each execution gets a new root in its own mount namespace. Nothing has to be unmounted: the mounts go when the
 namespace ends. Runs as root in a forked child, which changes to the new root.
