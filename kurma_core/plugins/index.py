@@ -53,7 +53,7 @@ _METADATA = (".dist-info", ".egg-info", ".egg")
 _SETTLED = 100_000_000
 
 _STAMP = [int, int, int]
-_PLUGIN = [str, str, str, str, str]
+_PLUGIN = [str, str, str, str, str, str]
 _DECLARATION = {
     "plugin": _PLUGIN,
     "kurma": str,
@@ -77,6 +77,7 @@ class Plugin:
     """An installed plugin: one entry point of one distribution.
 
     :param group: ``kurma.networks``. :param value: of the entry point: ``MODULE`` or ``MODULE:ATTRIBUTE``.
+    :param directory: of ``sys.path``, in which the distribution is installed.
     """
 
     group: str
@@ -84,12 +85,18 @@ class Plugin:
     value: str
     distribution: str
     version: str
+    directory: str
 
     def __str__(self) -> str:
         return f"{self.distribution} {self.version}".rstrip()
 
+    @property
+    def key(self) -> str:
+        """The key of its declaration: environments that share a state directory have one each."""
+        return f"{self.directory}:{self.group}/{self.name}"
+
     def to_json(self) -> Json:
-        return [self.group, self.name, self.value, self.distribution, self.version]
+        return [self.group, self.name, self.value, self.distribution, self.version, self.directory]
 
 
 @frozen
@@ -111,7 +118,7 @@ class PluginIndex:
 
     def __init__(self, state_dir: str) -> None:
         self._path = f"{os.path.realpath(state_dir)}/{NAME}"
-        #: As in the file: by directory, and by ``GROUP/NAME``.
+        #: As in the file: by directory, and by :attr:`Plugin.key`.
         self._directories: dict[str, Json] = {}
         self._declarations: dict[str, Json] = {}
 
@@ -200,12 +207,12 @@ class PluginIndex:
         except (TypeError, ValueError):
             return  # its module is not a file, or it declares what JSON cannot hold
         if _settled(entry["files"].values(), begun):
-            self._declarations[f"{plugin.group}/{plugin.name}"] = entry
+            self._declarations[plugin.key] = entry
             self._write()
 
     def _entry(self, plugin: Plugin) -> Json | None:
         """What the index has of a plugin that was loaded and has not changed since."""
-        entry = self._declarations.get(f"{plugin.group}/{plugin.name}")
+        entry = self._declarations.get(plugin.key)
         if entry is None or entry["plugin"] != plugin.to_json() or entry["kurma"] != VERSION:
             return None
         return entry if _unchanged(entry["files"]) else None
@@ -228,7 +235,12 @@ class PluginIndex:
             for directory, entry in self._directories.items()
             if _stamp(directory) == entry["stamp"]  # without those that were removed
         }
-        value = {"version": _VERSION, "directories": directories, "declarations": self._declarations}
+        declarations = {
+            key: entry
+            for key, entry in self._declarations.items()
+            if Plugin(*entry["plugin"]).directory in directories
+        }
+        value = {"version": _VERSION, "directories": directories, "declarations": declarations}
         try:
             if _is_guarded(self._path):
                 replace_file(self._path, dumps(value).encode())
@@ -291,7 +303,9 @@ def _scan(directory: str) -> dict[str, Json]:
         if found and stamp is not None:
             files[file] = stamp
         name, version = _name(distribution), distribution.version or ""
-        plugins += [Plugin(entry.group, entry.name, entry.value, name, version).to_json() for entry in found]
+        plugins += [
+            Plugin(entry.group, entry.name, entry.value, name, version, directory).to_json() for entry in found
+        ]
     return {"entryPoints": files, "plugins": plugins}
 
 

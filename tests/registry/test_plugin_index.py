@@ -72,7 +72,7 @@ class Site:
         until(lambda: not FINDING & self.start(*drivers)[1], "a start from the index")
 
     def declared(self, name):
-        return json.loads(self.index.read_text())["declarations"][f"{NETWORKS}/{name}"]
+        return json.loads(self.index.read_text())["declarations"][f"{self.directory}:{NETWORKS}/{name}"]
 
 
 @pytest.fixture
@@ -108,7 +108,8 @@ def test_names_of_isolators_are_kept(tmp_path):
         PluginRegistry(load(str(tmp_path), str(tmp_path / "state"))).drivers("kurma.isolators")
         index = tmp_path / "state" / NAME
         declarations = json.loads(index.read_text())["declarations"] if index.exists() else {}
-        return declarations.get("kurma.isolators/linux", {}).get("isolators")
+        found = [value for key, value in declarations.items() if key.endswith(":kurma.isolators/linux")]
+        return found and found[0]["isolators"]
 
     assert "resource/memory" in until(kept)
 
@@ -185,7 +186,7 @@ def _lie(index):
     """A plugin that is not installed."""
     value = json.loads(index.read_text())
     for entry in value["directories"].values():
-        entry["plugins"] = [[NETWORKS, "lie", "os", "kurma-lie", "1"]]
+        entry["plugins"] = [[NETWORKS, "lie", "os", "kurma-lie", "1", "/nowhere"]]
     index.write_text(json.dumps(value))
 
 
@@ -253,6 +254,21 @@ def test_many_processes_at_once(site):
     assert all({"one", "two"} <= set(json.loads(output)[0]) for output in found)
     site.warm("one", "two")
     assert os.listdir(site.state) == [NAME]
+
+
+def test_environments_with_the_same_plugin_have_each_their_declaration(site, tmp_path):
+    """Of one version, and by one name of a module: as of two checkouts."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/kurma.json").write_text("{}")
+    other = Site(tmp_path / "other", site.network.replace("example.com/one", "example.com/other"))
+    other.state = site.state
+    other.install("one")
+    site.warm("one")
+    assert {"stevedore", "pluggy"} <= other.start("one")[1]
+    other.warm("one")
+    assert not FINDING & site.start("one")[1]
+    assert site.declared("one")["aliases"] == ["example.com/one"]
+    assert other.declared("one")["aliases"] == ["example.com/other"]
 
 
 def test_an_alias_is_resolved_without_loading_plugins(site, tmp_path):
