@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from kurma_core.image_store.durable import Store
 
 
+def tree_id(key: str) -> str:
+    """The ID of the tree that is made by that key."""
+    import hashlib
+
+    return f"sha512-{hashlib.sha512(key.encode('utf-8', 'surrogateescape')).hexdigest()}"
+
+
 class TreeCache:
     """The store's trees; see :class:`kurma_core.hookspecs.renderer.RenderCache`."""
 
@@ -36,12 +43,10 @@ class TreeCache:
         :param build: fills the empty directory that it is given; may set its own mode, owner and time too.
         :raises StoreError: the disk is full, …; and whatever ``build`` raises.
         """
-        import hashlib
-
         store = self._store
-        tree_id = f"sha512-{hashlib.sha512(key.encode('utf-8', 'surrogateescape')).hexdigest()}"
-        place = store.path("trees", tree_id)
-        rendered = RenderedLayer(id=tree_id, path=f"{place}/rootfs")
+        ident = tree_id(key)
+        place = store.path("trees", ident)
+        rendered = RenderedLayer(id=ident, path=f"{place}/rootfs")
         if self._used(place):
             return rendered
         store.prepare()
@@ -54,7 +59,7 @@ class TreeCache:
                 os.chmod(f"{made}/rootfs", 0o755)  # noqa: S103 - as any root directory; nobody else gets near it
             build(f"{made}/rootfs")
             with guard("cannot put a rendered tree into the store", store.root):
-                self._finish(made, tree_id, key)
+                self._finish(made, ident, key)
                 while True:
                     with store.locked():
                         put_directory(made, place)
@@ -77,12 +82,12 @@ class TreeCache:
             os.close(fd)
         return True
 
-    def _finish(self, made: str, tree_id: str, key: str) -> None:
+    def _finish(self, made: str, ident: str, key: str) -> None:
         root = open_tree(f"{made}/rootfs")
         try:
             record, size, entries = record_tree(root, None, None)
             write_new(f"{made}/files", record)
-            document = {"id": tree_id, "key": key, "size": size, "entries": entries}
+            document = {"id": ident, "key": key, "size": size, "entries": entries}
             write_new(f"{made}/tree.json", records.dump(document))
             sync_file_system(root)
         finally:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
+from urllib.parse import quote, urlsplit
 
 from kurma_core.appc.image_name import ImageName
 from kurma_core.errors import (
@@ -16,13 +17,14 @@ from kurma_core.errors import (
     ImageError,
     ImageNotFoundError,
     ManifestError,
+    TrustError,
     UsageError,
 )
 from kurma_core.fetching import NAMED, Fetching, Locator, locator_of
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.hookspecs.fetcher import DetachedSignature, FetchRequest, RemoteArchive, RemoteLayers
 from kurma_core.images.locator_cache import Known, KnownImages
-from kurma_core.images.trust_policy import Expectation, Judge, Voucher, tell_relaxations
+from kurma_core.images.trust_policy import HostTrustPolicy, TrustPolicy, Voucher, tell_relaxations
 from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.value import frozen
 
@@ -32,30 +34,34 @@ if TYPE_CHECKING:
     from kurma_core.appc.pod import RuntimeImage
     from kurma_core.image_store import ImageStore
     from kurma_core.image_store.archive_stream import Decrypt, Plain
+    from kurma_core.image_store.staging import StagedImage
     from kurma_core.journal import Journal
-    from kurma_core.models.image import ImageRecord
     from kurma_core.progress import Progress
     from kurma_core.trust import Trust
     from kurma_core.trust.encryption import Passphrases
 
+    #: Says how the archive called so is opened, should it be encrypted.
+    Opener = Callable[[str], Decrypt]
+
 
 @frozen
 class Acquisition:
-    """One run's way of getting images.
+    """How one run gets images.
 
     :param insecure: relaxations of this run.
+    :param opener: opens encrypted archives.
     :param platform: os and arch wanted, as the App Container specification spells them.
     """
 
     store: ImageStore
     fetching: Fetching
     known: KnownImages
-    judge: Judge
+    policy: TrustPolicy | HostTrustPolicy
     insecure: frozenset[str]
     platform: tuple[str, str]
     note: Callable[[str], None]
     journal: Journal
-    decryption: Opener
+    opener: Opener
     progress: Progress | None = None
 
     def get(
@@ -64,12 +70,12 @@ class Acquisition:
         pull: str,
         expected: Expectation | None = None,
     ) -> ImageRecord:
-        """The image, from the store or from its source (S6).
+        """The image, from the store or from its source.
 
         ``new`` asks the source only for what is not in the store; a file of this machine is always looked at, for
-        that costs nothing. ``always`` asks it each time, and reads nothing where it says that nothing changed.
+        that costs nothing. ``always`` asks the source each time, and reads nothing where nothing changed.
 
-        :param expected: what it must be, more than the locator says; None: what the locator says.
+        :param expected: what the image must be, beyond what the locator says.
         :raises FetchError: :raises TrustError: :raises ArchiveError: …
         """
         tell_relaxations(self.insecure, locator.text, self.note)
@@ -95,6 +101,35 @@ class Acquisition:
         tell_relaxations(self.insecure, locator.text, self.note)
         return self._archive(locator, archive, Expectation.of(locator))
 
+    def get_by_id(self, image: RuntimeImage, pull: str) -> ImageRecord:
+        """The image that an app names by ID (whole, or the start of an early one) and name. One that the store
+        lacks is found by the name.
+
+        :raises ImageError: the image of that ID has another name, or labels other than those given.
+        :raises ImageNotFoundError: the store has none of that ID, and ``pull`` is ``never``.
+        :raises FetchError: :raises TrustError: as :meth:`get`.
+        """
+        assert image.id is not None
+        assert image.name is not None
+        wanted = ImageName.of(image.name, {label.name: label.value for label in image.labels}, image.id)
+        record = self.store.find_by_id(image.id)
+        if record is None:
+            try:
+                return self.get(locator_of(wanted), pull, Expectation(wanted, image.id))
+            except FetchDigestError:
+                raise  # names the ID that came instead
+            except (FetchError, ImageNotFoundError, UsageError) as error:
+                error.message = f"the store holds no image {image.id}; by its name: {error.message}"
+                raise
+        if not wanted.is_met_by(record.name, record.labels):
+            raise ImageError(
+                f"the image with the ID {image.id} is {ImageName.of(record.name, record.labels).shown}, "
+                f"not {wanted.shown}",
+                hint="give the image's own name with its ID, or another ID",
+                image=record.id,
+            )
+        return record
+
     def is_known(self, locator: Locator) -> bool:
         """Whether the locator has given an image before."""
         return self.known.get(locator.text, self._platform) is not None
@@ -104,13 +139,13 @@ class Acquisition:
         return "/".join(self.platform)
 
     def _stored(self, known: Known, locator: Locator, expected: Expectation) -> ImageRecord | None:
-        """None: it is gone, is not what is expected, or came in with less than is wanted now (S4): then it is
-        fetched, and judged, anew."""
+        """None: the image is gone, is not what is expected, or came in with less than the policy wants now. Then
+        it is fetched and judged anew."""
         try:
             record = self.store.get(known.image)
         except ImageNotFoundError:
             return None
-        return record if expected.fits(record) and self.judge.accepts(record, locator) else None
+        return record if expected.fits(record) and self.policy.accepts(record, locator) else None
 
     def _fetch(self, locator: Locator, known: Known | None, expected: Expectation) -> ImageRecord:
         system, arch = self.platform
@@ -118,7 +153,12 @@ class Acquisition:
         before = known.key if known is not None and stored is not None else None
         remote = self.fetching.resolve(locator, FetchRequest(system, arch, self.insecure, before))
         key = remote.blob.key if isinstance(remote, RemoteArchive) else remote.digest
-        if stored is not None and key is not None and key == before and not self._doubted(stored, remote):
+        again = (
+            stored is not None
+            and isinstance(remote, RemoteArchive)
+            and self.policy.must_judge_again(stored, remote)
+        )
+        if stored is not None and key is not None and key == before and not again:
             self._remember(locator, stored, key, _max_age(remote))
             return stored
         if isinstance(remote, RemoteArchive):
@@ -128,9 +168,6 @@ class Acquisition:
         self._remember(locator, record, key, _max_age(remote))
         self.journal.tell("image", "fetched", record.id, record.name, {"trust": record.provenance[-1].trust})
         return record
-
-    def _doubted(self, stored: ImageRecord, remote: RemoteArchive | RemoteLayers) -> bool:
-        return isinstance(remote, RemoteArchive) and self.judge.doubts(stored, remote)
 
     def _remember(self, locator: Locator, record: ImageRecord, key: str | None, max_age: int) -> None:
         self.known.put(locator.text, self._platform, Known(record.id, key, time.time(), max_age))
@@ -149,10 +186,10 @@ class Acquisition:
                 if stored is not None:
                     return stored
             try:
-                with self.store.stage_archive(cast("BinaryIO", download), self.decryption.of(what)) as staged:
+                with self.store.stage_archive(cast("BinaryIO", download), self.opener(what)) as staged:
                     download.finish()
                     expected.check(remote, staged, self.platform)
-                    voucher = self.judge.archive(
+                    voucher = self.policy.judge_archive(
                         remote, staged, source="named" if locator.scheme == NAMED else remote.transport
                     )
                     for oddity in staged.oddities:
@@ -172,7 +209,7 @@ class Acquisition:
         from kurma_core.images.layer_fetch import fetch_layers
         from kurma_core.images.user_groups import complete_groups
 
-        voucher = self.judge.layers(remote)
+        voucher = self.policy.judge_layers(remote)
         with self.store.holding_layers():
             try:
                 keys = fetch_layers(self.store, self.fetching, remote, self.progress)
@@ -201,11 +238,11 @@ def _max_age(remote: RemoteArchive | RemoteLayers) -> int:
     return remote.max_age if isinstance(remote, RemoteArchive) else 0
 
 
-SCHEME = "upload"
+_UPLOAD = "upload"
 
 
-class StreamBlob:
-    """An open file, read by whoever opens it. :param stream: seekable; it stays open."""
+class _StreamBlob:
+    """An open file. :param stream: seekable; it stays open."""
 
     key = None
     digest = None
@@ -215,104 +252,138 @@ class StreamBlob:
         self.size = stream.seek(0, os.SEEK_END)
 
     def open(self, offset: int = 0) -> BinaryIO:
-        again = open(os.dup(self._stream.fileno()), "rb")  # noqa: SIM115 - who asked for it closes it
+        again = open(os.dup(self._stream.fileno()), "rb")  # noqa: SIM115 - the caller closes it
         again.seek(offset)
         return again
 
 
 def uploaded(stream: BinaryIO, name: str, signature: bytes | None) -> tuple[Locator, RemoteArchive]:
-    """The archive, as fetchers give those that they find. It is judged as a file of this machine is.
+    """The archive that a client uploads, as fetchers give those that they find. It is judged as a file is.
 
-    :raises UsageError: that is no name.
+    :raises UsageError: the name cannot be a file's.
     """
     if not name or "/" in name or "\0" in name:
         raise UsageError(f"{name!r} is no name for an archive", hint="give it a file's name: app.aci")
-    from urllib.parse import quote
-
-    text = f"{SCHEME}:{quote(os.fsencode(name))}"
+    text = f"{_UPLOAD}:{quote(os.fsencode(name))}"
     signed = None if signature is None else DetachedSignature(signature, "archive", f"{text}.asc")
-    archive = RemoteArchive(text, text, "file", StreamBlob(stream), lambda: signed)
-    return Locator(SCHEME, text), archive
+    archive = RemoteArchive(text, text, "file", _StreamBlob(stream), lambda: signed)
+    return Locator(_UPLOAD, text), archive
 
 
-def image_of_app(image: RuntimeImage, store: ImageStore, acquisition: Acquisition, pull: str) -> ImageRecord:
-    """:param image: with an ID (whole, or the start of an early one) and a name.
-    :raises ImageError: the image of that ID has another name, or labels other than those given.
-    :raises ImageNotFoundError: the store has none of that ID, and ``pull`` is ``never``.
-    :raises FetchError: :raises TrustError: as for an image that somebody asks for by that name.
+@frozen
+class Expectation:
+    """What an image must be before it is let into the store.
+
+    :param name: None: nothing was asked for by name, and the image may have any.
+    :param image_id: whole, or (``sha256-…``, of early documents) the start of one; None: any.
+    :param size: bytes of the archive as shipped; None: any.
     """
-    assert image.id is not None
-    assert image.name is not None
-    wanted = ImageName.of(image.name, {label.name: label.value for label in image.labels}, image.id)
-    record = store.find_by_id(image.id)
-    if record is None:
-        return _brought(image.id, wanted, acquisition, pull)
-    if not wanted.is_met_by(record.name, record.labels):
-        raise ImageError(
-            f"the image with the ID {image.id} is {ImageName.of(record.name, record.labels).shown}, "
-            f"not {wanted.shown}",
-            hint="give the image's own name with its ID, or another ID",
-            image=record.id,
+
+    name: ImageName | None = None
+    image_id: str | None = None
+    size: int | None = None
+
+    @classmethod
+    def of(cls, locator: Locator) -> Expectation:
+        """What a locator asks for."""
+        if locator.scheme != NAMED or locator.name is None:
+            return cls()
+        return cls(ImageName(locator.name, locator.version, locator.labels))
+
+    def fits(self, record: ImageRecord) -> bool:
+        """Whether an image of the store, which came by the same locator, will do."""
+        return self.image_id is None or record.id.startswith(self.image_id) or self._is_early(record.early_id)
+
+    def check_announced(self, remote: RemoteArchive) -> None:
+        """Before a byte is read. :raises FetchDigestError: it is of another size than it should be."""
+        if remote.blob.size is not None:
+            self._check_size(remote, remote.blob.size)
+
+    def check(self, remote: RemoteArchive, staged: StagedImage, platform: tuple[str, str]) -> None:
+        """Before the image is let in.
+
+        :param platform: os and arch wanted, where the name says nothing of them.
+        :raises TrustError: it has another name, or other labels. :raises FetchDigestError: another ID or size.
+        """
+        if self.name is not None:
+            self._check_name(self.name, remote, staged, platform)
+        self._check_size(remote, os.stat(staged.archive_path).st_size)
+        if self.image_id is None or staged.id.startswith(self.image_id) or self._is_early(staged.early_id):
+            return
+        found = staged.early_id if self.image_id.startswith("sha256-") else staged.id
+        raise FetchDigestError(
+            f"{remote.locator}: the image at {remote.url} has the ID {found[:19]}…, not {self.image_id[:19]}…",
+            hint="what is asked for by its ID is not published there (any more): ask the owner of the name",
+            image=staged.id,
         )
-    return record
+
+    def _is_early(self, early_id: str | None) -> bool:
+        return self.image_id is not None and (early_id or "").startswith(self.image_id)
+
+    @staticmethod
+    def _check_name(
+        wanted: ImageName, remote: RemoteArchive, staged: StagedImage, platform: tuple[str, str]
+    ) -> None:
+        manifest = staged.manifest
+        labels = {label.name: label.value for label in manifest.labels}
+        if not wanted.is_met_by(manifest.name, labels):
+            raise TrustError(
+                f"{remote.locator}: the image at {remote.url} is another one: "
+                f"{ImageName.of(manifest.name, labels).shown}",
+                hint="ask the owner of the name, or name that image itself",
+                image=staged.id,
+            )
+        for label, value in zip(("os", "arch"), platform, strict=True):
+            if label not in wanted.labels and labels.get(label, value) != value:
+                raise TrustError(
+                    f"{remote.locator}: the image at {remote.url} is for {label} {labels[label]}, not {value}",
+                    hint=f"if that is meant, ask for it: {wanted.shown},{label}={labels[label]}",
+                    image=staged.id,
+                )
+
+    def _check_size(self, remote: RemoteArchive, size: int) -> None:
+        if self.size is not None and size != self.size:
+            raise FetchDigestError(
+                f"{remote.locator}: the image at {remote.url} has {size} bytes, not {self.size}"
+            )
 
 
-def _brought(image_id: str, wanted: ImageName, acquisition: Acquisition, pull: str) -> ImageRecord:
-    try:
-        return acquisition.get(locator_of(wanted), pull, Expectation(wanted, image_id))
-    except FetchDigestError:
-        raise  # it says itself what came instead
-    except (FetchError, ImageNotFoundError, UsageError) as error:
-        error.message = f"the store holds no image {image_id}; by its name: {error.message}"
-        raise
+# --- encrypted archives ------------------------------------------------------------------------------------------
 
 
-class Opener(Protocol):
-    """Says how the archive that people call ``what`` is opened, should it be encrypted."""
+def decrypting(trust: Trust, passphrases: Callable[[], Passphrases] | None) -> Opener:
+    """Opens encrypted archives by the passphrases that the user gives; None: there are none."""
 
-    def of(self, what: str) -> Decrypt: ...
-
-
-class Decryption:
-    """By the passphrases that the user gives.
-
-    :param passphrases: None: there are none.
-    """
-
-    def __init__(self, trust: Trust, passphrases: Callable[[], Passphrases] | None) -> None:
-        self._trust = trust
-        self._passphrases = passphrases
-
-    def of(self, what: str) -> Decrypt:
-        """Asks once, however often the archive is read."""
-        known: list[Plain] = []
+    def opener(what: str) -> Decrypt:
+        known: list[Plain] = []  # the user is asked once, however often the archive is read
 
         def opened(head: bytes) -> Plain:
             if not known:
-                passphrases = _Nobody() if self._passphrases is None else self._passphrases()
-                known.append(self._trust.decryption(head, passphrases, what))
+                given = _NoPassphrases() if passphrases is None else passphrases()
+                known.append(trust.decryption(head, given, what))
             return known[0]
 
         return opened
 
+    return opener
 
-class _Nobody:
+
+class _NoPassphrases:
     attempts = 1
 
     def get(self, what: str, *, wrong: bool) -> bytes | None:
         return None
 
 
-class Refusal:
-    """Images with host privilege come in without anybody there to give a passphrase, and are judged anew at each
-    use, by bytes that anybody may look at."""
+def refusing_encrypted(what: str) -> Decrypt:
+    """For images with host privilege: nobody is there to give a passphrase, and their bytes are verified again at
+    each use."""
 
-    def of(self, what: str) -> Decrypt:
-        def opened(head: bytes) -> Plain:
-            raise DecryptionError(
-                "the archive is encrypted, and an image that runs with host privilege must not be",
-                hint="publish it as it is; what it holds is protected by who may read it",
-                reason="kind",
-            )
+    def opened(head: bytes) -> Plain:
+        raise DecryptionError(
+            "the archive is encrypted, and an image that runs with host privilege must not be",
+            hint="publish it as it is; what it holds is protected by who may read it",
+            reason="kind",
+        )
 
-        return opened
+    return opened

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,34 +11,38 @@ from kurma_core.api.images import ImageSigned
 from kurma_core.errors import TrustError, UsageError
 
 if TYPE_CHECKING:
-    from kurma_core.api.images import ImageSigned
     from kurma_core.fetching import Fetching
     from kurma_core.hookspecs.fetcher import DetachedSignature
     from kurma_core.image_store import Limits
     from kurma_core.image_store.archive_layout import ArchiveFacts
     from kurma_core.image_store.archive_stream import Decrypt
-    from kurma_core.images.acquisition import Decryption, Opener
+    from kurma_core.images.acquisition import Opener
     from kurma_core.trust import Trust
 
 
 Json = Any
+#: Bytes.
+_LARGEST_SIGNATURE = 1 << 20
+_EVERYTHING = 1 << 62
 
 
 class ArchiveFiles:
-    """:param note: tells the user something in one line, on standard error."""
+    """:param opener: opens encrypted archives.
+    :param note: tells the user something in one line, on standard error.
+    """
 
     def __init__(
         self,
         fetching: Fetching,
         trust: Trust,
         limits: Limits,
-        decryption: Decryption,
+        opener: Opener,
         note: Callable[[str], None],
     ) -> None:
         self._fetching = fetching
         self._trust = trust
         self._limits = limits
-        self._decryption = decryption
+        self._opener = opener
         self._note = note
 
     def path(self, reference: str) -> str | None:
@@ -47,7 +50,7 @@ class ArchiveFiles:
         try:
             locator = self._fetching.parse(reference)
         except UsageError:
-            return None  # which the store says in its own words
+            return None  # the store says so in its own words
         return locator.path if locator.scheme == "file" else None
 
     def build(
@@ -60,11 +63,11 @@ class ArchiveFiles:
         passphrase: bytes | None = None,
         owner: tuple[int, int] | None = None,
     ) -> str:
-        """Makes an archive of a directory, reproducibly (A6): whole, or not at all.
+        """Makes an archive of a directory, reproducibly: whole, or not at all.
 
         :param rootfs: None: an empty root filesystem.
         :param compress: ``""``, ``gzip``, ``bzip2``, ``xz`` or ``zstd``.
-        :param passphrase: encrypts it (A1); the ID is that of the archive in it.
+        :param passphrase: encrypts it; the ID is that of the archive in it.
         :param owner: user and group of all its files, in place of whose they are.
         :returns: the image's ID.
         :raises ManifestError: :raises ArchiveError: :raises HostError: the file cannot be written.
@@ -83,14 +86,14 @@ class ArchiveFiles:
                 return build_archive(rootfs, manifest, encrypted, compress=compress, warn=self._note, owner=owner)
 
     def inspect(self, path: str) -> ArchiveFacts:
-        """Reads an archive to its end and checks all of it; what is odd in its manifest is told (T8).
+        """Reads an archive to its end and checks all of it; notes what is odd in its manifest.
 
-        :returns: everything that it tells of itself. :raises ArchiveError: :raises ManifestError:
+        :returns: what the archive says of itself. :raises ArchiveError: :raises ManifestError:
         """
         from kurma_core.image_store.archive_layout import inspect
 
         with named_files.opened(path) as stream, named_files.naming(path):
-            facts = inspect(stream, self._limits, self._decryption.of(path))
+            facts = inspect(stream, self._limits, self._opener(path))
         for oddity in facts.contents.oddities:
             self._note(f"{path}: {oddity}")
         return facts
@@ -100,7 +103,7 @@ class ArchiveFiles:
         from kurma_core.image_store.extract_image import extract
 
         with named_files.opened(path) as stream, named_files.naming(path):
-            return extract(stream, target, self._limits, decrypt=self._decryption.of(path))
+            return extract(stream, target, self._limits, decrypt=self._opener(path))
 
     def sign(
         self,
@@ -111,65 +114,22 @@ class ArchiveFiles:
         early: bool = False,
         force: bool = False,
     ) -> ImageSigned:
-        """Writes a detached, armored signature of an archive: whole, or not at all (A6).
+        """Writes a detached, armored signature of an archive: whole, or not at all.
 
         :param key: one of the caller's own GnuPG home; None: this machine's.
-        :param output: where to; None: beside it, where fetchers look.
+        :param output: where to; None: beside it, where fetchers look first.
         :param early: over the uncompressed tar.
         :param force: replace what is there.
         :raises ArchiveError: it is no image. :raises TrustError: it cannot be signed.
         :raises UsageError: the signature's file exists. :raises HostError: a file cannot be read or written.
         """
-        return self._signing.sign(path, key=key, output=output, early=early, force=force)
-
-    def check_signature(self, path: str, signature: str | None = None) -> ImageSigned:
-        """Checks an archive's signature with the keys that are trusted for the image's name (K3).
-
-        :param signature: its file; None: the one beside the archive.
-        :raises TrustError: it is not good enough, or there is none. :raises ArchiveError: it is no image.
-        """
-        return self._signing.check(path, signature)
-
-    @functools.cached_property
-    def _signing(self) -> Signing:
-
-        return Signing(self._trust, self._fetching, self._limits, self._decryption)
-
-
-def _is_below(path: str, directory: str) -> bool:
-    """Whether a new file there would be one of the directory's, by whatever way it is named."""
-    above = os.path.dirname(os.path.realpath(path))
-    while os.path.isdir(above):
-        if os.path.isdir(directory) and os.path.samefile(above, directory):
-            return True
-        if above == "/":
-            break
-        above = os.path.dirname(above)
-    return False
-
-
-_LARGEST_SIGNATURE = 1 << 20
-_EVERYTHING = 1 << 62
-
-
-class Signing:
-    """:param opener: opens encrypted archives."""
-
-    def __init__(self, trust: Trust, fetching: Fetching, limits: Limits, opener: Opener) -> None:
-        self._trust = trust
-        self._fetching = fetching
-        self._limits = limits
-        self._opener = opener
-
-    def sign(self, path: str, *, key: str | None, output: str | None, early: bool, force: bool) -> ImageSigned:
-        """See :meth:`kurma_core.images.ImageManager.sign`."""
-        target = output or signature_path(path, early=early)
+        target = output or (path.removesuffix(".aci") + ".sig" if early else f"{path}.asc")
         named_files.writable(target, made_of=(path,))
         if not force and os.path.lexists(target):
             raise UsageError(f"{target}: exists", hint="--force replaces it")
-        opener = self._opener.of(path)
-        ident, name = self._examined(path, opener)
-        source = self._tar(path, opener) if early else path
+        decrypt = self._opener(path)
+        ident, name = self._examined(path, decrypt)
+        source = self._tar(path, decrypt) if early else path
         if key is None:
             signature, fingerprint = self._trust.sign(source), self._trust.machine_key()
         else:
@@ -179,11 +139,15 @@ class Signing:
         over = "tar" if early else "archive"
         return ImageSigned(file=path, id=ident, name=name, signature=target, over=over, fingerprint=fingerprint)
 
-    def check(self, path: str, signature: str | None) -> ImageSigned:
-        """See :meth:`kurma_core.images.ImageManager.check_signature`."""
-        found = read_signature(signature) if signature is not None else self._beside(path)
-        opener = self._opener.of(path)
-        ident, name = self._examined(path, opener)
+    def check_signature(self, path: str, signature: str | None = None) -> ImageSigned:
+        """Checks an archive's signature with the keys that are trusted for the image's name.
+
+        :param signature: its file; None: the one beside the archive.
+        :raises TrustError: it is not good enough, or there is none. :raises ArchiveError: it is no image.
+        """
+        found = _read_signature(signature) if signature is not None else self._beside(path)
+        decrypt = self._opener(path)
+        ident, name = self._examined(path, decrypt)
         if found is None:
             raise TrustError(
                 f"{path}: the image {name} is not signed (there is no {path}.asc)",
@@ -191,7 +155,7 @@ class Signing:
                 reason="unsigned",
             )
         keys = self._trust.keys_for(name)
-        source = self._tar(path, opener) if found.over == "tar" else path
+        source = self._tar(path, decrypt) if found.over == "tar" else path
         try:
             signer = self._trust.verify(source, found.data, keys, what=path, name=name)
         except TrustError as error:
@@ -220,33 +184,28 @@ class Signing:
         assert isinstance(remote, RemoteArchive), "what a file's fetcher gives"
         return remote.signature()
 
-    def _examined(self, path: str, opener: Decrypt) -> tuple[str, str]:
+    def _examined(self, path: str, decrypt: Decrypt) -> tuple[str, str]:
         """ID and name of what must be a whole image."""
         from kurma_core.image_store.archive_layout import inspect
 
         with named_files.opened(path) as stream, named_files.naming(path):
-            facts = inspect(stream, self._limits, opener)
+            facts = inspect(stream, self._limits, decrypt)
         return facts.id, facts.contents.manifest.name
 
-    def _tar(self, path: str, opener: Decrypt) -> Iterator[bytes]:
+    def _tar(self, path: str, decrypt: Decrypt) -> Iterator[bytes]:
         from kurma_core.image_store.archive_stream import ArchiveStream
 
         with (
             named_files.opened(path) as file,
             named_files.naming(path),
-            ArchiveStream(file, self._limits, decrypt=opener) as stream,
+            ArchiveStream(file, self._limits, decrypt=decrypt) as stream,
         ):
             for piece in stream.pieces(_EVERYTHING):
                 yield bytes(piece)
 
 
-def signature_path(path: str, *, early: bool) -> str:
-    """Where fetchers look for the signature first."""
-    return path.removesuffix(".aci") + ".sig" if early else f"{path}.asc"
-
-
-def read_signature(path: str) -> DetachedSignature:
-    """A signature that somebody names; one called ``….sig`` is an early one, over the tar.
+def _read_signature(path: str) -> DetachedSignature:
+    """A signature's file; one called ``….sig`` is an early one, over the tar.
 
     :raises HostError: it cannot be read, or is too large.
     """
@@ -254,3 +213,15 @@ def read_signature(path: str) -> DetachedSignature:
 
     data = named_files.content(path, largest=_LARGEST_SIGNATURE)
     return DetachedSignature(data, over="tar" if path.endswith(".sig") else "archive", url=path)
+
+
+def _is_below(path: str, directory: str) -> bool:
+    """Whether a new file there would be one of the directory's, by whatever way it is named."""
+    above = os.path.dirname(os.path.realpath(path))
+    while os.path.isdir(above):
+        if os.path.isdir(directory) and os.path.samefile(above, directory):
+            return True
+        if above == "/":
+            break
+        above = os.path.dirname(above)
+    return False

@@ -16,17 +16,18 @@ from kurma_core.errors import (
     RenderError,
     UsageError,
 )
-from kurma_core.fetching import Locator, locator_of
+from kurma_core.fetching import locator_of
 from kurma_core.hookspecs.renderer import ImageNode
 from kurma_core.image_store.records import not_found
-from kurma_core.images.trust_policy import ENOUGH_DIGITS, Expectation, at_least
+from kurma_core.images.acquisition import Expectation
+from kurma_core.images.trust_policy import ENOUGH_DIGITS
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.appc.image import Dependency, ImageManifest
     from kurma_core.image_store import ImageStore
     from kurma_core.images.acquisition import Acquisition
-    from kurma_core.images.trust_policy import Policy
+    from kurma_core.images.trust_policy import TrustPolicy
     from kurma_core.models.image import ImageRecord
 
 
@@ -38,22 +39,25 @@ _FEWER = "build one image of what several of them hold"
 
 
 class Graph:
-    """Builds nodes from the store, each image once, depth-first.
+    """Builds the nodes of images and their dependencies from the store, each image once, depth-first.
 
     :param hold: keeps an image in the store from now on; False: it is gone.
-    :param dependencies: how those are had that the store lacks; None: then they are missing.
+    :param acquisition: fetches the dependencies that the store lacks; None: then they are missing.
+    :param pull: ``always`` asks again for dependencies without an ID that once came by discovery.
     :ivar manifests: of all images met, as JSON values by ID.
     """
 
     def __init__(
         self,
         store: ImageStore,
-        policy: Policy,
+        policy: TrustPolicy,
         hold: Callable[[str], bool] = lambda _: True,
-        dependencies: Dependencies | None = None,
+        acquisition: Acquisition | None = None,
+        pull: str = "new",
     ) -> None:
         self._store = store
-        self._dependencies = dependencies
+        self._acquisition = acquisition
+        self._pull = pull
         self._policy = policy
         self._hold = hold
         self._nodes: dict[str, ImageNode] = {}
@@ -105,37 +109,39 @@ class Graph:
             _check_size(self._store, manifest, dependency, record)
         try:
             node = self.node(record.id, way)
-        except ImageNotFoundError:  # somebody has just removed it
+        except ImageNotFoundError:  # removed just now
             raise _missing(manifest, dependency) from None
         return node if dependency.root == "/" else replace(node, root=dependency.root)
 
     def _find(self, manifest: ImageManifest, dependency: Dependency, way: tuple[str, ...]) -> ImageRecord:
-        """One of the store, else one that is brought."""
-        if self._dependencies is None:
+        """From the store, else fetched."""
+        if self._acquisition is None:
             return self._stored(manifest, dependency, way)
-        if self._dependencies.again(dependency):
-            return self._brought(self._dependencies, manifest, dependency)
+        by_name = dependency.image_id is None
+        if self._pull == "always" and by_name and self._acquisition.is_known(locator_of(name_of(dependency))):
+            return self._fetched(self._acquisition, manifest, dependency)
         try:
             return self._stored(manifest, dependency, way)
         except _MissingError:
-            return self._brought(self._dependencies, manifest, dependency)
+            return self._fetched(self._acquisition, manifest, dependency)
         except _UntrustedError as error:
             try:
-                return self._brought(self._dependencies, manifest, dependency)
+                return self._fetched(self._acquisition, manifest, dependency)
             except FetchError:
-                raise error from None  # a better one is not to be had
+                raise error from None  # nobody publishes a better one
 
-    def _brought(self, dependencies: Dependencies, manifest: ImageManifest, dependency: Dependency) -> ImageRecord:
+    def _fetched(self, acquisition: Acquisition, manifest: ImageManifest, dependency: Dependency) -> ImageRecord:
         try:
-            return dependencies.bring(dependency)
+            name = name_of(dependency)
+            expected = Expectation(name, dependency.image_id, dependency.size)
+            return acquisition.get(locator_of(name), self._pull, expected)
         except (ImageError, ManifestError, UsageError) as error:
             error.message = f"{manifest.name} depends on {_named(dependency)}: {error.message}"
             raise
 
     def _stored(self, manifest: ImageManifest, dependency: Dependency, way: tuple[str, ...]) -> ImageRecord:
-        """By ID, whatever vouches for it, for the ID is the content's. By name, or by so little of an ID that
-        another image can be made to have it, only what may stand for its name, or is vouched for as well as the
-        image is that names it."""
+        """By its whole ID, whatever vouches for it, since the ID is the content's. By name, or by so little of an
+        ID that another image can be made to have it, only an image that :meth:`TrustPolicy.accepts_for`."""
         if dependency.image_id is not None:
             record = self._by_id(manifest, dependency, dependency.image_id)
             if len(dependency.image_id.partition("-")[2]) >= ENOUGH_DIGITS:
@@ -146,12 +152,8 @@ class Graph:
             fitting = [record for record in self._store.list() if wanted.is_met_by(record.name, record.labels)]
             if not fitting:
                 raise _missing(manifest, dependency)
-        trusted = [
-            record
-            for record in fitting
-            if self._policy.accepts_by_name(record)
-            or at_least(self._policy.trust(record), self._trust_of(way[-1]))
-        ]
+        dependent = self._store.get(way[-1])
+        trusted = [record for record in fitting if self._policy.accepts_for(record, dependent)]
         if not trusted:
             raise _UntrustedError(
                 f"{manifest.name} depends on {_named(dependency)}: the image of that name in the store came in "
@@ -161,11 +163,8 @@ class Graph:
             )
         return max(trusted, key=lambda record: record.age_order)
 
-    def _trust_of(self, image_id: str) -> str:
-        return self._policy.trust(self._store.get(image_id))
-
     def _by_id(self, manifest: ImageManifest, dependency: Dependency, ident: str) -> ImageRecord:
-        """Early documents give SHA-256, and the beginning of it (E6)."""
+        """Early documents give SHA-256, and the beginning of it."""
         try:
             record = self._store.find_by_id(ident)
         except AmbiguousReferenceError as error:
@@ -220,30 +219,3 @@ def name_of(dependency: Dependency) -> ImageName:
     """What a dependency is looked for by."""
     labels = {label.name: label.value for label in dependency.labels}
     return ImageName.of(dependency.image_name, labels, dependency.image_id)
-
-
-class Dependencies:
-    """How a run gets the dependencies of its images. One that the store has is not looked for.
-
-    :param pull: with ``always`` those without an ID that once came by discovery are asked for again.
-    """
-
-    def __init__(self, acquisition: Acquisition, pull: str) -> None:
-        self._acquisition = acquisition
-        self._pull = pull
-
-    def bring(self, dependency: Dependency) -> ImageRecord:
-        """:raises FetchError: :raises TrustError: as for an image that somebody asks for by that name.
-        :raises UsageError: it cannot be asked for by name.
-        """
-        expected = Expectation(name_of(dependency), dependency.image_id, dependency.size)
-        return self._acquisition.get(self._locator(dependency), self._pull, expected)
-
-    def again(self, dependency: Dependency) -> bool:
-        """Whether it is to be asked for although the store may have one."""
-        if self._pull != "always" or dependency.image_id is not None:
-            return False
-        return self._acquisition.is_known(self._locator(dependency))
-
-    def _locator(self, dependency: Dependency) -> Locator:
-        return locator_of(name_of(dependency))

@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING
 from kurma_core import cancellation
 from kurma_core.api.images import HostImage
 from kurma_core.errors import ImageError, ImageNotFoundError, StoreError, TrustError
-from kurma_core.formats.timestamps import timestamp
-from kurma_core.images.acquisition import Acquisition, Refusal
+from kurma_core.images.acquisition import Acquisition, refusing_encrypted
 from kurma_core.images.locator_cache import Known, KnownImages
-from kurma_core.images.trust_policy import HostJudge
+from kurma_core.images.trust_policy import HostTrustPolicy
+from kurma_core.formats.timestamps import timestamp
 from kurma_core.linux.files import locked
 from kurma_core.models.image import Provenance
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from kurma_core.config import Config
     from kurma_core.fetching import Locator
     from kurma_core.hookspecs.stager import StagerImageSource
     from kurma_core.image_store import ImageStore
-    from kurma_core.image_store.durable import Holds
     from kurma_core.journal import Journal
     from kurma_core.models.image import ImageRecord, RenderedLayer
     from kurma_core.trust import Trust
@@ -39,43 +37,39 @@ class HostImages:
 
     def __init__(
         self,
-        config: Config,
         store: ImageStore,
         trust: Trust,
         known: KnownImages,
-        lock_dir: str,
         flatten: Callable[[str], Sequence[RenderedLayer]],
-        holds: Holds,
         journal: Journal,
     ) -> None:
-        self._journal = journal
-        self._config = config
         self._store = store
         self._trust = trust
         self._known = known
-        self._lock_dir = lock_dir
         self._flatten = flatten
-        self._holds = holds
+        self._journal = journal
 
     # --- by locator ----------------------------------------------------------------------------------------------
 
     def by_locator(
         self, locator: Locator, pull: str, acquisition: Acquisition, pinned: str | None, *, files: bool = True
     ) -> HostImage:
-        """:param acquisition: how it is fetched; its judge is replaced.
+        """:param acquisition: how it is fetched; its policy is replaced.
         :param files: look at its files, too.
         :raises TrustError: nothing that counts vouches for it. :raises StoreError: it was changed in the store.
         :raises FetchError: …
         """
-        judge = HostJudge(self._trust, self._trust.host_keys(), pinned)
+        policy = HostTrustPolicy(self._trust, pinned)
         plain = frozenset({"http"}) if pinned is not None else frozenset()
-        strict = replace(acquisition, judge=judge, insecure=plain, note=lambda text: None, decryption=Refusal())
+        strict = replace(
+            acquisition, policy=policy, insecure=plain, note=lambda text: None, opener=refusing_encrypted
+        )
         if pull == "always":
             self._discard_damaged(self._known.get(locator.text, "/".join(acquisition.platform)))
-        with self._holds.keeping():
-            record = self._holds.found(locator.text, lambda: strict.get(locator, pull))
+        with self._store.holds.keeping():
+            record = self._store.holds.found(locator.text, lambda: strict.get(locator, pull))
             fingerprint = next(
-                (p.fingerprint for p in reversed(record.provenance) if judge.vouches(record, p)),
+                (p.fingerprint for p in reversed(record.provenance) if policy.vouches(record, p)),
                 None,
             )
             remedy = f"kurma image fetch {locator.text}"
@@ -93,8 +87,8 @@ class HostImages:
         :raises StoreError: it was changed in the store. :raises StagerError: it cannot be built.
         """
         locator = f"built:{name}"
-        with self._holds.keeping():
-            record = self._holds.found(locator, lambda: self._have_built(locator, name, source, rebuild))
+        with self._store.holds.keeping():
+            record = self._store.holds.found(locator, lambda: self._have_built(locator, name, source, rebuild))
             return self._use(record, self._built_by(record, locator), f"kurma stager build {name}", files=files)
 
     def _have_built(self, locator: str, name: str, source: StagerImageSource, rebuild: bool) -> ImageRecord:
@@ -137,17 +131,12 @@ class HostImages:
         )
 
     def _build(self, locator: str, name: str, source: StagerImageSource) -> ImageRecord:
-        from kurma_core.image_store.durable import guard
-
-        with guard(f"cannot build the image of stager {name} in {self._store.root}", self._store.root):
-            return self._built_anew(locator, name, source)
-
-    def _built_anew(self, locator: str, name: str, source: StagerImageSource) -> ImageRecord:
         from kurma_core.image_store import build_archive
-        from kurma_core.image_store.durable import WorkDirectory
+        from kurma_core.image_store.durable import WorkDirectory, guard
 
         self._store.prepare()
-        with WorkDirectory(self._store.path("tmp")) as work:
+        what = f"cannot build the image of stager {name} in {self._store.root}"
+        with guard(what, self._store.root), WorkDirectory(self._store.path("tmp")) as work:
             rootfs, archive = f"{work.path}/rootfs", f"{work.path}/image.aci"
             os.mkdir(rootfs, 0o755)
             manifest = source.build(rootfs)
@@ -236,7 +225,7 @@ class HostImages:
 
     def _lock(self, name: str) -> locked:
         file = hashlib.sha256(name.encode()).hexdigest()[:40] + ".lock"
-        return locked(os.path.join(self._lock_dir, file), flock=cancellation.lock)
+        return locked(os.path.join(self._known.directory, file), flock=cancellation.lock)
 
 
 def _status(path: str) -> str:

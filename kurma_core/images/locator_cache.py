@@ -49,10 +49,14 @@ class Known:
         return self.fetched <= now < self.fetched + self.max_age
 
 
-def _entry(content: bytes) -> dict[str, Any]:
-    """:raises ValueError: it is damaged."""
-    value: dict[str, Any] = loads(content, own=True)
-    fit(value, _ENTRY, "the entry")
+def _read(path: str) -> dict[str, Any] | None:
+    """An entry; None: it is not there, or damaged."""
+    try:
+        with open(path, "rb") as file:
+            value: dict[str, Any] = loads(file.read(), own=True)
+        fit(value, _ENTRY, "the entry")
+    except (OSError, ValueError):
+        return None
     return value
 
 
@@ -64,16 +68,12 @@ class KnownImages:
     """
 
     def __init__(self, directory: str) -> None:
-        self._directory = directory
+        self.directory = directory
 
     def get(self, locator: str, platform: str) -> Known | None:
-        """None: never fetched, or the file cannot be understood."""
-        try:
-            with open(self._path(locator, platform), "rb") as file:
-                value = _entry(file.read())
-        except (OSError, ValueError):
-            return None  # then it is fetched anew
-        if value["version"] != _VERSION or value["locator"] != locator:
+        """None: never fetched, or the entry is damaged."""
+        value = _read(self._path(locator, platform))
+        if value is None or value["version"] != _VERSION or value["locator"] != locator:
             return None
         return Known(value["image"], value["key"], value["fetched"], value["maxAge"])
 
@@ -90,7 +90,7 @@ class KnownImages:
         }
         path = self._path(locator, platform)
         try:
-            os.makedirs(self._directory, mode=0o700, exist_ok=True)
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
             replace_file(path, json.dumps(value).encode())
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
@@ -100,28 +100,14 @@ class KnownImages:
 
     def images(self, prefix: str) -> set[str]:
         """IDs of the images that locators with that prefix gave last."""
-        found = set()
-        for path in self._files():
-            try:
-                with open(path, "rb") as file:
-                    value = _entry(file.read())
-            except (OSError, ValueError):
-                continue  # no entry, or one that :meth:`get` would not take either
-            if value["locator"].startswith(prefix):
-                found.add(value["image"])
-        return found
+        entries = [_read(path) for path in self._files()]
+        return {entry["image"] for entry in entries if entry is not None and entry["locator"].startswith(prefix)}
 
     def forget(self, images: Collection[str]) -> None:
-        """Drops what led to those images."""
-        if not images:
-            return
-        for path in self._files():
-            try:
-                with open(path, "rb") as file:
-                    gone = _entry(file.read())["image"] in images
-            except (OSError, ValueError):
-                gone = True
-            if gone:
+        """Drops the entries of those images, and those that are damaged."""
+        for path in self._files() if images else ():
+            entry = _read(path)
+            if entry is None or entry["image"] in images:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
 
@@ -134,7 +120,7 @@ class KnownImages:
             pid = name.removesuffix(".tmp").rpartition(".")[2]
             if not name.endswith(".tmp") or (pid.isdigit() and os.path.exists(f"/proc/{pid}")):
                 continue
-            path = os.path.join(self._directory, name)
+            path = os.path.join(self.directory, name)
             with contextlib.suppress(FileNotFoundError):
                 found.append(Removal("leftover", name, os.stat(path).st_blocks * 512))
                 if not dry_run:
@@ -143,14 +129,14 @@ class KnownImages:
 
     def _names(self) -> list[str]:
         try:
-            return sorted(os.listdir(self._directory))
+            return sorted(os.listdir(self.directory))
         except FileNotFoundError:
             return []
 
     def _files(self) -> list[str]:
         names = [name for name in self._names() if not name.endswith((".lock", ".tmp"))]
-        return [os.path.join(self._directory, name) for name in names]
+        return [os.path.join(self.directory, name) for name in names]
 
     def _path(self, locator: str, platform: str) -> str:
         name = hashlib.sha256(f"{platform} {locator}".encode(errors="surrogateescape")).hexdigest()[:40]
-        return os.path.join(self._directory, name)
+        return os.path.join(self.directory, name)

@@ -19,10 +19,10 @@ from kurma_core.errors import (
     UsageError,
 )
 from kurma_core.fetching import NAMED, Fetching
-from kurma_core.images.acquisition import Acquisition, Decryption
+from kurma_core.images.acquisition import Acquisition, decrypting
 from kurma_core.images.host_images import HostImages
 from kurma_core.images.locator_cache import KnownImages
-from kurma_core.images.trust_policy import Policy, PolicyJudge, refused_by_name, relaxations, tell_relaxations
+from kurma_core.images.trust_policy import TrustPolicy, relaxations, tell_relaxations
 from kurma_core.journal import Journal
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import StagerImageSource
     from kurma_core.image_store import ImageStore
     from kurma_core.images.archive_files import ArchiveFiles
-    from kurma_core.images.garbage_collection import Removal, Used
+    from kurma_core.images.garbage_collection import GarbageCollector, Used
     from kurma_core.images.keys import KeyManager
     from kurma_core.images.trust_policy import Vouchers
-    from kurma_core.models.image import ImageRecord, Provenance, RenderedImage
+    from kurma_core.models.image import ImageRecord, RenderedImage
     from kurma_core.plugins.registry import PluginRegistry
     from kurma_core.progress import Progress
     from kurma_core.trust import Trust
@@ -96,20 +96,12 @@ class ImageManager:
         self._fetching = fetching
         self._trust = trust
         self._note = note
-        self._decryption = Decryption(trust, passphrases)
-        directory = os.path.join(config.state_dir, "locators")
-        self._known = KnownImages(directory)
+        self._opener = decrypting(trust, passphrases)
+        self._known = KnownImages(os.path.join(config.state_dir, "locators"))
         self._journal = Journal(config.state_dir)
         self._holds = store.holds
         self._host = HostImages(
-            config,
-            store,
-            trust,
-            self._known,
-            directory,
-            lambda image_id: self.render(image_id).layers,
-            self._holds,
-            self._journal,
+            store, trust, self._known, lambda image_id: self.render(image_id).layers, self._journal
         )
 
     @functools.cached_property
@@ -120,8 +112,8 @@ class ImageManager:
         return KeyManager(self._trust, self._fetching, self._note)
 
     def keeping(self) -> AbstractContextManager[None]:
-        """What :meth:`resolve` and :meth:`render` find inside is not removed before the block is left: by then,
-        say, a pod names it."""
+        """Images and trees that :meth:`resolve` and :meth:`render` find inside are not removed before the block is
+        left. By then a pod names them."""
         return self._holds.keeping()
 
     # --- getting -------------------------------------------------------------------------------------------------
@@ -134,29 +126,22 @@ class ImageManager:
         insecure: Collection[str] = frozenset(),
         progress: Progress | None = None,
     ) -> ImageRecord:
-        """Brings an image into the store, verified as the policy says (K4, S6), and what it depends on (I4).
+        """Brings an image into the store, verified as the policy says, with what it depends on.
 
         :param locator: a path, an address, or a name to be discovered.
         :param pull: ``new`` fetches what is not in the store, ``always`` asks the source each time; ``never``.
         :param insecure: relaxations for this run: ``image``, ``tls``, ``http``, ``pubkey``; told and recorded.
         :raises UsageError: the locator or an option is malformed.
-        :raises FetchError: in one of its kinds. :raises TrustError: what should vouch for it does not.
+        :raises FetchError: in one of its kinds. :raises TrustError: the image is not trusted.
         :raises ArchiveError: it is no image. :raises StoreError: the disk is full, …
         """
-        policy = self._policy(insecure)
-        acquisition = self._acquisition(policy, progress)
+        acquisition = self._acquisition(self._policy(insecure), progress)
         found = self._fetching.parse(locator)
         checked = check_pull(pull)
-        with self._holds.keeping(used=False):  # it is fetched, not used
-            record = self._holds.found(found.text, lambda: acquisition.get(found, checked))
-            try:
-                self._complete(record, policy, acquisition, pull)
-            except FetchError as error:
-                if found.scheme != "file" or isinstance(error, FetchDigestError):
-                    raise
-                # What it needs may be the next file to come; whoever uses it is told again.
-                self._note(f"{found.text}: is in the store, but cannot be used yet: {error.message}")
-        return record
+        # The next file to be fetched may be what this one depends on.
+        return self._take(
+            found, lambda: acquisition.get(found, checked), acquisition, pull, incomplete=found.scheme == "file"
+        )
 
     @contextmanager
     def upload_file(self) -> Iterator[BinaryIO]:
@@ -181,7 +166,7 @@ class ImageManager:
         insecure: Collection[str] = frozenset(),
         progress: Progress | None = None,
     ) -> ImageRecord:
-        """Brings an archive into the store that somebody hands over, as :meth:`fetch` does with a file.
+        """Brings an archive that a client uploads into the store, as :meth:`fetch` does with a file.
 
         :param stream: seekable.
         :param name: what to call it: a file's name; its provenance is ``upload:NAME``.
@@ -189,16 +174,29 @@ class ImageManager:
         """
         from kurma_core.images.acquisition import uploaded
 
-        policy = self._policy(insecure)
-        acquisition = self._acquisition(policy, progress)
-        with self._holds.keeping(used=False):
-            locator, archive = uploaded(stream, name, signature)
-            record = self._holds.found(locator.text, lambda: acquisition.take(locator, archive))
+        acquisition = self._acquisition(self._policy(insecure), progress)
+        locator, archive = uploaded(stream, name, signature)
+        return self._take(locator, lambda: acquisition.take(locator, archive), acquisition, "new", incomplete=True)
+
+    def _take(
+        self,
+        locator: Locator,
+        get: Callable[[], ImageRecord],
+        acquisition: Acquisition,
+        pull: str,
+        *,
+        incomplete: bool,
+    ) -> ImageRecord:
+        """:param incomplete: the image may stay although a dependency cannot be fetched; the user is told so, and
+        again whenever it is used.
+        """
+        with self._holds.keeping(used=False):  # it is fetched, not used
+            record = self._holds.found(locator.text, get)
             try:
-                self._complete(record, policy, acquisition, "new")
-            except FetchDigestError:
-                raise
+                self._complete(record, acquisition, pull)
             except FetchError as error:
+                if not incomplete or isinstance(error, FetchDigestError):
+                    raise
                 self._note(f"{locator.text}: is in the store, but cannot be used yet: {error.message}")
         return record
 
@@ -210,17 +208,17 @@ class ImageManager:
         insecure: Collection[str] = frozenset(),
         progress: Progress | None = None,
     ) -> ImageRecord:
-        """The image that somebody means: one of the store by its ID (or the start of it) or its name, else one to
-        be fetched. One of the store stands for a name only if what vouches for it is enough for that (S4).
+        """The image that a reference means: from the store, by its ID (or the start of it) or its name, else
+        fetched. An image of the store stands for a name only if what vouches for it is enough for that.
 
         :raises ImageNotFoundError: ``pull`` is ``never`` and it is not in the store; else as :meth:`fetch`.
         :raises AmbiguousReferenceError: the start of several IDs.
         """
-        policy = self._policy(insecure)
         pull = check_pull(pull)
+        policy = self._policy(insecure)
         acquisition = self._acquisition(policy, progress)
         record = self._holds.found(reference, lambda: self._resolve(reference, pull, policy, acquisition))
-        self._complete(record, policy, acquisition, pull)
+        self._complete(record, acquisition, pull)
         return record
 
     def of_app(
@@ -231,8 +229,8 @@ class ImageManager:
         insecure: Collection[str] = frozenset(),
         progress: Progress | None = None,
     ) -> ImageRecord:
-        """The image that an app of a pod runs (P2, E7): as :meth:`resolve`. Where an ID and a name are given, the
-        image must have both; one that the store lacks is found by the name.
+        """The image that an app of a pod runs: as :meth:`resolve`. Where an ID and a name are given, the image
+        must have both; one that the store lacks is found by the name.
 
         :raises ImageError: the image of that ID has another name; else as :meth:`resolve`.
         """
@@ -240,16 +238,13 @@ class ImageManager:
             from kurma_core.appc.template import locator_of
 
             return self.resolve(locator_of(image), pull=pull, insecure=insecure, progress=progress)
-        from kurma_core.images.acquisition import image_of_app
-
-        policy = self._policy(insecure)
-        acquisition = self._acquisition(policy, progress)
-        checked = check_pull(pull)
-        record = self._holds.found(image.id, lambda: image_of_app(image, self.store, acquisition, checked))
-        self._complete(record, policy, acquisition, pull)
+        pull = check_pull(pull)
+        acquisition = self._acquisition(self._policy(insecure), progress)
+        record = self._holds.found(image.id, lambda: acquisition.get_by_id(image, pull))
+        self._complete(record, acquisition, pull)
         return record
 
-    def _resolve(self, reference: str, pull: str, policy: Policy, acquisition: Acquisition) -> ImageRecord:
+    def _resolve(self, reference: str, pull: str, policy: TrustPolicy, acquisition: Acquisition) -> ImageRecord:
         stored = self._by_id(reference)
         if stored is not None:
             return stored
@@ -261,18 +256,20 @@ class ImageManager:
                 return stored
         return acquisition.get(locator, pull)
 
-    def _complete(self, record: ImageRecord, policy: Policy, acquisition: Acquisition, pull: str) -> None:
-        """Brings what the image depends on and the store lacks (I4).
+    def _complete(self, record: ImageRecord, acquisition: Acquisition, pull: str) -> None:
+        """Fetches what the image depends on and the store lacks.
 
         :raises RenderError: with ``never``: which dependency is missing. :raises FetchError: :raises TrustError: …
         """
         if b'"dependencies"' not in self.store.manifest_bytes(record.id):
             return  # most have none, and are not parsed for it
-        from kurma_core.images.dependencies import Dependencies, Graph
+        from kurma_core.images.dependencies import Graph
 
-        dependencies = None if pull == "never" else Dependencies(acquisition, pull)
+        policy = self._policy(acquisition.insecure)
         with self.keeping():
-            Graph(self.store, policy, self._holds.hold, dependencies).node(record.id)
+            Graph(self.store, policy, self._holds.hold, None if pull == "never" else acquisition, pull).node(
+                record.id
+            )
 
     def _by_id(self, reference: str) -> ImageRecord | None:
         stored = self.store.find_by_id(reference)
@@ -280,7 +277,7 @@ class ImageManager:
             return self.store.find(reference)  # which says that there is none
         return stored
 
-    def _by_name(self, reference: str, policy: Policy) -> ImageRecord | None:
+    def _by_name(self, reference: str, policy: TrustPolicy) -> ImageRecord | None:
         """Several may have the name: the newest that may stand for it."""
         try:
             newest = self.store.find(reference)
@@ -290,7 +287,7 @@ class ImageManager:
             return newest
         fitting = [record for record in self.store.named(reference) if policy.accepts_by_name(record)]
         if not fitting:
-            raise refused_by_name(newest, policy.lapse(newest.name, newest.provenance[-1]))
+            raise policy.refusal_by_name(newest)
         return max(fitting, key=lambda record: record.age_order)
 
     # --- rendering -----------------------------------------------------------------------------------------------
@@ -303,11 +300,11 @@ class ImageManager:
         verify: bool = False,
         insecure: Collection[str] = frozenset(),
     ) -> RenderedImage:
-        """The image and its dependencies as read-only directories, top first (N4).
+        """The image and its dependencies as read-only directories, top first.
 
         :param renderer: name of a renderer plugin; None: the configured one.
         :param verify: read and check every file of every image and tree involved first.
-        :param insecure: relaxations for this run: with ``image``, dependencies by name need nobody's word.
+        :param insecure: relaxations for this run: with ``image``, dependencies by name are used unverified.
         :raises RenderError: a dependency is missing (named, with the way to fetch it), a cycle, …
         :raises StoreError: ``verify`` found a change; names the file.
         """
@@ -334,7 +331,7 @@ class ImageManager:
     # --- images with host privilege ------------------------------------------------------------------------------
 
     def host_image(self, locator: str, *, pull: str = "new", files: bool = True) -> HostImage:
-        """A stager's or network plugin's image, by locator (K5): signed by a key that ``trusted_host_keys`` lists,
+        """A stager's or network plugin's image, by locator: signed by a key that ``trusted_host_keys`` lists,
         or of the digest that ``host_image_digests`` pins. Both are checked at each use, and the files too.
 
         :param files: False: it runs already, from files that were looked at then.
@@ -358,7 +355,7 @@ class ImageManager:
         self, name: str, source: StagerImageSource, *, rebuild: bool = False, files: bool = True
     ) -> HostImage:
         """A stager's image that a plugin builds: built and signed with this machine's key once for each
-        fingerprint of the source, then checked at each use (H1).
+        fingerprint of the source, then checked at each use.
 
         :param rebuild: build it although it is there.
         :param files: False: it runs already, from files that were looked at then.
@@ -425,14 +422,14 @@ class ImageManager:
     def cat_manifest(self, image_id: str, *, original: bool = False) -> bytes:
         """The manifest as the archive has it; of an early image, its late form.
 
-        :param original: of an early image its own documents, the app manifest first (E10).
+        :param original: of an early image its own documents, the app manifest first.
         :raises ImageNotFoundError:
         """
         documents = self.store.originals(image_id) if original else {}
         return b"".join(documents.values()) or self.store.manifest_bytes(image_id)
 
     def verify(self, reference: str) -> ImageChecked:
-        """Reads everything of an image, and of the trees rendered from it, and checks it (S2).
+        """Reads everything of an image, and of the trees rendered from it, and checks it.
 
         :raises StoreError: names the first file that differs. :raises ImageNotFoundError:
         """
@@ -440,7 +437,7 @@ class ImageManager:
 
         record = self.get(reference)
         self.store.verify(record.id, deep=True)
-        wanted = self.removal.trees_of({record.id})
+        wanted = self.garbage.trees_of({record.id})
         there = [tree for tree in sorted(wanted) if os.path.isdir(self.store.path("trees", tree))]
         for tree in there:
             self.store.verify(tree, deep=True)
@@ -448,41 +445,37 @@ class ImageManager:
         return ImageChecked(ImageVerified(signed, self.trust(record), len(there)), record, self.lapse(record))
 
     def trust(self, record: ImageRecord) -> str:
-        """The strongest word that vouches for an image now: a signature by a key that was revoked, or is not
-        trusted for its name any more, vouches for nothing. ``record.trust`` says what did when it came in."""
+        """See :meth:`.trust_policy.TrustPolicy.trust`. ``record.trust`` is what vouched for it when it came in."""
         try:
             return self._policy(()).trust(record)
         except TrustError:
             return "unverified"  # others may write the keystore, or it cannot be read; using the image says so
 
     def vouchers(self, image_id: str, *, insecure: Collection[str] = frozenset()) -> Vouchers:
-        """What speaks for an image of the store now, and for what it is made of (X6).
+        """What vouches for an image of the store now, and for what it is made of.
 
         :param insecure: relaxations with which its dependencies are looked for.
         :raises TrustError: a keystore cannot be read, or others may write it.
         :raises RenderError: a dependency is missing, …
         """
-        from kurma_core.images.dependencies import Graph
-        from kurma_core.images.trust_policy import loose_parts, vouchers
-        from kurma_core.value import replace
-
-        found = vouchers(self.store.get(image_id), self._signer_lapse)
+        record = self.store.get(image_id)
+        policy = self._policy(insecure)
         if b'"dependencies"' not in self.store.manifest_bytes(image_id):
-            return found
+            return policy.vouchers(record)
+        from kurma_core.images.dependencies import Graph
+        from kurma_core.images.trust_policy import loose_parts
+
         with self.keeping():
-            node = Graph(self.store, self._policy(insecure), self._holds.hold).node(image_id)
-            parts = [vouchers(self.store.get(part), self._signer_lapse) for part in set(loose_parts(node))]
-        return replace(found, parts=tuple(parts))
+            node = Graph(self.store, policy, self._holds.hold).node(image_id)
+            parts = [policy.vouchers(self.store.get(part)) for part in set(loose_parts(node))]
+        return policy.vouchers(record, tuple(parts))
 
     def lapse(self, record: ImageRecord) -> str | None:
-        """Why a signature that an image came in by vouches for it no longer: ``unknown`` (its key is not trusted
-        for the name) or ``revoked``. None: no signature has lapsed."""
-        signed = [one for one in record.provenance if one.trust == "signed"]
+        """See :meth:`.trust_policy.TrustPolicy.lapse`; ``unknown`` too where the keystore cannot be read."""
         try:
-            found = {self._signer_lapse(record.name, one) for one in signed} - {None}
+            return self._policy(()).lapse(record)
         except TrustError:
             return "unknown"
-        return max(found, default=None, key=lambda word: word == "revoked")
 
     # --- removing ------------------------------------------------------------------------------------------------
 
@@ -493,22 +486,22 @@ class ImageManager:
         :raises ImageError: a pod uses it, or a command does just now. :raises ImageNotFoundError:
         """
         came = self._by_locator(reference)
-        return self.removal.remove(reference if came is None else came.id, used, dry_run=dry_run)
+        return self.garbage.remove(reference if came is None else came.id, used, dry_run=dry_run)
 
     def gc(self, used: Used, grace: float, dry_run: bool = False) -> ImageGc:
-        """Removes images that nothing has used for ``grace`` seconds, trees, leftovers, unfinished downloads (S3).
+        """Removes images that nothing has used for ``grace`` seconds, trees, leftovers, unfinished downloads.
 
         :param used: IDs of the images that pods name.
         """
-        return self.removal.gc(used, grace, dry_run)
+        return self.garbage.gc(used, grace, dry_run)
 
     @functools.cached_property
-    def removal(self) -> Removal:
-        from kurma_core.images.garbage_collection import Removal
+    def garbage(self) -> GarbageCollector:
+        from kurma_core.images.garbage_collection import GarbageCollector
 
         # What a pod depends on may differ by the relaxations that it was run with.
         policies = (self._policy(()), self._policy(("image",)))
-        return Removal(self.store, self._known, policies, self._renderers, self._journal)
+        return GarbageCollector(self.store, self._known, policies, self._renderers, self._journal)
 
     def _renderers(self) -> Mapping[str, Renderer]:
         return cast("Mapping[str, Renderer]", self._registry.drivers(_RENDERERS))
@@ -520,10 +513,10 @@ class ImageManager:
         """Archives that people have as files."""
         from kurma_core.images.archive_files import ArchiveFiles
 
-        return ArchiveFiles(self._fetching, self._trust, self.store.limits, self._decryption, self._note)
+        return ArchiveFiles(self._fetching, self._trust, self.store.limits, self._opener, self._note)
 
     def extract(self, reference: str, target: str) -> str:
-        """Extracts the root filesystem of an image of the store, or of an archive file, with all metadata (A6).
+        """Extracts the root filesystem of an image of the store, or of an archive file, with all metadata.
 
         :param target: an empty directory, or one to be made. Nothing is left in it where that fails.
         :returns: the image's ID.
@@ -540,21 +533,17 @@ class ImageManager:
 
     # --- parts ---------------------------------------------------------------------------------------------------
 
-    def _policy(self, insecure: Collection[str]) -> Policy:
+    def _policy(self, insecure: Collection[str]) -> TrustPolicy:
         plain = frozenset(self._config.registries.insecure)
-        return Policy(self._config.trust, relaxations(insecure), plain, self._signer_lapse)
+        return TrustPolicy(self._config.trust, relaxations(insecure), plain, self._trust)
 
-    def _signer_lapse(self, name: str, provenance: Provenance) -> str | None:
-        signer = provenance.fingerprint
-        return "unknown" if signer is None else self._trust.lapse(name, signer, provenance.fetched_at)
-
-    def _acquisition(self, policy: Policy, progress: Progress | None) -> Acquisition:
+    def _acquisition(self, policy: TrustPolicy, progress: Progress | None) -> Acquisition:
         return Acquisition(
             store=self.store,
             fetching=self._fetching,
             known=self._known,
-            judge=PolicyJudge(policy, self._trust),
-            decryption=self._decryption,
+            policy=policy,
+            opener=self._opener,
             insecure=policy.insecure,
             platform=host_platform(),
             note=self._note,

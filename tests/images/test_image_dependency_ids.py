@@ -13,13 +13,13 @@ from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import RenderError
 from kurma_core.image_store import ImageStore
 from kurma_core.images.dependencies import Graph
-from kurma_core.images.trust_policy import Policy
+from kurma_core.images.trust_policy import TrustPolicy
 from kurma_core.models.image import ImageRecord, Provenance
 from tests.kit.archives import LOCAL, directory, file, image, stage_and_commit, tar
 
 BASE = image(file("rootfs/base"), name="example.com/base")
 EARLY = hashlib.sha256(BASE).hexdigest()
-POLICY = Policy({"named": "signed", "https": "signed", "http": "signed", "docker": "digest", "file": "any"})
+POLICY = TrustPolicy({"named": "signed", "https": "signed", "http": "signed", "docker": "digest", "file": "any"})
 SIGNED = Provenance("example.com/app", "2026-01-02T03:04:05Z", "signed", fingerprint="A" * 40)
 
 
@@ -39,7 +39,7 @@ def dependent(store: ImageStore, ident: str, name: str = "example.com/base") -> 
     )
 
 
-def depends_on(store: ImageStore, record: ImageRecord, policy: Policy = POLICY) -> list[str]:
+def depends_on(store: ImageStore, record: ImageRecord, policy: TrustPolicy = POLICY) -> list[str]:
     return [node.id for node in Graph(store, policy).node(record.id).dependencies]
 
 
@@ -55,7 +55,7 @@ def test_few_digits_are_trusted_no_more_than_a_name(store: ImageStore) -> None:
     record = dependent(store, f"sha256-{EARLY[:8]}")
     with pytest.raises(RenderError, match="came in unverified"):
         depends_on(store, record)
-    relaxed = Policy(POLICY.sources, frozenset({"image"}))
+    relaxed = TrustPolicy(POLICY.sources, frozenset({"image"}))
     assert depends_on(store, record, relaxed) == [base.id]
     stage_and_commit(store, BASE, Provenance("example.com/base", "2026-01-03T03:04:05Z", "signed"))
     assert depends_on(store, record) == [base.id]

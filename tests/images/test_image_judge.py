@@ -9,7 +9,7 @@ import pytest
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import TrustError
 from kurma_core.hookspecs.fetcher import RemoteArchive, RemoteLayers
-from kurma_core.images.trust_policy import Policy, PolicyJudge
+from kurma_core.images.trust_policy import TrustPolicy
 
 DEFAULTS = {"named": "signed", "https": "signed", "http": "signed", "docker": "digest", "file": "any"}
 DIGEST = "sha256:" + "0" * 64
@@ -20,9 +20,9 @@ def remote(url: str, *, pinned: bool = False) -> RemoteLayers:
     return RemoteLayers("docker://a", url, url.partition(":")[0], manifest, (), DIGEST, pinned)
 
 
-def judge(*insecure: str, docker: str = "digest") -> PolicyJudge:
+def judge(*insecure: str, docker: str = "digest") -> TrustPolicy:
     # Keys play no part for registries.
-    return PolicyJudge(Policy({**DEFAULTS, "docker": docker}, frozenset(insecure)), None)  # type: ignore[arg-type]
+    return TrustPolicy({**DEFAULTS, "docker": docker}, frozenset(insecure))
 
 
 @pytest.mark.parametrize(
@@ -41,16 +41,16 @@ def judge(*insecure: str, docker: str = "digest") -> PolicyJudge:
     ],
 )
 def test_layers(found: RemoteLayers, insecure: tuple[str, ...], trust: str) -> None:
-    assert judge(*insecure).layers(found).trust == trust
+    assert judge(*insecure).judge_layers(found).trust == trust
 
 
 def test_plain_http_is_recorded() -> None:
-    assert judge("http").layers(remote("http://r.example/v2/a")).insecure == ("http",)
+    assert judge("http").judge_layers(remote("http://r.example/v2/a")).insecure == ("http",)
 
 
 def test_where_a_signature_is_wanted_there_is_none() -> None:
     with pytest.raises(TrustError, match="carry no signatures"):
-        judge(docker="signed").layers(remote("https://r.example/v2/a"))
+        judge(docker="signed").judge_layers(remote("https://r.example/v2/a"))
 
 
 # --- archives ---
@@ -68,8 +68,8 @@ def judged(url: str, *insecure: str, transport: str = "", source: str = "", **po
     )
     staged = SimpleNamespace(manifest=SimpleNamespace(name="example.com/a"), id="sha512-0", archive_path="/none")
     keys = SimpleNamespace(keys_for=lambda name: {})
-    found = PolicyJudge(Policy({**DEFAULTS, **policy}, frozenset(insecure)), keys)  # type: ignore[arg-type]
-    return found.archive(archive, staged, source=source or transport or scheme).trust  # type: ignore[arg-type]
+    found = TrustPolicy({**DEFAULTS, **policy}, frozenset(insecure), keys=keys)  # type: ignore[arg-type]
+    return found.judge_archive(archive, staged, source=source or transport or scheme).trust  # type: ignore[arg-type]
 
 
 WEB = "https://example.com/a.aci"

@@ -5,12 +5,17 @@ from __future__ import annotations
 import pytest
 
 from kurma_core.errors import UsageError
-from kurma_core.images.trust_policy import Policy, at_least, is_loopback, refused_by_name, relaxations
+from kurma_core.fetching import Locator
+from kurma_core.images.trust_policy import TrustPolicy, is_loopback, relaxations
 from kurma_core.models.image import ImageRecord, Provenance
 
 DEFAULTS = {"named": "signed", "https": "signed", "http": "signed", "docker": "digest", "file": "any"}
 WEB = "https://example.com/a.aci"
 DOCKER = "docker://example.com/a"
+
+
+def named(text: str) -> Locator:
+    return Locator(text.partition(":")[0], text)
 
 
 def record(*provenance: tuple[str, str], insecure: tuple[str, ...] = (), url: str = "") -> ImageRecord:
@@ -29,36 +34,36 @@ def record(*provenance: tuple[str, str], insecure: tuple[str, ...] = (), url: st
 
 
 @pytest.mark.parametrize(
-    ("source", "locator", "trust", "accepted"),
+    ("locator", "trust", "accepted"),
     [
-        ("https", WEB, "signed", True),
-        ("https", WEB, "unverified", False),
-        ("https", WEB, "digest", False),
-        ("docker", DOCKER, "digest", True),
-        ("docker", DOCKER, "unverified", False),
-        ("docker", "oci:/a", "local", True),
-        ("file", "file:///a", "local", True),
-        ("file", "file:///a", "unverified", True),
+        (WEB, "signed", True),
+        (WEB, "unverified", False),
+        (WEB, "digest", False),
+        (DOCKER, "digest", True),
+        (DOCKER, "unverified", False),
+        ("oci:/a", "local", True),
+        ("file:///a", "local", True),
+        ("file:///a", "unverified", True),
     ],
 )
-def test_defaults(source: str, locator: str, trust: str, accepted: bool) -> None:
-    assert Policy(DEFAULTS).accepts(record((locator, trust)), source, locator) is accepted
+def test_defaults(locator: str, trust: str, accepted: bool) -> None:
+    assert TrustPolicy(DEFAULTS).accepts(record((locator, trust)), named(locator)) is accepted
 
 
 def test_only_what_came_by_that_locator_vouches() -> None:
     known = record(("https://other.example/a.aci", "signed"), (WEB, "unverified"))
-    assert not Policy(DEFAULTS).accepts(known, "https", WEB)
-    assert Policy(DEFAULTS, frozenset({"image"})).accepts(known, "https", WEB)
+    assert not TrustPolicy(DEFAULTS).accepts(known, named(WEB))
+    assert TrustPolicy(DEFAULTS, frozenset({"image"})).accepts(known, named(WEB))
 
 
 def test_plain_http_is_excused_for_as_long_as_it_is_listed() -> None:
     url = "http://10.0.0.1:5000/v2/a/manifests/latest"
     known = record((DOCKER, "unverified"), insecure=("http",), url=url)
-    assert Policy(DEFAULTS, plain=frozenset({"10.0.0.1:5000"})).accepts(known, "docker", DOCKER)
-    assert Policy(DEFAULTS, frozenset({"http"})).accepts(known, "docker", DOCKER)
-    assert not Policy(DEFAULTS, plain=frozenset({"10.0.0.2:5000"})).accepts(known, "docker", DOCKER)
+    assert TrustPolicy(DEFAULTS, plain=frozenset({"10.0.0.1:5000"})).accepts(known, named(DOCKER))
+    assert TrustPolicy(DEFAULTS, frozenset({"http"})).accepts(known, named(DOCKER))
+    assert not TrustPolicy(DEFAULTS, plain=frozenset({"10.0.0.2:5000"})).accepts(known, named(DOCKER))
     worse = record((DOCKER, "unverified"), insecure=("http", "image"), url=url)
-    assert not Policy(DEFAULTS, plain=frozenset({"10.0.0.1:5000"})).accepts(worse, "docker", DOCKER)
+    assert not TrustPolicy(DEFAULTS, plain=frozenset({"10.0.0.1:5000"})).accepts(worse, named(DOCKER))
 
 
 @pytest.mark.parametrize(
@@ -73,20 +78,25 @@ def test_plain_http_is_excused_for_as_long_as_it_is_listed() -> None:
     ],
 )
 def test_what_may_stand_for_a_name(provenance: tuple[str, str], accepted: bool) -> None:
-    assert Policy(DEFAULTS).accepts_by_name(record(provenance)) is accepted
-    assert Policy({**DEFAULTS, "named": "any"}).accepts_by_name(record(provenance))
+    assert TrustPolicy(DEFAULTS).accepts_by_name(record(provenance)) is accepted
+    assert TrustPolicy({**DEFAULTS, "named": "any"}).accepts_by_name(record(provenance))
 
 
 def test_the_refusal_says_what_to_do() -> None:
-    error = refused_by_name(record(("file:///a", "local")))
+    error = TrustPolicy(DEFAULTS).refusal_by_name(record(("file:///a", "local")))
     assert "example.com/a" in error.message
     assert "sha512-0000" in (error.hint or "")
 
 
-def test_order() -> None:
-    assert at_least("signed", "local")
-    assert at_least("local", "local")
-    assert not at_least("unverified", "local")
+@pytest.mark.parametrize(
+    ("trust", "dependent", "accepted"),
+    [("signed", "local", True), ("local", "local", True), ("unverified", "local", False)],
+)
+def test_a_dependency_is_vouched_for_as_well_as_what_depends_on_it(
+    trust: str, dependent: str, accepted: bool
+) -> None:
+    found = TrustPolicy(DEFAULTS).accepts_for(record(("file:///a", trust)), record(("file:///b", dependent)))
+    assert found is accepted
 
 
 def test_relaxations() -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from kurma_core.images.trust_policy import loose_parts, vouchers
+from kurma_core.images.trust_policy import TrustPolicy, loose_parts
 from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.value import replace
 
@@ -24,8 +24,10 @@ def came(trust: str, **more: Any) -> Provenance:
     return Provenance("example.com/app", "2026-01-02T03:04:05Z", trust, **more)
 
 
-def never(name: str, one: Provenance) -> str | None:
-    return None
+def policy(**lapsed: str) -> TrustPolicy:
+    """:param lapsed: why the signatures of these keys count no longer."""
+    keys = SimpleNamespace(lapse=lambda name, signer, since: lapsed.get(signer))
+    return TrustPolicy({}, keys=cast("Any", keys))
 
 
 @pytest.mark.parametrize(
@@ -40,21 +42,21 @@ def never(name: str, one: Provenance) -> str | None:
     ],
 )
 def test_a_signature_counts_that_was_verified_over_the_image(one: Provenance, signers: tuple[str, ...]) -> None:
-    assert vouchers(record(one), never).signers == signers
+    assert policy().vouchers(record(one)).signers == signers
 
 
 def test_every_way_in_which_it_came_is_looked_at_now() -> None:
     ways = (came("unverified"), came("signed", fingerprint=MALLORY), came("signed", fingerprint=ALICE))
-    found = vouchers(record(*ways), lambda name, one: "revoked" if one.fingerprint == MALLORY else None)
+    found = policy(**{MALLORY: "revoked"}).vouchers(record(*ways))
     assert (found.signers, found.lapsed) == ((ALICE,), {MALLORY: "revoked"})
     assert (found.id, found.name) == (ID, "example.com/app")
 
 
 def test_its_digests_are_its_id_and_those_of_registries() -> None:
-    assert vouchers(record(came("local")), never).digests == {ID}
-    assert vouchers(record(came("local"), came("digest", digest=DIGEST)), never).digests == {ID, DIGEST}
+    assert policy().vouchers(record(came("local"))).digests == {ID}
+    assert policy().vouchers(record(came("local"), came("digest", digest=DIGEST))).digests == {ID, DIGEST}
     early = "sha256-" + "e" * 64
-    assert vouchers(replace(record(came("local")), early_id=early), never).digests == {ID, early}
+    assert policy().vouchers(replace(record(came("local")), early_id=early)).digests == {ID, early}
 
 
 def node(ident: str, *dependencies: tuple[str | None, Any]) -> Any:

@@ -20,7 +20,7 @@ from kurma_render_overlay.plugin import OverlayRenderer
 from kurma_core.hookspecs.renderer import Renderer
 from kurma_core.image_store import ImageStore, build_archive
 from kurma_core.images.dependencies import Graph
-from kurma_core.images.trust_policy import Policy
+from kurma_core.images.trust_policy import TrustPolicy
 from kurma_core.linux import mounts
 from kurma_core.models.image import ImageRecord, Provenance, RenderedLayer
 from kurma_core.rendering import render
@@ -33,7 +33,7 @@ from kurma_core.trees.unmount import unmount_below
 pytestmark = pytest.mark.root
 
 _NOT_TOO_LONG = (HealthCheck.too_slow, HealthCheck.data_too_large)
-_TRUSTING = Policy(dict.fromkeys(("named", "https", "http", "docker", "file"), "any"))
+_TRUSTING = TrustPolicy(dict.fromkeys(("named", "https", "http", "docker", "file"), "any"))
 
 
 @contextmanager
