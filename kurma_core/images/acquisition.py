@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from kurma_core.image_store.staging import StagedImage
     from kurma_core.journal import Journal
     from kurma_core.progress import Progress
-    from kurma_core.trust import Trust
     from kurma_core.trust.encryption import Passphrases
 
     #: Says how the archive called so is opened, should it be encrypted.
@@ -351,7 +350,7 @@ class Expectation:
 # --- encrypted archives ------------------------------------------------------------------------------------------
 
 
-def decrypting(trust: Trust, passphrases: Callable[[], Passphrases] | None) -> Opener:
+def decrypting(passphrases: Callable[[], Passphrases] | None) -> Opener:
     """Opens encrypted archives by the passphrases that the user gives; None: there are none."""
 
     def opener(what: str) -> Decrypt:
@@ -359,8 +358,10 @@ def decrypting(trust: Trust, passphrases: Callable[[], Passphrases] | None) -> O
 
         def opened(head: bytes) -> Plain:
             if not known:
+                from kurma_core.trust import encryption
+
                 given = _NoPassphrases() if passphrases is None else passphrases()
-                known.append(trust.decryption(head, given, what))
+                known.append(encryption.opened(head, given, what))
             return known[0]
 
         return opened

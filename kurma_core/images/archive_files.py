@@ -82,7 +82,9 @@ class ArchiveFiles:
         with named_files.written(path) as out:
             if passphrase is None:
                 return build_archive(rootfs, manifest, out, compress=compress, warn=self._note, owner=owner)
-            with self._trust.encrypting(out, passphrase) as encrypted:
+            from kurma_core.trust.encryption import encrypting
+
+            with encrypting(out, passphrase) as encrypted:
                 return build_archive(rootfs, manifest, encrypted, compress=compress, warn=self._note, owner=owner)
 
     def inspect(self, path: str) -> ArchiveFacts:
@@ -162,7 +164,11 @@ class ArchiveFiles:
             if error.data.get("reason") == "malformed":  # it is not the archive's fault
                 error.message = f"{found.url or signature}: {error.message}"
             raise
-        users = self._trust.users_of(signer, keys[signer])
+        from kurma_core.trust.gpg import read_key
+        from kurma_core.trust.key_files import read_keys
+
+        known = read_keys([read_key(file) for file in keys[signer]], keys[signer][0])
+        users = next((key.users for key in known if key.fingerprint == signer), ())
         return ImageSigned(
             file=path,
             id=ident,

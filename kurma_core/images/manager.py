@@ -73,7 +73,7 @@ def make_image_manager(
         schemes=lambda: registry.names(_FETCHERS),
         note=note,
     )
-    trust = Trust(config.trust, config.trusted_host_keys, config.trustedkeys, config.state_dir)
+    trust = Trust(config.trusted_host_keys, config.trustedkeys, config.state_dir)
     return ImageManager(config, registry, store, fetching, trust, note, passphrases)
 
 
@@ -96,7 +96,7 @@ class ImageManager:
         self._fetching = fetching
         self._trust = trust
         self._note = note
-        self._opener = decrypting(trust, passphrases)
+        self._opener = decrypting(passphrases)
         self._known = KnownImages(os.path.join(config.state_dir, "locators"))
         self._journal = Journal(config.state_dir)
         self._holds = store.holds

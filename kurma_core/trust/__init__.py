@@ -11,35 +11,27 @@ from kurma_core.trust import keystore
 from kurma_core.trust.machine_key import MachineKey
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-    from typing import BinaryIO
-
     from kurma_core.api.images import Key, TrustChange, TrustedKey
-    from kurma_core.trust.encryption import Passphrases, Plain
     from kurma_core.trust.keystore_admin import Enrolment
 
 
-_STRICTEST = "signed"
 #: Seconds by which the stamp of a file that is changed after a check may seem to come before it.
 _CLOCKS = 1.0
 
 
 class Trust:
-    """:param policy: ``signed``, ``digest`` or ``any`` by source (K4).
-    :param trusted_host_keys: fingerprints whose images may run with the host's power; empty: this machine's key.
-    :param key_dirs: keystores, the weakest first: a later one masks an earlier one (K1).
+    """:param trusted_host_keys: fingerprints whose images may run with host privilege; empty: this machine's key.
+    :param key_dirs: keystores, the weakest first: a later one masks an earlier one.
     :param state_dir: this machine's key is kept in ``keys`` under it, what is known of the others in
         ``revocations``.
     """
 
     def __init__(
         self,
-        policy: Mapping[str, str],
         trusted_host_keys: Sequence[str],
         key_dirs: Sequence[str],
         state_dir: str,
     ) -> None:
-        self._policy = policy
         self._trusted_host_keys = tuple(key.replace(" ", "").upper() for key in trusted_host_keys)
         self._key_dirs = tuple(key_dirs)
         self._machine = MachineKey(f"{state_dir}/keys")
@@ -47,39 +39,29 @@ class Trust:
 
     # --- images --------------------------------------------------------------------------------------------------
 
-    def policy(self, source: str) -> str:
-        """What must vouch for an image from that source (``named``, ``https``, ``http``, ``docker``, ``file``);
-        for one that nobody has thought of, a signature."""
-        return self._policy.get(source, _STRICTEST)
-
     def keys_for(self, name: str) -> Mapping[str, tuple[str, ...]]:
-        """Key files by fingerprint (upper case) of those who may sign the image of that name (K1, K2).
+        """Key files by fingerprint (upper case) of those who may sign the image of that name.
 
         :raises TrustError: a keystore cannot be read, or others may write it.
         """
         return keystore.keys_for(self._key_dirs, name)
 
-    def still_trusts(self, name: str, fingerprint: str, since: str) -> bool:
-        """Whether a signature that was good once still counts: its key is trusted for the name, and was not
-        revoked. That it has run out meanwhile says nothing against what it signed before.
+    def lapse(self, name: str, fingerprint: str, since: str) -> str | None:
+        """Why a signature that was good once counts no longer: its key is not trusted for the name any more
+        (``unknown``), or was ``revoked``. None: the signature counts. A key that has expired meanwhile says
+        nothing against what it signed before.
 
-        :param since: RFC 3339, when it was verified: a key file that has not changed since is not read again, one
-            that has is read once. Files' times come some milliseconds late, and the verifying took its time: a
-            second is allowed for.
+        :param since: RFC 3339, when the signature was verified: a key file that has not changed since is not read
+            again. Files' times come some milliseconds late, and verifying takes time: a second is allowed for.
         :raises TrustError: a keystore cannot be read, or others may write it.
         """
-        return self.lapse(name, fingerprint, since) is None
-
-    def lapse(self, name: str, fingerprint: str, since: str) -> str | None:
-        """Why a signature that was good once counts no longer: its key is trusted for the name no more
-        (``unknown``), or was ``revoked``. None: it counts, as :meth:`still_trusts` has it."""
         files = keystore.keys_for(self._key_dirs, name).get(fingerprint)
         if files is None:
             return "unknown"
         return "revoked" if self._revoked(fingerprint, files, since) else None
 
     def still_trusts_host_key(self, fingerprint: str, since: str) -> bool:
-        """:meth:`still_trusts` for an image with host privilege (K5)."""
+        """Whether a signature of an image with host privilege still counts; see :meth:`lapse`."""
         if fingerprint not in self.host_keys():
             return False
         return not self._revoked(fingerprint, keystore.find(self._key_dirs, fingerprint), since)
@@ -103,7 +85,7 @@ class Trust:
         what: str | None = None,
         name: str | None = None,
     ) -> str:
-        """Check a detached signature, armored or not, with just these keys (K3).
+        """Check a detached signature, armored or not, with just these keys.
 
         :param source: what is signed: a file's path, or its bytes as they come.
         :param signature: None: there is none, which is an error.
@@ -146,23 +128,6 @@ class Trust:
 
         return Enrolment(self._key_dirs)
 
-    # --- encrypted archives --------------------------------------------------------------------------------------
-
-    def decryption(self, head: bytes, passphrases: Passphrases, what: str) -> Plain:
-        """What decrypts the message that starts with ``head``; see :func:`.encryption.opened` (A1).
-
-        :raises DecryptionError: there is no passphrase, it is wrong, or none would help.
-        """
-        from kurma_core.trust import encryption
-
-        return encryption.opened(head, passphrases, what)
-
-    def encrypting(self, out: BinaryIO, passphrase: bytes) -> AbstractContextManager[BinaryIO]:
-        """A file whose content arrives in ``out`` encrypted; see :func:`.encryption.encrypting` (A1)."""
-        from kurma_core.trust import encryption
-
-        return encryption.encrypting(out, passphrase)
-
     # --- this machine --------------------------------------------------------------------------------------------
 
     def machine_key(self) -> str:
@@ -186,14 +151,6 @@ class Trust:
 
         return sign_as(key, source)
 
-    def users_of(self, fingerprint: str, files: Sequence[str]) -> tuple[str, ...]:
-        """User IDs of a key of the keystore. :raises TrustError: it cannot be read."""
-        from kurma_core.trust.gpg import read_key
-        from kurma_core.trust.key_files import read_keys
-
-        found = read_keys([read_key(file) for file in files], files[0])
-        return next((key.users for key in found if key.fingerprint == fingerprint), ())
-
     def verify_own(self, path: str, signature: bytes | None) -> str:
         """:meth:`verify` with nothing but this machine's key."""
         return self.verify(path, signature, {self.machine_key(): (self._machine.public_key(),)})
@@ -201,7 +158,7 @@ class Trust:
     # --- images that run with the host's power -------------------------------------------------------------------
 
     def host_keys(self) -> tuple[str, ...]:
-        """Fingerprints of the keys that count for images with host privilege (K5)."""
+        """Fingerprints of the keys that count for images with host privilege."""
         return self._trusted_host_keys or (self.machine_key(),)
 
     def verify_host_image(
@@ -212,7 +169,7 @@ class Trust:
         *,
         what: str | None = None,
     ) -> str:
-        """:meth:`verify` for an image that runs with host privilege (K5). Nothing skips it.
+        """:meth:`verify` for an image that runs with host privilege. Nothing skips it.
 
         :param allowed: fingerprints; None: :meth:`host_keys`. Where their key files lie says nothing of what they
             may sign: they are taken from anywhere in the keystores, ``host.d`` among it.

@@ -7,22 +7,16 @@ agent takes part. What gpg says is read from its status lines, never from its me
 from __future__ import annotations
 
 import os
-import resource
-import shutil
 import subprocess
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import IO, BinaryIO, Protocol, cast
 
-from kurma_core.cancellation import current
 from kurma_core.errors import DecryptionError, HostError, UsageError
-from kurma_core.trust.gpg import OPTIONS, private_directory
+from kurma_core.trust.gpg import GpgProcess, close_pipe, private_directory, running_gpg
 
 _READ = 1 << 20
-_PIPE = 1 << 20
-#: What gpg may say of a message: one of a million packets would fill the disk with it.
-_LARGEST_STATUS = 1 << 20
 _LONGEST_PASSPHRASE = 1024
 #: OpenPGP's numbers of AES with 128, 192 and 256 bits.
 _AES = ("7", "8", "9")
@@ -101,9 +95,9 @@ def encrypting(out: BinaryIO, passphrase: bytes) -> Iterator[BinaryIO]:
     with _gpg(options, checked(passphrase), stdout=out.fileno()) as gpg:
         with suppress(BrokenPipeError):  # gpg says why
             yield cast("BinaryIO", gpg.stdin)
-            gpg.close_input()
+            gpg.stdin.close()
         if gpg.process.wait() != 0 or "END_ENCRYPTION" not in gpg.words():
-            raise HostError(f"gpg cannot encrypt the archive: {gpg.gpg_reason()}")
+            raise HostError(f"gpg cannot encrypt the archive: {gpg.reason()}")
 
 
 # --- decrypting --------------------------------------------------------------------------------------------------
@@ -149,11 +143,8 @@ def _first_packet(head: bytes) -> int | None:
 def _fits(head: bytes, passphrase: bytes) -> bool:
     """Whether the beginning of the message opens, as far as that can be told."""
     with _gpg(("--decrypt",), checked(passphrase), stdout=subprocess.DEVNULL) as gpg:
-        with suppress(BrokenPipeError):
-            gpg.stdin.write(head)
-            gpg.close_input()
-        with current().waking(gpg.process.kill):
-            gpg.process.wait()
+        gpg.feed([head])
+        gpg.wait()
         return not _is_wrong(gpg.words())
 
 
@@ -186,7 +177,7 @@ class _Decryption:
                 raise feeder.error
             self._judge(gpg, whole=feeder.whole)
 
-    def _judge(self, gpg: _Gpg, *, whole: bool) -> None:
+    def _judge(self, gpg: GpgProcess, *, whole: bool) -> None:
         """:param whole: gpg took all of the message."""
         words = gpg.words()
         if any(word in _SIGNED for word in words):
@@ -220,7 +211,7 @@ class _Feeder:
     :ivar error: what came in place of the message's end. :ivar whole: gpg took all of it.
     """
 
-    def __init__(self, source: Iterator[bytes], gpg: _Gpg) -> None:
+    def __init__(self, source: Iterator[bytes], gpg: GpgProcess) -> None:
         self.error: BaseException | None = None
         self.whole = False
         self._source = source
@@ -233,95 +224,15 @@ class _Feeder:
 
     def _work(self) -> None:
         try:
-            for piece in self._source:
-                self._gpg.stdin.write(piece)
-            self._gpg.close_input()
-            self.whole = True
-        except BrokenPipeError:
-            return  # gpg has said why
-        except BaseException as error:  # noqa: BLE001 - handed to who reads
+            self.whole = self._gpg.feed(self._source)
+        except BaseException as error:  # noqa: BLE001 - raised by the reader
             self.error = error
         finally:
-            _close(self._gpg.stdin)
-
-
-# --- the process -------------------------------------------------------------------------------------------------
-
-
-class _Gpg:
-    """gpg at work."""
-
-    def __init__(self, process: subprocess.Popen[bytes], status: str, messages: str) -> None:
-        self.process = process
-        self._status = status
-        self._messages = messages
-
-    @property
-    def stdin(self) -> IO[bytes]:
-        return cast("IO[bytes]", self.process.stdin)
-
-    def close_input(self) -> None:
-        self.stdin.close()
-
-    def statuses(self) -> list[list[str]]:
-        """Word and fields of each status line, once it has ended."""
-        with open(self._status, encoding="utf-8", errors="replace") as file:
-            lines = file.read().split("\n")
-        prefix = "[GNUPG:] "
-        return [line.removeprefix(prefix).split(" ") for line in lines if line.startswith(prefix)]
-
-    def words(self) -> list[str]:
-        return [word for word, *_ in self.statuses()]
-
-    def gpg_reason(self) -> str:
-        """The last thing that it said to people."""
-        with open(self._messages, encoding="utf-8", errors="replace") as file:
-            said = file.read().split("\n")
-        return next((line.removeprefix("gpg: ") for line in reversed(said) if line), "it says nothing")
+            close_pipe(self._gpg.stdin)
 
 
 @contextmanager
-def _gpg(options: Sequence[str], passphrase: bytes, *, stdout: int) -> Iterator[_Gpg]:
-    """A running gpg in a home of its own. It is ended, and nothing is left of it, when the context is left."""
-    program = shutil.which("gpg")
-    if program is None:
-        raise HostError("gpg is not installed", hint="apt-get install gnupg")
-    with private_directory() as home, ExitStack() as files:
-        said = [f"{home}/status", f"{home}/messages"]
-        status, messages = (files.enter_context(open(path, "xb")) for path in said)
-        secret, end = os.pipe()
-        files.callback(os.close, secret)
-        try:
-            os.write(end, passphrase + b"\n")  # less than a pipe holds
-        finally:
-            os.close(end)
-        command = [program, *OPTIONS, f"--homedir={home}", "--batch", "--no-tty", "--no-autostart"]
-        command += ["--pinentry-mode=loopback", f"--passphrase-fd={secret}", f"--status-fd={status.fileno()}"]
-        process = subprocess.Popen(
-            [*command, *options],
-            stdin=subprocess.PIPE,
-            stdout=stdout,
-            stderr=messages,
-            pipesize=_PIPE,
-            pass_fds=(secret, status.fileno()),
-            env={"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "LC_ALL": "C"},
-            cwd="/",
-        )
-        gpg = _Gpg(process, *said)
-        try:
-            resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
-            if stdout in (subprocess.PIPE, subprocess.DEVNULL):
-                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (_LARGEST_STATUS, _LARGEST_STATUS))
-            yield gpg
-        finally:
-            process.kill()
-            for pipe in (process.stdin, process.stdout):
-                _close(pipe)
-            process.wait()
-
-
-def _close(pipe: IO[bytes] | None) -> None:
-    """What was not written by now is not wanted."""
-    if pipe is not None:
-        with suppress(BrokenPipeError):
-            pipe.close()
+def _gpg(options: Sequence[str], passphrase: bytes, *, stdout: int) -> Iterator[GpgProcess]:
+    """A running gpg in a home of its own, of which nothing is left."""
+    with private_directory() as home, running_gpg(home, options, stdout=stdout, passphrase=passphrase) as gpg:
+        yield gpg

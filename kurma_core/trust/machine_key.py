@@ -9,16 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from kurma_core import cancellation
 from kurma_core.errors import TrustError
 from kurma_core.linux.files import lock_file, locked
 from kurma_core.linux.process import wait_pidfd
 from kurma_core.trust import keystore
-
-if TYPE_CHECKING:
-    import gnupg
 
 _AGENT_ENDS = 5.0  # seconds
 
@@ -72,9 +68,10 @@ class MachineKey:
 
     def _make(self) -> str:
         """Runs with the lock held. A key that was made and not yet recorded is taken."""
-        from kurma_core.trust.gpg import gpg_reason
+        from kurma_core.trust.gpg import gpg_in, gpg_reason
 
-        with self._gpg() as gpg:
+        with self._short_home() as (_, home):
+            gpg = gpg_in(home)
             there = [key["fingerprint"] for key in gpg.list_keys(secret=True)]
             if not there:
                 made = gpg.gen_key(
@@ -117,31 +114,28 @@ class MachineKey:
 
         :raises TrustError: it cannot be made.
         """
-        from kurma_core.trust.gpg import gpg_reason
-        from kurma_core.trust.signing import reader
+        from kurma_core.trust.signing import detached_signature
 
         fingerprint = self.fingerprint()
-        # One at a time: who is done ends the agent.
-        # An open file, not its path: python-gnupg closes what it opened itself before all of it is read.
-        with locked(f"{self.home}/lock", flock=cancellation.lock), self._gpg() as gpg, reader(source) as data:
-            made = gpg.sign_file(
-                data, keyid=fingerprint, clearsign=False, detach=True, extra_args=["--digest-algo", "SHA512"]
-            )
-        if not made.data:
-            what = source if isinstance(source, str) else "the image"
-            raise TrustError(f"gpg cannot sign {what} with this machine's key: {gpg_reason(made.stderr)}")
-        return bytes(made.data)
+        # One at a time: each ends the agent when it is done.
+        with locked(f"{self.home}/lock", flock=cancellation.lock), self._short_home() as (directory, home):
+            made, gpg = detached_signature(directory, fingerprint, source, home=(f"--homedir={home}",))
+            if made is None:
+                what = source if isinstance(source, str) else "the image"
+                raise TrustError(f"gpg cannot sign {what} with this machine's key: {gpg.reason()}")
+        return made
 
     @contextmanager
-    def _gpg(self) -> Iterator[gnupg.GPG]:
-        """GnuPG in our home, by a short name: an agent's socket lies in it. The agent ends with the block."""
-        from kurma_core.trust.gpg import gpg_in, private_directory
+    def _short_home(self) -> Iterator[tuple[str, str]]:
+        """A private directory, and in it a short name of our GnuPG home, where the agent's socket lies. The agent
+        ends with the block."""
+        from kurma_core.trust.gpg import private_directory
 
         with private_directory() as directory:
             home = f"{directory}/home"
             os.symlink(os.path.abspath(self.home), home)
             try:
-                yield gpg_in(home)
+                yield directory, home
             finally:
                 _end_agent(home)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
+import contextlib
 import os
 import subprocess
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import BinaryIO, cast
+from collections.abc import Iterable, Mapping, Sequence
 
 from kurma_core.errors import TrustError, UsageError
-from kurma_core.trust.gpg import feed, gpg_program, gpg_reason, private_directory
+from kurma_core.trust.gpg import GpgProcess, gpg_program, private_directory, running_gpg
 
 
 def sign_as(key: str, source: str | Iterable[bytes]) -> tuple[bytes, str]:
@@ -25,34 +23,10 @@ def sign_as(key: str, source: str | Iterable[bytes]) -> tuple[bytes, str]:
     """
     _check_key(key)
     with private_directory() as directory:
-        target, status = f"{directory}/signature", f"{directory}/status"
-        with open(status, "x+", errors="replace") as said:
-            command = [gpg_program(), "--batch", "--status-fd", "1", "--armor", "--digest-algo", "SHA512"]
-            process = subprocess.Popen(
-                [*command, "--local-user", key, "--output", target, "--detach-sign", "-"],
-                stdin=subprocess.PIPE,
-                stdout=said,
-                stderr=subprocess.PIPE,
-                env=_environment(),
-            )
-            try:
-                with reader(source) as data:
-                    feed(process, iter(lambda: data.read(1 << 18), b""))
-                assert process.stderr is not None
-                complaint = process.stderr.read().decode(errors="replace")
-                process.wait()
-            finally:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
-                if process.stderr is not None:
-                    process.stderr.close()
-            said.seek(0)
-            made = [
-                line.split(" ") for line in said.read().splitlines() if line.startswith("[GNUPG:] SIG_CREATED ")
-            ]
-        if process.returncode or not made:
-            reason = gpg_reason(complaint)
+        made, gpg = detached_signature(directory, key, source, environment=_environment())
+        signers = [fields[5] for word, *fields in gpg.statuses() if word == "SIG_CREATED"]
+        if made is None or not signers:
+            reason = gpg.reason()
             if "Inappropriate ioctl" in reason or "No pinentry" in reason:
                 reason = "it has a passphrase, and there is no terminal to ask for it at"
             raise TrustError(
@@ -60,8 +34,34 @@ def sign_as(key: str, source: str | Iterable[bytes]) -> tuple[bytes, str]:
                 hint="see gpg --list-secret-keys; to use this machine's key, leave --key out",
                 key=key,
             )
-        with open(target, "rb") as file:
-            return file.read(), _primary(made[-1][7])
+    return made, _primary(signers[-1])
+
+
+def detached_signature(
+    directory: str,
+    key: str,
+    source: str | Iterable[bytes],
+    *,
+    home: Sequence[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[bytes | None, GpgProcess]:
+    """An armored signature over a file, or over bytes as they come; None: gpg made none. And the gpg that ended.
+
+    :param directory: private. :param home: :param environment: see :func:`.gpg.running_gpg`.
+    """
+    target = f"{directory}/signature"
+    arguments = ("--armor", "--digest-algo=SHA512", "--local-user", key, "--output", target, "--detach-sign", "-")
+    with contextlib.ExitStack() as stack:
+        data = stack.enter_context(open(source, "rb")) if isinstance(source, str) else subprocess.PIPE
+        gpg = stack.enter_context(
+            running_gpg(directory, arguments, home=home, stdin=data, environment=environment)
+        )
+        if not isinstance(source, str):
+            gpg.feed(source)
+        if gpg.wait() or not os.path.exists(target):
+            return None, gpg
+    with open(target, "rb") as file:
+        return file.read(), gpg
 
 
 def _check_key(key: str) -> None:
@@ -102,34 +102,3 @@ def _environment() -> dict[str, str]:
         if "GPG_TTY" not in environment and os.isatty(fd):
             environment["GPG_TTY"] = os.ttyname(fd)
     return environment
-
-
-@contextmanager
-def reader(source: str | Iterable[bytes]) -> Iterator[BinaryIO]:
-    """A file, or bytes as they come, as something that is read."""
-    if isinstance(source, str):
-        with open(source, "rb") as file:
-            yield file
-    else:
-        yield cast("BinaryIO", io.BufferedReader(_Pieces(source)))
-
-
-class _Pieces(io.RawIOBase):
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
-        self._rest = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        while not self._rest:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return 0
-            self._rest = memoryview(piece)
-        count = min(len(view), len(self._rest))
-        view[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count

@@ -6,7 +6,6 @@ What GnuPG says is read from its status lines, never from its messages or its ex
 from __future__ import annotations
 
 import contextlib
-import resource
 import subprocess
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,15 +13,13 @@ from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import current
 from kurma_core.errors import TrustError
-from kurma_core.trust.gpg import OPTIONS, feed, gpg_in, gpg_program, private_directory, read_key
+from kurma_core.trust.gpg import gpg_in, private_directory, read_key, running_gpg
 
 if TYPE_CHECKING:
     pass
 
 _LARGEST_SIGNATURE = 1 << 16
 _DETACHED = "a detached signature is wanted, as is made by: gpg --armor --detach-sign FILE"
-#: What gpg may say of it: what it would repeat without end does not fill the disk.
-_LARGEST_STATUS = 1 << 20
 # OpenPGP's numbers of MD5, SHA-1 and RIPEMD-160: documents with a given sum of these can be made.
 _WEAK = {"1": "MD5", "2": "SHA-1", "3": "RIPEMD-160"}
 _REASONS = {
@@ -60,45 +57,23 @@ def verify(
         program = gpg_in(home, "--no-autostart")
         for material in _material(file for files in keys.values() for file in files):
             program.import_keys(material)
-        said = _statuses(_checked(home, signature, source))
+        said = _signatures(_checked(home, signature, source))
     return _judge(said, keys, what, name)
 
 
-def _checked(home: str, signature: bytes, source: str | Iterable[bytes]) -> str:
-    """GnuPG's status lines on a detached signature. Run directly, for what is signed may be a stream as large
-    as an image, which python-gnupg would take only as a file or as one piece of memory."""
+def _checked(home: str, signature: bytes, source: str | Iterable[bytes]) -> list[list[str]]:
+    """GnuPG's status lines on a detached signature. python-gnupg would take what is signed, which may be a stream
+    as large as an image, only as a file or as one piece of memory."""
     with open(f"{home}/signature", "xb") as file:
         file.write(signature)
-    command = [
-        gpg_program(),
-        "--homedir",
-        home,
-        *OPTIONS,
-        "--no-autostart",
-        "--batch",
-        "--no-tty",
-        "--status-fd",
-        "1",
-    ]
-    # What it says goes to a file: a pipe might be full while it waits for more of what is signed.
     with contextlib.ExitStack() as stack:
-        said = stack.enter_context(open(f"{home}/status", "x+b"))
         data = stack.enter_context(open(source, "rb")) if isinstance(source, str) else subprocess.PIPE
-        process = subprocess.Popen(
-            [*command, "--verify", f"{home}/signature", "-"], stdin=data, stdout=said, stderr=subprocess.DEVNULL
-        )
-        try:
-            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (_LARGEST_STATUS, _LARGEST_STATUS))
-            with current().waking(process.kill):
-                if process.stdin is not None and not isinstance(source, str):
-                    feed(process, source)
-                process.wait()
-        finally:
-            if process.poll() is None:  # the stream failed
-                process.kill()
-                process.wait()
-        said.seek(0)
-        return said.read().decode(errors="replace")
+        gpg = stack.enter_context(running_gpg(home, ("--verify", f"{home}/signature", "-"), stdin=data))
+        if not isinstance(source, str):
+            with current().waking(gpg.process.kill):
+                gpg.feed(source)  # it stops reading where the signature is none
+        gpg.wait()
+        return gpg.statuses()
 
 
 def _material(files: Iterable[str]) -> list[bytes]:
@@ -125,14 +100,10 @@ class _Signature:
     code: str = ""
 
 
-def _statuses(output: str) -> list[_Signature]:
-    """One for each signature in the file."""
+def _signatures(statuses: list[list[str]]) -> list[_Signature]:
+    """What GnuPG says of each signature in the file."""
     found: list[_Signature] = []
-    for line in output.splitlines():
-        prefix, _, rest = line.partition("[GNUPG:] ")
-        if prefix or not rest:
-            continue
-        word, *fields = rest.split(" ")
+    for word, *fields in statuses:
         if word == "NEWSIG":
             found.append(_Signature())
         if not found:

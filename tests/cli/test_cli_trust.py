@@ -213,7 +213,7 @@ def test_listed_and_removed(
 
 
 def manager(tmp_path: Path, driver: Any, notes: list[str], *schemes: str) -> KeyManager:
-    trust = Trust({}, (), (str(tmp_path / "keys"),), str(tmp_path / "state"))
+    trust = Trust((), (str(tmp_path / "keys"),), str(tmp_path / "state"))
     fetching = Fetching(lambda scheme: driver, str(tmp_path / "partial"), schemes=lambda: schemes)
     return KeyManager(trust, fetching, notes.append)
 

@@ -17,7 +17,6 @@ import zstandard
 from kurma_core.errors import ArchiveError, DecryptionError, HostileArchiveError
 from kurma_core.image_store import ImageStore, Limits, validate
 from kurma_core.images.acquisition import decrypting, refusing_encrypted
-from kurma_core.trust import Trust
 from kurma_core.value import replace
 from tests.kit.archives import LOCAL, directory, file, image, nothing_left_behind
 
@@ -82,7 +81,7 @@ def outside(tmp_path: Path) -> str:
 
 
 def decrypt(passphrase: bytes = SECRET) -> Decrypt:
-    return decrypting(Trust({}, (), (), "/nowhere"), lambda: Given(passphrase))("image.aci")
+    return decrypting(lambda: Given(passphrase))("image.aci")
 
 
 @pytest.mark.parametrize("armor", [(), ("--armor",)], ids=["binary", "armored"])
@@ -145,7 +144,7 @@ def test_modified_ciphertext_leaves_nothing(store: ImageStore, outside: str) -> 
 def test_without_the_right_passphrase_nothing_is_left(store: ImageStore, outside: str) -> None:
     shipped = encrypted(TAR)
     refused(store, outside, shipped, decrypt(b"wrong"), "passphrase is wrong")
-    nobody = decrypting(Trust({}, (), (), "/nowhere"), None)("image.aci")
+    nobody = decrypting(None)("image.aci")
     refused(store, outside, shipped, nobody, "there is no passphrase")
     refused(store, outside, shipped, None, "which only an image's archive may be")
 

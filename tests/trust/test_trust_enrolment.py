@@ -31,7 +31,7 @@ def local(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def trust(system: Path, local: Path, tmp_path: Path) -> Trust:
-    return Trust({}, (), (str(system), str(local)), str(tmp_path / "state"))
+    return Trust((), (str(system), str(local)), str(tmp_path / "state"))
 
 
 def key(trust: Trust, signers, *names: str):
@@ -275,7 +275,7 @@ def test_the_listing_says_what_counts(trust: Trust, system: Path, local: Path, s
     assert found[NAME, print_of["old"], True].users == ("old <old@example.com>",)
     assert "another key than its name" in (found["example.org", print_of["machine"], True].problem or "")
     assert next(iter(states))[0] == "root", "what signs everything comes first"
-    listed = Trust({}, (print_of["mallory"],), (str(local),), "/nonexistent").trusted_keys()
+    listed = Trust((print_of["mallory"],), (str(local),), "/nonexistent").trusted_keys()
     assert [key.state for key in listed if key.scope == "host"] == ["trusted"]
 
 
@@ -294,14 +294,14 @@ def test_a_signer_counts_until_it_is_removed_or_revoked(trust: Trust, local: Pat
     (fresh,) = key(trust, signers, "revoked")
     trust.add_key(fresh, NAME)
     for since in (LONG_SINCE, "2999-01-01T00:00:00Z"):
-        assert trust.still_trusts(NAME, fresh.fingerprint, since)
-        assert not trust.still_trusts("example.com/other", fresh.fingerprint, since)
+        assert trust.lapse(NAME, fresh.fingerprint, since) is None
+        assert trust.lapse("example.com/other", fresh.fingerprint, since) is not None
     trust.add_key(trust.parse_keys(signers.public("revoked") + signers.revocation, "x")[0], NAME)
-    assert not trust.still_trusts(NAME, fresh.fingerprint, LONG_SINCE)
-    assert not trust.still_trusts(NAME, fresh.fingerprint, timestamp()), "the revocation may be the later one"
+    assert trust.lapse(NAME, fresh.fingerprint, LONG_SINCE) is not None
+    assert trust.lapse(NAME, fresh.fingerprint, timestamp()) is not None, "the revocation may be the later one"
     assert trust.lapse(NAME, fresh.fingerprint, LONG_SINCE) == "revoked"
     (local / "prefix.d" / NAME / fresh.fingerprint).unlink()
-    assert not trust.still_trusts(NAME, fresh.fingerprint, "2999-01-01T00:00:00Z")
+    assert trust.lapse(NAME, fresh.fingerprint, "2999-01-01T00:00:00Z") is not None
     assert trust.lapse(NAME, fresh.fingerprint, LONG_SINCE) == "unknown"
 
 
@@ -328,7 +328,7 @@ def test_gnupg_is_asked_once_of_a_key_file(
     file = put(local, "root.d", fingerprint, signers.public("revoked"))
     time.sleep(0.15)  # a file that has just been written may be written again within the same tick
     for _ in range(3):
-        assert trust.still_trusts(NAME, fingerprint, LONG_SINCE)
+        assert trust.lapse(NAME, fingerprint, LONG_SINCE) is None
     assert imports() == 1
     # Nothing but the content differs, as far as times can be set.
     status = file.stat()
@@ -336,7 +336,7 @@ def test_gnupg_is_asked_once_of_a_key_file(
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     time.sleep(0.15)
     for _ in range(3):
-        assert not trust.still_trusts(NAME, fingerprint, LONG_SINCE)
+        assert trust.lapse(NAME, fingerprint, LONG_SINCE) is not None
     assert imports() == 2
     # What others could have written, or nobody understands, says nothing.
     (known,) = (tmp_path / "state" / "revocations").iterdir()
@@ -344,12 +344,12 @@ def test_gnupg_is_asked_once_of_a_key_file(
     for forged, mode in ((truth.replace(b"true", b"false"), 0o622), (b"{", 0o600), (b"[]", 0o600)):
         known.write_bytes(forged)
         known.chmod(mode)
-        assert not trust.still_trusts(NAME, fingerprint, LONG_SINCE)
+        assert trust.lapse(NAME, fingerprint, LONG_SINCE) is not None
         known.chmod(0o600)
     assert imports() == 5
     known.unlink()
     known.mkdir()
-    assert not trust.still_trusts(NAME, fingerprint, LONG_SINCE), "nor does it matter that it cannot be written"
+    assert trust.lapse(NAME, fingerprint, LONG_SINCE) is not None, "nor does it matter that it cannot be written"
 
 
 def test_what_was_read_of_a_file_that_had_just_changed_is_not_kept(
@@ -362,21 +362,21 @@ def test_what_was_read_of_a_file_that_had_just_changed_is_not_kept(
     ahead = time.time() - file.stat().st_ctime
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() - ahead)
-    assert trust.still_trusts(NAME, signers.fingerprints["revoked"], LONG_SINCE)
+    assert trust.lapse(NAME, signers.fingerprints["revoked"], LONG_SINCE) is None
     assert not (tmp_path / "state" / "revocations").exists()
 
 
 def test_a_key_that_has_run_out_does_not_unsay_what_it_signed(trust: Trust, local: Path, signers) -> None:
     put(local, "root.d", signers.fingerprints["expired"], signers.public("expired"))
-    assert trust.still_trusts(NAME, signers.fingerprints["expired"], "2020-01-01T06:00:00Z")
+    assert trust.lapse(NAME, signers.fingerprints["expired"], "2020-01-01T06:00:00Z") is None
 
 
 def test_a_host_key_counts_until_it_is_struck_off_or_revoked(local: Path, signers, tmp_path: Path) -> None:
     fingerprint = signers.fingerprints["revoked"]
     put(local, "host.d", fingerprint, signers.public("revoked"))
-    listed = Trust({}, (fingerprint,), (str(local),), str(tmp_path / "state"))
+    listed = Trust((fingerprint,), (str(local),), str(tmp_path / "state"))
     assert listed.still_trusts_host_key(fingerprint, LONG_SINCE)
-    other = Trust({}, ("A" * 40,), (str(local),), str(tmp_path / "state"))
+    other = Trust(("A" * 40,), (str(local),), str(tmp_path / "state"))
     assert not other.still_trusts_host_key(fingerprint, LONG_SINCE)
     put(local, "host.d", fingerprint, signers.public("revoked") + signers.revocation)
     assert not listed.still_trusts_host_key(fingerprint, LONG_SINCE)

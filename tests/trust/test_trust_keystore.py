@@ -25,7 +25,7 @@ def local(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def trust(system: Path, local: Path, tmp_path: Path) -> Trust:
-    return Trust({"docker": "digest"}, (), (str(system), str(local)), str(tmp_path / "state"))
+    return Trust((), (str(system), str(local)), str(tmp_path / "state"))
 
 
 def put(directory: Path, place: str, name: str, content: str = "key") -> Path:
@@ -127,11 +127,6 @@ def test_names_lead_nowhere(trust: Trust, local: Path, name: str) -> None:
     put(local, "prefix.d/other", KEYS["B"])
     put(local, "elsewhere", KEYS["C"])
     assert trust.keys_for(name) == {}
-
-
-def test_policy(trust: Trust) -> None:
-    assert trust.policy("docker") == "digest"
-    assert trust.policy("ipfs") == "signed"
 
 
 @pytest.mark.parametrize("name", ["example.com/" + "a" * 300, "/".join(["abcdefgh"] * 500)])

@@ -26,7 +26,7 @@ def state(tmp_path: Path) -> str:
 
 @pytest.fixture
 def trust(state: str) -> Trust:
-    return Trust({}, (), (), state)
+    return Trust((), (), state)
 
 
 def test_by_a_process_that_has_many_descriptors(trust: Trust) -> None:
@@ -44,7 +44,7 @@ def test_by_a_process_that_has_many_descriptors(trust: Trust) -> None:
 
 def test_made_once_and_private(trust: Trust, state: str) -> None:
     fingerprint = trust.machine_key()
-    assert trust.machine_key() == Trust({}, (), (), state).machine_key() == fingerprint
+    assert trust.machine_key() == Trust((), (), state).machine_key() == fingerprint
     assert stat.S_IMODE(os.stat(f"{state}/keys").st_mode) == 0o700
     listing = subprocess.run(
         ["gpg", "--homedir", f"{state}/keys", "--with-colons", "--list-keys"],
@@ -59,7 +59,7 @@ def test_made_once_and_private(trust: Trust, state: str) -> None:
 
 
 def test_two_processes_make_one_key(state: str) -> None:
-    program = f"from kurma_core.trust import Trust; print(Trust({{}}, (), (), {state!r}).machine_key())"
+    program = f"from kurma_core.trust import Trust; print(Trust((), (), {state!r}).machine_key())"
     with ThreadPoolExecutor(3) as pool:
         done = list(
             pool.map(
@@ -110,7 +110,7 @@ def test_a_damaged_record(trust: Trust, state: str) -> None:
 def test_a_state_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TrustError, match="cannot make this machine's key"):
-        Trust({}, (), (), str(tmp_path / "file")).machine_key()
+        Trust((), (), str(tmp_path / "file")).machine_key()
 
 
 # --- images with host privilege ---------------------------------------------------------------------------------
@@ -137,24 +137,24 @@ def test_keys_trusted_for_images_are_not_for_the_host(state: str, tmp_path: Path
         signers.put("alice", tmp_path / "keys", place)
     signature = signers.sign(archive, "alice")
     with pytest.raises(TrustError, match="not listed"):
-        Trust({}, (), (str(tmp_path / "keys"),), state).verify_host_image(str(archive), signature)
-    listed = Trust({}, (alice.lower(),), (str(tmp_path / "keys"),), state)
+        Trust((), (str(tmp_path / "keys"),), state).verify_host_image(str(archive), signature)
+    listed = Trust((alice.lower(),), (str(tmp_path / "keys"),), state)
     assert listed.verify_host_image(str(archive), signature) == alice
 
 
 def test_listing_keys_leaves_this_machines_out_unless_listed(state: str, archive: Path, signers) -> None:
-    own = Trust({}, (), (), state)
+    own = Trust((), (), state)
     signature = own.sign(str(archive))
     alice = signers.fingerprints["alice"]
     with pytest.raises(TrustError, match=own.machine_key()):
-        Trust({}, (alice,), (), state).verify_host_image(str(archive), signature)
-    both = Trust({}, (alice, own.machine_key()), (), state)
+        Trust((alice,), (), state).verify_host_image(str(archive), signature)
+    both = Trust((alice, own.machine_key()), (), state)
     assert both.verify_host_image(str(archive), signature) == own.machine_key()
 
 
 def test_a_listed_key_whose_public_half_is_missing(state: str, tmp_path: Path, archive: Path, signers) -> None:
     alice, keys = signers.fingerprints["alice"], tmp_path / "keys"
-    trust = Trust({}, (alice,), (str(keys),), state)
+    trust = Trust((alice,), (str(keys),), state)
     with pytest.raises(TrustError, match="in no keystore") as caught:
         trust.verify_host_image(str(archive), signers.sign(archive, f"{alice}!"))
     assert caught.value.hint == f"gpg --armor --export {alice} > {keys}/host.d/{alice}"

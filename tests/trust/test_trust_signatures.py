@@ -18,7 +18,7 @@ from tests.kit.keys import LONG_AGO, gnupg_home
 
 @pytest.fixture
 def trust(tmp_path: Path) -> Trust:
-    return Trust({}, (), (), str(tmp_path / "state"))
+    return Trust((), (), str(tmp_path / "state"))
 
 
 @pytest.fixture
