@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from kurma_core import cancellation
 from kurma_core.api.images import HostImage
 from kurma_core.errors import ImageError, ImageNotFoundError, StoreError, TrustError
+from kurma_core.formats.timestamps import timestamp
 from kurma_core.images.acquisition import Acquisition, refusing_encrypted
 from kurma_core.images.locator_cache import Known, KnownImages
 from kurma_core.images.trust_policy import HostTrustPolicy
-from kurma_core.formats.timestamps import timestamp
 from kurma_core.linux.files import locked
 from kurma_core.models.image import Provenance
 from kurma_core.value import replace

@@ -437,7 +437,7 @@ class ImageManager:
 
         record = self.get(reference)
         self.store.verify(record.id, deep=True)
-        wanted = self.garbage.trees_of({record.id})
+        wanted = self.garbage_collector.trees_of({record.id})
         there = [tree for tree in sorted(wanted) if os.path.isdir(self.store.path("trees", tree))]
         for tree in there:
             self.store.verify(tree, deep=True)
@@ -486,17 +486,17 @@ class ImageManager:
         :raises ImageError: a pod uses it, or a command does just now. :raises ImageNotFoundError:
         """
         came = self._by_locator(reference)
-        return self.garbage.remove(reference if came is None else came.id, used, dry_run=dry_run)
+        return self.garbage_collector.remove(reference if came is None else came.id, used, dry_run=dry_run)
 
     def gc(self, used: Used, grace: float, dry_run: bool = False) -> ImageGc:
         """Removes images that nothing has used for ``grace`` seconds, trees, leftovers, unfinished downloads.
 
         :param used: IDs of the images that pods name.
         """
-        return self.garbage.gc(used, grace, dry_run)
+        return self.garbage_collector.gc(used, grace, dry_run)
 
     @functools.cached_property
-    def garbage(self) -> GarbageCollector:
+    def garbage_collector(self) -> GarbageCollector:
         from kurma_core.images.garbage_collection import GarbageCollector
 
         # What a pod depends on may differ by the relaxations that it was run with.

@@ -135,7 +135,7 @@ class Managers:
         """Makes now what is otherwise made when first needed. From then on, threads may share these managers."""
         for place, names in (
             (self, ("pods",)),
-            (self.images, ("keys", "files", "removal")),
+            (self.images, ("keys", "files", "garbage_collector")),
             (self.services, ("networking", "joined", "names", "id_ranges", "metadata")),
         ):
             for name in names:
