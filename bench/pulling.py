@@ -138,7 +138,8 @@ class Pulling:
         """Of the list of :data:`MANY` images, ms."""
         from io import BytesIO
 
-        from kurma_core.image_store import ImageStore, build_archive
+        from kurma_core.image_store import ImageStore
+        from kurma_core.image_store.builder import build_archive
         from kurma_core.models.image import Provenance
 
         self._new()

@@ -73,7 +73,7 @@ class ArchiveFiles:
         :raises ManifestError: :raises ArchiveError: :raises HostError: the file cannot be written.
         :raises UsageError: it lies in ``rootfs``, or takes another's place than a regular file's.
         """
-        from kurma_core.image_store import build_archive
+        from kurma_core.image_store.builder import build_archive
 
         if rootfs is not None and _is_below(path, rootfs):
             raise UsageError(

@@ -131,7 +131,7 @@ class HostImages:
         )
 
     def _build(self, locator: str, name: str, source: StagerImageSource) -> ImageRecord:
-        from kurma_core.image_store import build_archive
+        from kurma_core.image_store.builder import build_archive
         from kurma_core.image_store.durable import WorkDirectory, guard
 
         self._store.prepare()

@@ -26,7 +26,8 @@ from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import FetchError, ImageError, KurmaError, ManifestError
 from kurma_core.hookspecs.fetcher import FetchRequest
-from kurma_core.image_store import ImageStore, Limits, validate
+from kurma_core.image_store import ImageStore, Limits
+from kurma_core.image_store.archive_layout import validate
 from kurma_core.metadata.api import Api
 from kurma_core.metadata.http import HttpError, RequestReader
 from tests.kit.archives import MANIFEST, directory, file, hardlink, image, member, symlink, tar

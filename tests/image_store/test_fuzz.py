@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kurma_core.errors import ImageError, KurmaError
-from kurma_core.image_store import ImageStore, Limits, validate
+from kurma_core.image_store import ImageStore, Limits
+from kurma_core.image_store.archive_layout import validate
 from kurma_core.testing.graphs import examples
 from tests.kit.archives import directory, everything_below, file, hardlink, image, symlink
 

@@ -11,7 +11,8 @@ import tarfile
 import pytest
 
 from kurma_core.errors import ArchiveError, HostileArchiveError
-from kurma_core.image_store import ImageStore, Limits, validate
+from kurma_core.image_store import ImageStore, Limits
+from kurma_core.image_store.archive_layout import validate
 from kurma_core.image_store.records import layer_key
 from tests.kit.archives import (
     LOCAL,

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from kurma_core.image_store import build_archive
+from kurma_core.image_store.builder import build_archive
 
 BUSYBOX = "/bin/busybox"
 

@@ -18,7 +18,8 @@ from kurma_render_copy.plugin import CopyRenderer
 from kurma_render_overlay.plugin import OverlayRenderer
 
 from kurma_core.hookspecs.renderer import Renderer
-from kurma_core.image_store import ImageStore, build_archive
+from kurma_core.image_store import ImageStore
+from kurma_core.image_store.builder import build_archive
 from kurma_core.images.dependencies import Graph
 from kurma_core.images.trust_policy import TrustPolicy
 from kurma_core.linux import mounts

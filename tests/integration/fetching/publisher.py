@@ -17,7 +17,7 @@ from typing import Any
 
 import trustme
 
-from kurma_core.image_store import build_archive
+from kurma_core.image_store.builder import build_archive
 from kurma_core.testing.webserver import Page, WebServer, web_server
 from tests.kit.keys import Signers
 

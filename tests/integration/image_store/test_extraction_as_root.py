@@ -19,7 +19,8 @@ import pytest
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import StoreError
-from kurma_core.image_store import ImageStore, build_archive
+from kurma_core.image_store import ImageStore
+from kurma_core.image_store.builder import build_archive
 from tests.kit.archives import (
     LOCAL,
     MANIFEST,

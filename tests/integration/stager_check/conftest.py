@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kurma_core.api.host import CheckLine
-from kurma_core.image_store import build_archive
+from kurma_core.image_store.builder import build_archive
 from kurma_core.stager_check import probe_image
 from kurma_core.stager_check.check_services import CheckServices, Patience, WatchedStager
 from kurma_core.stager_check.pods import Lab

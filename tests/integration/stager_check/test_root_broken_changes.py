@@ -10,7 +10,7 @@ import pytest
 
 from kurma_core.api.host import CheckLine
 from kurma_core.appc.image import ImageManifest
-from kurma_core.image_store import build_archive
+from kurma_core.image_store.builder import build_archive
 from kurma_core.stager_check import check_image
 from kurma_core.stager_check.check_services import Patience
 from kurma_core.stager_check.pods import Lab
