@@ -111,7 +111,7 @@ def _check(
 
 
 def _plain_layers(image: ImageNode) -> set[RenderedLayer]:
-    """What may be stacked under an image's own ID: the layer of every image in the graph that has just one."""
+    """Layers that may be stacked under an image's own ID: those of images in the graph that have just one."""
     found = set()
     seen: set[int] = set()
     todo = [image]

@@ -49,13 +49,13 @@ _EARLY = (b"app", b"fileset")
 _WHITEOUT = b".wh."
 _OPAQUE = b".wh..wh..opq"
 _WHITEOUT_RESERVED = b".wh..wh."
-#: Oddities of one image that are told; a stranger's manifest has room for many thousands.
+#: Oddities of one image that are reported; a hostile manifest has room for many thousands.
 _TOLD = 10
 
 
 @frozen
 class ImageContents:
-    """What an image archive holds beside its root filesystem.
+    """The manifest and further documents of an image archive.
 
     :ivar manifest_bytes: as the archive has it; of an early image, its documents in the late form (E1).
     :ivar originals: the documents of an early image as it has them, by name: ``app``, ``fileset``, or both.
@@ -168,7 +168,7 @@ def _refuse(entry: Entry) -> None:
 
 @frozen
 class Whiteouts:
-    """What a layer takes away from those below it: paths, sorted."""
+    """The paths that a layer removes from the layers below it, sorted."""
 
     removed: tuple[bytes, ...]
     opaque: tuple[bytes, ...]
@@ -177,7 +177,7 @@ class Whiteouts:
 def read_layer(reader: TarReader, limits: Limits, sink: Sink, imply: Sink) -> Whiteouts:
     """Read a layer's tar to its end (OCI Image Layer Filesystem Changeset).
 
-    A whiteout speaks of the layers below only, so it may stand beside what re-creates the path.
+    A whiteout affects the layers below only, so an entry that re-creates the path may stand beside it.
 
     :param imply: given a directory that must be there, though it may have no entry of its own.
     :raises ArchiveError: it is broken.
@@ -223,7 +223,7 @@ def _deliver(sink: Sink, entry: Entry, parts: list[bytes]) -> None:
 
 @frozen
 class ArchiveFacts:
-    """What an archive is, apart from any store.
+    """ID, sizes and contents of an archive that was read.
 
     :ivar id: ``sha512-…``. :ivar early_id: ``sha256-…``; both over the uncompressed tar (A4, E6).
     :ivar shipped: bytes of the archive as it is. :ivar size: bytes of the tar in it.
@@ -283,7 +283,7 @@ def validate(stream: BinaryIO, limits: Limits | None = None, decrypt: Decrypt | 
 
 
 class _Ledger:
-    """What an extraction would have made so far: path → whether it is a directory, None for an implied one."""
+    """Simulates an extraction: keeps by path whether it would have made a directory (None: an implied one)."""
 
     def __init__(self, limits: Limits) -> None:
         self._made: dict[bytes, bool | None] = {b"": None}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     #: Turns the pieces of an encrypted message into those of what is in it, to the end, or raises.
     Plain = Callable[[Iterator[bytes]], Generator[bytes]]
-    #: Given the first bytes of the message, in the caller's thread, where somebody may be asked for a passphrase.
+    #: Takes the first bytes of the message; called in the caller's thread, so that the user can be asked there.
     Decrypt = Callable[[bytes], Plain]
 
 #: Bytes read from the caller's stream at a time.
@@ -227,7 +227,7 @@ class ArchiveStream:
                 return
 
     def _kept(self, plain: Iterator[bytes]) -> Iterator[bytes]:
-        """What an encrypted archive holds: bombs may be in there before anything of ours is unpacked."""
+        """The decrypted pieces, counted: gpg may already decompress a bomb."""
         for piece in plain:
             self.decrypted += len(piece)
             self._judge(self.decrypted, "decrypts")
@@ -238,8 +238,8 @@ class ArchiveStream:
     def _shipped(self) -> Iterator[bytes]:
         while True:
             if self._raw.empty():
-                # Megabytes may unpack to nothing (padding, a skipped frame, empty members): who waits for a piece
-                # must learn that there will be none before more is read.
+                # Megabytes may decompress to nothing (padding, a skipped frame, empty members): the reader, which
+                # waits for a piece, must learn that none comes before more is read.
                 self._out.put(_HUNGRY)
             raw = self._raw.get()
             self._taken += 1

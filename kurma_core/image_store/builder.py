@@ -277,7 +277,7 @@ def _header(
 
 
 def _extended(entry: Entry) -> dict[bytes, bytes]:
-    """What the header itself cannot hold."""
+    """The fields that do not fit the header."""
     fields: dict[bytes, bytes] = {}
     slash = entry.kind == DIRECTORY
     if not _plain(entry.name, 100 - slash):

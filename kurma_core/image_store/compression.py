@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO, Protocol
 
     class _Decoder(Protocol):
-        """What :mod:`bz2`, :mod:`lzma` and Python 3.14's ``compression.zstd`` have in common."""
+        """The interface that :mod:`bz2`, :mod:`lzma` and Python 3.14's ``compression.zstd`` share."""
 
         @property
         def eof(self) -> bool: ...
@@ -54,7 +54,7 @@ _OPENPGP = frozenset((*range(0x84, 0x88), *range(0x8C, 0x90), *range(0xA4, 0xA8)
 
 
 def detect(head: bytes) -> str:
-    """What a stream that starts with ``head`` (512 bytes, fewer if it is shorter) is.
+    """The format of a stream that starts with ``head`` (512 bytes, fewer if it is shorter).
 
     :returns: ``tar``, ``gzip``, ``bzip2``, ``xz``, ``zstd``, ``openpgp``, or ``""`` for anything else.
     """

@@ -1,8 +1,7 @@
 """Writes files and directories that are wholly there or not at all: work directories, locks, syncs.
 
-Whatever is being made lies in a directory of its own under ``tmp/``, on which its maker holds a lock; one that
-nobody holds is dead, whatever happened to its maker, and anybody may remove it. Done, it is synced and renamed
-into place.
+A process makes things in a directory of its own under ``tmp/``, on which it holds a lock. A directory without a
+lock was left by a process that died, and any other may remove it. A finished one is synced and renamed into place.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class WorkDirectory:
 
 
 def try_lock(path: str) -> int | None:
-    """Lock the file or directory ``path`` for oneself; None: somebody else has it, or it is gone.
+    """Locks the file or directory ``path`` exclusively; None: another process has it, or it is gone.
 
     :returns: a descriptor that holds the lock until it is closed.
     """
@@ -125,7 +124,7 @@ def try_lock(path: str) -> int | None:
 def share_lock(path: str, *, wait: bool = True) -> int | None:
     """Hold the directory ``path`` against removal; None: it is not there.
 
-    :param wait: for somebody who has it alone; False: None as well then.
+    :param wait: for another process that has it exclusively; False: returns None then.
     :returns: a descriptor that holds the lock until it is closed.
     """
     try:
@@ -183,7 +182,7 @@ def sync_directory(path: str) -> None:
 
 
 def put_directory(source: str, target: str) -> bool:
-    """Rename the directory ``source`` to ``target``; False: somebody was faster, and ``source`` stays.
+    """Renames the directory ``source`` to ``target``; False: ``target`` exists already, and ``source`` stays.
 
     :raises OSError: as the kernel says.
     """
@@ -206,7 +205,7 @@ class Usage:
         self._seen: dict[tuple[int, int], int] = {}
 
     def add(self, path: str) -> int:
-        """What is freed if ``path`` goes as well, with all below it. What vanishes meanwhile counts nothing.
+        """Bytes freed if ``path`` goes as well, with all below it. Files that vanish meanwhile count nothing.
 
         :raises OSError: as the kernel says.
         """
@@ -274,7 +273,7 @@ def no_room(error: OSError) -> bool:
 
 
 def room_hint(error: OSError) -> str | None:
-    """What to do where the disk, or a quota, is full."""
+    """The hint for a full disk or quota."""
     return "make room, perhaps by `kurma image gc`" if no_room(error) else None
 
 
@@ -299,8 +298,8 @@ def touch(path: str) -> None:
 
 
 class Holds:
-    """What is held belongs to the block, and thread, that began with :meth:`keeping`. What comes into the store in
-    such a block is held from the start.
+    """Holds images and trees against removal, for the block and thread that began with :meth:`keeping`. Images
+    that come into the store in such a block are held from the start.
 
     :param path_in: makes a path in the store of its parts.
     """
@@ -325,7 +324,7 @@ class Holds:
         finally:
             self._mine.reset(token)
             for place, fd in held.items():
-                # A sweep that has looked for pods already, and did not see the one made here, sees this.
+                # A garbage collection that looked for pods before this one was made sees this use.
                 if used:
                     with contextlib.suppress(OSError):
                         kind, _, ident = place.partition("/")
@@ -333,10 +332,10 @@ class Holds:
                 os.close(fd)
 
     def found(self, what: str, find: Callable[[], ImageRecord]) -> ImageRecord:
-        """What ``find`` finds or brings into the store, held.
+        """The image that ``find`` finds or brings into the store, held.
 
-        :param what: for people: what is looked for.
-        :raises StoreError: somebody removes it each time.
+        :param what: the reference, for messages.
+        :raises StoreError: others remove it each time.
         """
         for _ in range(_TRIES):
             record = find()
@@ -347,7 +346,7 @@ class Holds:
     def hold(self, image_id: str, *, wait: bool = True) -> bool:
         """False: it is not in the store (any more). Outside of :meth:`keeping` nothing is held.
 
-        :param wait: until it is decided whether somebody removes it; False: also if that is not known yet.
+        :param wait: until a process that is about to remove it has decided; False: returns False meanwhile.
         """
         return self._hold(f"images/{image_id}", wait=wait)
 

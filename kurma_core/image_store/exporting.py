@@ -197,7 +197,7 @@ class _View:
         self._here = []
 
     def _holders(self, name: bytes, path: bytes) -> list[tuple[int, int, os.stat_result]]:
-        """What makes ``path``: the topmost file of that name, or all directories down to where they are cut."""
+        """The entries that make ``path``: the topmost file, or all directories down to an opaque one."""
         holders: list[tuple[int, int, os.stat_result]] = []
         hidden_below = self._removed.get(path, _NEVER)
         for number, fd in self._here:

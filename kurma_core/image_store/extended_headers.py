@@ -21,7 +21,7 @@ _ATTRIBUTE_ENCODED = b"LIBARCHIVE.xattr."
 
 
 class Extensions:
-    """What extended headers say of the next entry, or (global ones) of all that follow.
+    """Fields of extended headers: for the next entry, or (global ones) for all that follow.
 
     :ivar fields: by keyword, the last one given wins; an empty value takes a global one back.
     :ivar stretches: of GNU sparse format 0.0, whose keywords repeat: offsets and lengths in turn.
@@ -193,7 +193,7 @@ def acl_from_text(text: bytes, users: Mapping[bytes, int] = _ROOT, groups: Mappi
     archive may not have said yet.
 
     :param users: numbers of the users that are known by name; :param groups: likewise.
-    :raises ArchiveError: it is malformed, or names somebody else.
+    :raises ArchiveError: it is malformed, or names an unknown user.
     """
     known = {_USER: users, _GROUP: groups}
     entries = [_parse(line.strip(), known) for line in text.replace(b"\n", b",").split(b",") if line.strip()]
@@ -235,7 +235,7 @@ def fitting_acl(value: bytes, mode: int) -> bytes | None:
         return None
     group = _MASK if _MASK in tags else _OWNING_GROUP
     permissions = {_OWNER: mode >> 6 & 7, group: mode >> 3 & 7, _OTHER: mode & 7}
-    return _VERSION + b"".join(_ENTRY.pack(tag, permissions.get(tag, bits), who) for tag, bits, who in entries)
+    return _VERSION + b"".join(_ENTRY.pack(tag, permissions.get(tag, bits), ident) for tag, bits, ident in entries)
 
 
 def _known(name: bytes, number: int) -> Mapping[bytes, int]:

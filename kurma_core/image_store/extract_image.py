@@ -95,7 +95,7 @@ def _exported(store: ImageStore, image_id: str) -> Iterator[BinaryIO]:
             with open(writing, "wb") as out:
                 store.export(image_id, out)
         except BrokenPipeError:
-            return  # whoever read it has had enough
+            return  # the reader has stopped
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             if not isinstance(error.__cause__, BrokenPipeError):
                 faults.append(error)
@@ -162,8 +162,8 @@ def _must_be_empty(root: int, path: str) -> None:
 
 
 def _make_ours(root: int) -> None:
-    """Nobody else, its owner neither, looks at set-user-ID files before everything is known to be right, or puts
-    anything in the way of what is extracted."""
+    """Gives the directory to root alone until the end: set-user-ID files are not to be run before the archive is
+    known to be right, and no other user, not even its owner, may put files in the way."""
     if os.geteuid() == 0:
         os.fchown(root, 0, 0)
     os.fchmod(root, 0o700)

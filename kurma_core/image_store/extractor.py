@@ -42,7 +42,7 @@ _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_MAJOR, _MAX_MINOR = 0xFFF, 0xFFFFF
 _MAX_ID = 0xFFFFFFFE
 _MAX_TARGET = 4095
-#: What the kernel says of names, links and attributes that cannot be.
+#: Errors of the kernel for impossible names, links and attributes.
 _ITS_OWN_FAULT = frozenset(
     (
         errno.E2BIG,
@@ -90,7 +90,7 @@ class Extractor:
         """Extract one entry.
 
         :param parts: its path beneath the root; empty for the root itself.
-        :raises HostileArchiveError: it is none that an honest archive has.
+        :raises HostileArchiveError: no honest archive has such an entry.
         :raises OSError: the file system fails.
         """
         check(entry)
@@ -125,7 +125,7 @@ class Extractor:
         return frozenset(self._attributed)
 
     def finish(self) -> None:
-        """Set what was put off; the deepest directories first, since a mode may forbid the way."""
+        """Sets owners, modes and times of directories, the deepest first, since a mode may forbid the way."""
         for path in sorted(self._directories, reverse=True):
             entry = self._directories[path]
             fd = self._reopen(path)
@@ -277,7 +277,7 @@ def _chmod_node(entry: Entry, parent: int, name: bytes) -> None:
 
 
 def check(entry: Entry) -> None:
-    """What can be told from an entry alone. :raises HostileArchiveError: it is none that an honest archive has."""
+    """Checks an entry by itself. :raises HostileArchiveError: no honest archive has such an entry."""
     if entry.uid > _MAX_ID or entry.gid > _MAX_ID:
         raise hostile(entry, "its owner is out of range")
     for name in entry.attributes:
@@ -302,7 +302,7 @@ def hostile(entry: Entry, why: str) -> HostileArchiveError:
 
 
 def explain(error: OSError, entry: Entry) -> Exception:
-    """What the kernel's refusal of an entry means: the archive's fault, or None of its."""
+    """The error to raise for a kernel's refusal: the archive's fault, or the system's own error."""
     if error.errno in _ITS_OWN_FAULT:
         return hostile(entry, (error.strerror or str(error)).lower())
     return error

@@ -50,7 +50,7 @@ class FileRecord:
 
 @frozen
 class Origin:
-    """What of a record the archive alone determines."""
+    """The fields of a record that depend on the archive alone."""
 
     stamp: bytes
     digest: bytes
@@ -63,7 +63,7 @@ def origin(record: FileRecord) -> Origin:
 
 
 def stamps(status: os.stat_result) -> tuple[bytes, bytes]:
-    """What a file's status says: all that must stay, and what changes when it gets one more name."""
+    """From a file's status: the fields that must stay, and the change time, which every new hard link changes."""
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "s")
     size = "-"
     if kind in (FILE, SYMLINK):
@@ -215,7 +215,7 @@ def sparse_digest(fd: int, size: int) -> str:
 
 
 def sparse_content_digest(stretches: list[tuple[int, int]], size: int, content: Iterator[memoryview]) -> str:
-    """What :func:`sparse_digest` gives for a file with these stretches of content, without making it.
+    """The :func:`sparse_digest` of a file with these stretches of content, without making the file.
 
     :param stretches: (offset, length), ascending.
     """

@@ -94,7 +94,7 @@ def read_originals(path: str, image_id: str) -> dict[str, bytes]:
 
 
 def _document(path: str, image_id: str) -> dict[str, Any]:
-    """One of the store, which nobody changes: known as long as its file is the same by all that is seen of it.
+    """A document of the store; parsed once for as long as its file has the same inode, size and times.
 
     :raises ImageNotFoundError: there is no such file. :raises: as :func:`load`.
     """

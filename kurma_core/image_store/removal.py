@@ -1,8 +1,7 @@
 """Removes images, layers and trees from the store: one image, or whatever nothing needs.
 
-The reverse of putting in: the image first, then its archive and layers, so that at any moment it is wholly there
-or not at all. What goes is first renamed into a work directory, under the store's exclusive lock, and removed
-after.
+The image goes first, then its archive and layers, so that at any moment it is wholly there or not at all. Each is
+renamed into a work directory under the store's exclusive lock, and deleted after.
 """
 
 from __future__ import annotations
@@ -81,8 +80,8 @@ def gc(store: Store, used: Collection[str], grace: float, *, dry_run: bool, now:
 
 
 class _Sweep:
-    """What goes away, renamed into a work directory, which is left when all locks have been. The order of it all
-    is the same with ``dry_run``, so that the real run does what the dry one has said."""
+    """Renames what is removed into a work directory, and deletes it after all locks are released. The order is the
+    same with ``dry_run``, so that the real run does what the dry run has said."""
 
     def __init__(self, store: Store, *, dry_run: bool) -> None:
         self._store = store
@@ -111,7 +110,7 @@ class _Sweep:
             self._work.__exit__(*details)
 
     def take(self, kind: str, directory: str, name: str, held: int | None = None) -> None:
-        """Take ``directory/name`` away, unless it is not there, or somebody holds it.
+        """Takes ``directory/name`` away, unless it is missing, or held.
 
         :param held: the lock on it, where the caller has that.
         """
@@ -189,7 +188,7 @@ class _Sweep:
 
 
 def _layers(store: Store, image_id: str) -> tuple[str, ...] | None:
-    """Keys of its layers; None: it is damaged, so that nobody knows."""
+    """Keys of its layers; None: its record is damaged."""
     try:
         return store.get(image_id).layers
     except (StoreError, ImageNotFoundError, FormatVersionError):
@@ -237,4 +236,4 @@ def _names(path: str) -> list[str]:
     try:
         return sorted(os.listdir(path))
     except FileNotFoundError:
-        return []  # somebody is just making the store
+        return []  # another process is just making the store

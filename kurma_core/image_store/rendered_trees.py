@@ -56,7 +56,7 @@ class TreeCache:
             made = f"{work.path}/tree"
             with guard("cannot put a rendered tree into the store", store.root):
                 os.makedirs(f"{made}/rootfs", 0o755)
-                os.chmod(f"{made}/rootfs", 0o755)  # noqa: S103 - as any root directory; nobody else gets near it
+                os.chmod(f"{made}/rootfs", 0o755)  # noqa: S103 - as any root directory; the store is root's alone
             build(f"{made}/rootfs")
             with guard("cannot put a rendered tree into the store", store.root):
                 self._finish(made, ident, key)

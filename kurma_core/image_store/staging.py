@@ -1,7 +1,7 @@
 """Puts images and layers into the store: staged in a work directory, then renamed into place.
 
 Runs as root on untrusted archives. Whatever happens, the work directory goes away with everything in it; a
-process that is killed leaves one that nobody holds, for the next ``gc``.
+process that is killed leaves one without a lock, for the next ``gc``.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from kurma_core.image_store.durable import Store
 
 
-#: What fails where there is no room, say.
+#: Begins the errors of the file system.
 CANNOT = "cannot put an image into the store"
-#: What vouches for the very bytes of an archive, so that those bytes are worth keeping.
+#: Words that vouch for the very bytes of an archive, so that those bytes are worth keeping.
 _SIGNED = ("signed", "built")
 
 
@@ -289,8 +289,8 @@ def place(
             _add_provenance(store, work, image, archive, shipped=shipped)
         sync_directory(store.path("images"))
         placed = store.get(image.id)
-        # Not waiting: who removes it has its lock, and waits for the store's, which is ours here. It goes then,
-        # and who wants it looks again.
+        # Not waiting: a process that removes it has its lock, and waits for the store's, which is held here. Then
+        # the image goes, and the caller looks again.
         store.holds.hold(image.id, wait=False)
     store.step("done")
     return placed

@@ -50,7 +50,7 @@ _DIRECTORIES = ("tmp", "partial", "archives", "layers", "images", "trees")
 
 
 def _no_step(name: str) -> None:
-    """The usual seam: nobody waits at any step."""
+    """The default of the tests' seam."""
 
 
 #: Manifests that were read, by what stands in them: what a process has parsed once it does not parse again.
@@ -278,7 +278,7 @@ class ImageStore:
     ) -> ImageGc:
         """Take the image away, damaged or not, with its archive and the layers that no other image has.
 
-        :param unused: called when nobody can begin to use the image any more; raises what forbids its removal.
+        :param unused: called once no process can begin to use the image any more; raises if a pod uses it.
         :raises ImageNotFoundError: it is not in the store. :raises ImageError: a command holds it just now.
         """
         from kurma_core.image_store.removal import remove
@@ -315,7 +315,7 @@ class ImageStore:
 
     @contextmanager
     def unless_removed(self, image_id: str) -> Iterator[None]:
-        """What is found missing while somebody removes the image is no damage.
+        """Files that are missing because another process removes the image are no damage.
 
         :raises ImageNotFoundError: in place of StoreError, where the image (or tree) is gone by now.
         """
@@ -354,8 +354,8 @@ class ImageStore:
 
     @contextmanager
     def holding_layers(self) -> Iterator[None]:
-        """What is held inside, by this thread and those that work in a copy of its context, is held apart from
-        what others hold, and let go of at the end, whether an image was made of it or not."""
+        """Layers that this thread, and those that work in a copy of its context, hold inside are released at the
+        end, whether an image was made of them or not."""
         held: dict[str, int] = {}
         token = self._held_here.set(held)
         try:

@@ -57,7 +57,7 @@ class TarReader:
         self._stream = stream
         self._limits = limits
         self._strict = strict
-        self._left = 0  # bytes of the current entry's content that nobody has read yet
+        self._left = 0  # bytes of the current entry's content that are still to be read
         self._padding = 0
         self._globals: dict[bytes, bytes] = {}
         self._map: list[tuple[int, int]] | None = None
@@ -87,7 +87,7 @@ class TarReader:
         self._stream.finish(_must_be_zero if self._strict else None)
 
     def content_of(self, entry: Entry) -> Iterator[memoryview]:
-        """What the tar stores of the current entry, in pieces; to be read to its end."""
+        """The stored content of the current entry, in pieces; to be read to its end."""
         count = self._left
         self._left = 0
         for piece in self._stream.pieces(count):

@@ -153,7 +153,7 @@ class _Check:
                 raise self._changed(path, "has other content")
 
     def _write(self, lines: list[bytes]) -> None:
-        """The record anew. Whoever else does the same at once writes the same, or newer."""
+        """Replaces the record. Another process that does the same at once writes the same, or newer."""
         with WorkDirectory(self._store.path("tmp")) as work:
             write_new(f"{work.path}/files", HEADER + b"".join(lines))
             os.rename(f"{work.path}/files", f"{self._path}/files")

@@ -271,7 +271,7 @@ def uploaded(stream: BinaryIO, name: str, signature: bytes | None) -> tuple[Loca
 
 @frozen
 class Expectation:
-    """What an image must be before it is let into the store.
+    """The name, ID and size that an image must have before it is let into the store.
 
     :param name: None: nothing was asked for by name, and the image may have any.
     :param image_id: whole, or (``sha256-…``, of early documents) the start of one; None: any.
@@ -284,7 +284,7 @@ class Expectation:
 
     @classmethod
     def of(cls, locator: Locator) -> Expectation:
-        """What a locator asks for."""
+        """The expectation that a locator states."""
         if locator.scheme != NAMED or locator.name is None:
             return cls()
         return cls(ImageName(locator.name, locator.version, locator.labels))
@@ -377,8 +377,8 @@ class _NoPassphrases:
 
 
 def refusing_encrypted(what: str) -> Decrypt:
-    """For images with host privilege: nobody is there to give a passphrase, and their bytes are verified again at
-    each use."""
+    """Refuses encrypted archives of images with host privilege: their bytes are verified at each use, when no
+    user can give a passphrase."""
 
     def opened(head: bytes) -> Plain:
         raise DecryptionError(

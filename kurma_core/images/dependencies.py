@@ -128,7 +128,7 @@ class Graph:
             try:
                 return self._fetched(self._acquisition, manifest, dependency)
             except FetchError:
-                raise error from None  # nobody publishes a better one
+                raise error from None  # no better one is published
 
     def _fetched(self, acquisition: Acquisition, manifest: ImageManifest, dependency: Dependency) -> ImageRecord:
         try:
@@ -199,7 +199,7 @@ class _MissingError(RenderError):
 
 
 class _UntrustedError(RenderError):
-    """What vouches for the store's image of that name is not enough."""
+    """The store's image of that name is not trusted enough."""
 
 
 def _missing(manifest: ImageManifest, dependency: Dependency) -> _MissingError:
@@ -216,6 +216,6 @@ def _named(dependency: Dependency) -> str:
 
 
 def name_of(dependency: Dependency) -> ImageName:
-    """What a dependency is looked for by."""
+    """The name, labels and ID by which a dependency is looked for."""
     labels = {label.name: label.value for label in dependency.labels}
     return ImageName.of(dependency.image_name, labels, dependency.image_id)

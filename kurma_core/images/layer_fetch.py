@@ -63,9 +63,9 @@ def _fetch(
     part: Cancellation,
     keep: bool,
 ) -> None:
-    """One layer, from the first place that gives it; what one gave before it failed, the next is not asked for.
+    """One layer, from the first place that gives it; the next place resumes where the last one failed.
 
-    :param part: what this thread works for.
+    :param part: the operation that this thread works for.
     """
     progress = shared.part()
     with governing(part):
@@ -120,7 +120,7 @@ class SharedProgress:
             self._progress.finish()
 
     def part(self) -> Progress:
-        """What one layer reports to."""
+        """The progress of one layer."""
         return _Part(self)
 
     def advance(self, count: int) -> None:

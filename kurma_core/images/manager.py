@@ -452,7 +452,7 @@ class ImageManager:
             return "unverified"  # others may write the keystore, or it cannot be read; using the image says so
 
     def vouchers(self, image_id: str, *, insecure: Collection[str] = frozenset()) -> Vouchers:
-        """What vouches for an image of the store now, and for what it is made of.
+        """Signatures and digests that vouch for an image of the store now, and for the images that it is made of.
 
         :param insecure: relaxations with which its dependencies are looked for.
         :raises TrustError: a keystore cannot be read, or others may write it.
@@ -499,7 +499,7 @@ class ImageManager:
     def garbage_collector(self) -> GarbageCollector:
         from kurma_core.images.garbage_collection import GarbageCollector
 
-        # What a pod depends on may differ by the relaxations that it was run with.
+        # A pod's dependencies may differ by the relaxations that it was run with.
         policies = (self._policy(()), self._policy(("image",)))
         return GarbageCollector(self.store, self._known, policies, self._renderers, self._journal)
 

@@ -36,7 +36,7 @@ _SATISFIES: Mapping[str, frozenset[str]] = {
 }
 #: Sources by scheme of the locator; images by any other scheme are judged as ``docker`` ones are.
 _SOURCES = {NAMED: "named", "http": "http", "https": "https", "file": "file"}
-#: Digits of a truncated ID for which nobody finds another image: what early documents have, 160 bits.
+#: Digits of a truncated ID that is still safe: early documents give 160 bits, too many to find another image for.
 ENOUGH_DIGITS = 40
 #: The relaxations there are, and what is said when one is in force.
 RELAXATIONS: Mapping[str, str] = {
@@ -49,7 +49,7 @@ RELAXATIONS: Mapping[str, str] = {
 
 @frozen
 class Voucher:
-    """What vouches for an image: words and facts of :class:`kurma_core.models.image.Provenance`."""
+    """The word and the facts that vouch for an image; fields of :class:`kurma_core.models.image.Provenance`."""
 
     trust: str
     fingerprint: str | None = None
@@ -79,8 +79,8 @@ class TrustPolicy:
     # --- images that come in -------------------------------------------------------------------------------------
 
     def judge_archive(self, remote: RemoteArchive, staged: StagedImage, *, source: str) -> Voucher:
-        """What vouches for an archive that has been read. TLS stands for the content digest that an archive's
-        address cannot hold.
+        """Judges an archive that has been read. TLS stands for the content digest that an archive's address
+        cannot hold.
 
         :param source: ``named``, ``https``, ``http`` or ``file``.
         :raises TrustError: the archive must not come in.
@@ -98,10 +98,10 @@ class TrustPolicy:
         return self._verified(remote, staged, required=False)
 
     def judge_layers(self, remote: RemoteLayers) -> Voucher:
-        """What vouches for a registry's image that has been found.
+        """Judges a registry's image that has been found.
 
-        A content digest does that came over TLS, was pinned by the user, or came from a registry on this
-        machine's loopback. Nothing vouches for an image that came over plain HTTP.
+        A content digest vouches for it if it came over TLS, was pinned by the user, or came from a registry on
+        this machine's loopback. Nothing vouches for an image that came over plain HTTP.
 
         :raises TrustError: the image must not come in.
         """
@@ -218,7 +218,7 @@ class TrustPolicy:
         )
 
     def vouchers(self, record: ImageRecord, parts: tuple[Vouchers, ...] = ()) -> Vouchers:
-        """What vouches for an image of the store now.
+        """The signatures and digests that vouch for an image of the store now.
 
         :raises TrustError: a keystore cannot be read, or others may write it.
         """
@@ -339,7 +339,7 @@ class HostTrustPolicy:
 
 
 def _signed_bytes(staged: StagedImage, signature: DetachedSignature) -> str | Iterator[bytes]:
-    """What the signature is over: the archive as shipped, by its path, or the tar in it, unpacked."""
+    """The bytes that were signed: the archive as shipped, by its path, or the tar in it, decompressed."""
     return staged.tar() if signature.over == "tar" else staged.archive_path
 
 
@@ -393,7 +393,7 @@ def tell_relaxations(insecure: Collection[str], what: str, note: Callable[[str],
 
 @frozen
 class Vouchers:
-    """What vouches for an image now. Grants, which give an app more than images get, are matched with it.
+    """The signatures and digests that vouch for an image now; grants are matched with them.
 
     :param signers: fingerprints of the keys that signed it and are trusted for its name now.
     :param lapsed: of those that count no longer, with the reason: ``unknown`` or ``revoked``.

@@ -1,4 +1,4 @@
-"""Trust in keys and signatures: who may sign which image, what GnuPG says, this machine's own key."""
+"""Trust in keys and signatures: which key may sign which image, whether a signature counts, this machine's key."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Trust:
     # --- images --------------------------------------------------------------------------------------------------
 
     def keys_for(self, name: str) -> Mapping[str, tuple[str, ...]]:
-        """Key files by fingerprint (upper case) of those who may sign the image of that name.
+        """Files, by fingerprint (upper case), of the keys that may sign the image of that name.
 
         :raises TrustError: a keystore cannot be read, or others may write it.
         """

@@ -104,7 +104,7 @@ def encrypting(out: BinaryIO, passphrase: bytes) -> Iterator[BinaryIO]:
 
 
 def _check_kind(head: bytes) -> None:
-    """By the first packet: who cannot be helped by a passphrase is not asked for one."""
+    """By the first packet, before the user is asked: checks that a passphrase can open the message."""
     packet = _first_packet(head)
     if packet == _PUBLIC_KEY:
         raise DecryptionError(

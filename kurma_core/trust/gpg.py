@@ -36,7 +36,7 @@ _PIPE = 1 << 20
 # Names of an agent's socket must fit 107 bytes.
 _LONGEST_HOME = 60
 _PREFIX = "kurma-gpg-"
-#: Seconds. Who makes a directory holds it long before.
+#: Seconds after which a directory without a lock was left by a dead process.
 _YOUNG = 60
 
 
@@ -58,8 +58,8 @@ def private_directory() -> Iterator[str]:
 
 
 def _sweep(place: str) -> None:
-    """Takes away what killed processes left: directories of ours that nobody holds. One that was made just now may
-    not be held yet."""
+    """Removes directories that killed processes left: those without a lock. One that was made just now may not be
+    locked yet."""
     with contextlib.suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             if not entry.name.startswith(_PREFIX):

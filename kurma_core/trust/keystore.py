@@ -61,7 +61,7 @@ def _is_way(name: str) -> bool:
 
 
 def keys_for(directories: Sequence[str], name: str) -> Mapping[str, tuple[str, ...]]:
-    """Key files by fingerprint of those who may sign images called ``name``. A key at several places has several
+    """Files, by fingerprint, of the keys that may sign images called ``name``. A key at several places has several
     files; one of them may know of its revocation.
 
     :raises TrustError: a directory cannot be read, or others may write it.

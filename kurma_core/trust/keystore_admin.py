@@ -284,7 +284,7 @@ def _no_prefix(prefix: str | None) -> str | None:
 
 
 def _directory_of(directories: Sequence[str], path: str) -> int:
-    """Which directory the file is in: the weakest first."""
+    """The number of the directory that the file is in, the weakest being 0."""
     return next((at for at, one in enumerate(directories) if path.startswith(f"{one}/")), 0)
 
 

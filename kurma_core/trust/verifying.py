@@ -77,7 +77,7 @@ def _checked(home: str, signature: bytes, source: str | Iterable[bytes]) -> list
 
 
 def _material(files: Iterable[str]) -> list[bytes]:
-    """What is to be imported; armored keys, the usual case, at one go."""
+    """The keys to be imported; armored keys, the usual case, in one piece."""
     read = [read_key(file) for file in files]
     binary = [key for key in read if key[:1] >= b"\x80"]  # the first bit of every packet is set
     armored = b"\n".join(key for key in read if key[:1] < b"\x80")
@@ -86,7 +86,7 @@ def _material(files: Iterable[str]) -> list[bytes]:
 
 @dataclass(slots=True)
 class _Signature:
-    """What is said of one signature.
+    """GnuPG's statement on one signature.
 
     :param verdict: the status word; "" if there is none.
     :param signer: fingerprint of the primary key, or what the signature tells of the key: a fingerprint or key ID.
@@ -101,7 +101,7 @@ class _Signature:
 
 
 def _signatures(statuses: list[list[str]]) -> list[_Signature]:
-    """What GnuPG says of each signature in the file."""
+    """GnuPG's statements, one for each signature in the file."""
     found: list[_Signature] = []
     for word, *fields in statuses:
         if word == "NEWSIG":
