@@ -243,7 +243,10 @@ def test_what_gnupg_says_is_bounded(
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "gpg"
     program.write_text(
-        f'#!/bin/sh\ncase "$*" in *--verify*) exec yes "[GNUPG:] NEWSIG";; esac\nexec {real} "$@"\n'
+        "#!/bin/sh\n"
+        'for word; do case "$word" in --status-fd=*) status=${word#*=};; esac; done\n'
+        'case "$*" in *--verify*) exec yes "[GNUPG:] NEWSIG" >/proc/self/fd/$status;; esac\n'
+        f'exec {real} "$@"\n'
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
