@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -11,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import DecryptionError, HostError, UsageError
-from kurma_core.trust import encryption
 from kurma_core.trust.encryption import encrypting, opened
 from tests.kit.keys import Signers
 from tests.trust.conftest import Place
@@ -229,7 +229,7 @@ def test_gpg_that_fails_says_why(tmp_path: Path) -> None:
 
 
 def test_no_gpg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encryption.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(HostError, match="gpg is not installed"):
         decrypt(b"\x8c\x0d", SECRET)
     with open(os.devnull, "wb") as out, pytest.raises(HostError, match="gpg is not installed"):
