@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
-from urllib.parse import quote, urlsplit
 
 from kurma_core.appc.image_name import ImageName
 from kurma_core.errors import (
@@ -263,6 +262,8 @@ def uploaded(stream: BinaryIO, name: str, signature: bytes | None) -> tuple[Loca
     """
     if not name or "/" in name or "\0" in name:
         raise UsageError(f"{name!r} is no name for an archive", hint="give it a file's name: app.aci")
+    from urllib.parse import quote
+
     text = f"{_UPLOAD}:{quote(os.fsencode(name))}"
     signed = None if signature is None else DetachedSignature(signature, "archive", f"{text}.asc")
     archive = RemoteArchive(text, text, "file", _StreamBlob(stream), lambda: signed)

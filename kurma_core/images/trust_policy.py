@@ -10,10 +10,8 @@ against the keys as they are then. :class:`TrustPolicy` has the rules of ``kurma
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from kurma_core.errors import TrustError, UsageError
 from kurma_core.fetching import NAMED
@@ -266,6 +264,8 @@ class TrustPolicy:
             return False
         if provenance.trust == "local":
             return True
+        from urllib.parse import urlsplit
+
         plain = "http" in self.insecure or urlsplit(provenance.url or "").netloc in self.plain
         return plain and provenance.trust == "unverified" and set(provenance.insecure) <= {"http"}
 
