@@ -135,7 +135,9 @@ class ArchiveFiles:
         if key is None:
             signature, fingerprint = self._trust.sign(source), self._trust.machine_key()
         else:
-            signature, fingerprint = self._trust.sign_as(key, source)
+            from kurma_core.trust.signing import sign_as
+
+            signature, fingerprint = sign_as(key, source)
         with named_files.written(target) as out:
             out.write(signature)
         over = "tar" if early else "archive"

@@ -19,11 +19,13 @@ from kurma_core.errors import (
     UsageError,
 )
 from kurma_core.fetching import NAMED, Fetching
+from kurma_core.image_store import ImageStore, Limits
 from kurma_core.images.acquisition import Acquisition, decrypting
 from kurma_core.images.host_images import HostImages
 from kurma_core.images.locator_cache import KnownImages
 from kurma_core.images.trust_policy import TrustPolicy, relaxations, tell_relaxations
 from kurma_core.journal import Journal
+from kurma_core.trust import Trust
 
 if TYPE_CHECKING:
     from kurma_core.api.images import ImageChecked, ImageGc
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import Fetcher
     from kurma_core.hookspecs.renderer import Renderer
     from kurma_core.hookspecs.stager import StagerImageSource
-    from kurma_core.image_store import ImageStore
     from kurma_core.images.archive_files import ArchiveFiles
     from kurma_core.images.garbage_collection import GarbageCollector, Used
     from kurma_core.images.keys import KeyManager
@@ -42,66 +43,46 @@ if TYPE_CHECKING:
     from kurma_core.models.image import ImageRecord, RenderedImage
     from kurma_core.plugins.registry import PluginRegistry
     from kurma_core.progress import Progress
-    from kurma_core.trust import Trust
     from kurma_core.trust.encryption import Passphrases
 
-__all__ = ["HostImage", "ImageManager", "make_image_manager"]
 
 _FETCHERS = "kurma.fetchers"
 _RENDERERS = "kurma.renderers"
 
 
-def make_image_manager(
-    config: Config,
-    registry: PluginRegistry,
-    note: Callable[[str], None] = lambda text: None,
-    passphrases: Callable[[], Passphrases] | None = None,
-) -> ImageManager:
-    """The images of one state directory, with every part made as the configuration says.
+class ImageManager:
+    """The images of one state directory.
 
+    :param note: tells the user something in one line, on standard error.
     :param passphrases: asked for when an archive is encrypted; None: there are none.
     """
-    from kurma_core.image_store import ImageStore, Limits
-    from kurma_core.trust import Trust
-
-    limits = config.limits
-    root = os.path.join(config.state_dir, "images")
-    store = ImageStore(root, limits=Limits(limits.total_size, limits.entries, limits.ratio))
-    fetching = Fetching(
-        lambda scheme: cast("Fetcher", registry.driver(_FETCHERS, scheme)),
-        os.path.join(root, "partial"),
-        schemes=lambda: registry.names(_FETCHERS),
-        note=note,
-    )
-    trust = Trust(config.trusted_host_keys, config.trustedkeys, config.state_dir)
-    return ImageManager(config, registry, store, fetching, trust, note, passphrases)
-
-
-class ImageManager:
-    """:param note: tells the user something in one line, on standard error."""
 
     def __init__(
         self,
         config: Config,
         registry: PluginRegistry,
-        store: ImageStore,
-        fetching: Fetching,
-        trust: Trust,
         note: Callable[[str], None] = lambda text: None,
         passphrases: Callable[[], Passphrases] | None = None,
     ) -> None:
-        self.store = store
+        limits = config.limits
+        root = os.path.join(config.state_dir, "images")
         self._config = config
         self._registry = registry
-        self._fetching = fetching
-        self._trust = trust
         self._note = note
+        self.store = ImageStore(root, limits=Limits(limits.total_size, limits.entries, limits.ratio))
+        self._holds = self.store.holds
+        self._fetching = Fetching(
+            lambda scheme: cast("Fetcher", registry.driver(_FETCHERS, scheme)),
+            os.path.join(root, "partial"),
+            schemes=lambda: registry.names(_FETCHERS),
+            note=note,
+        )
+        self._trust = Trust(config.trusted_host_keys, config.trustedkeys, config.state_dir)
         self._opener = decrypting(passphrases)
         self._known = KnownImages(os.path.join(config.state_dir, "locators"))
         self._journal = Journal(config.state_dir)
-        self._holds = store.holds
         self._host = HostImages(
-            store, trust, self._known, lambda image_id: self.render(image_id).layers, self._journal
+            self.store, self._trust, self._known, lambda image_id: self.render(image_id).layers, self._journal
         )
 
     @functools.cached_property

@@ -144,13 +144,6 @@ class Trust:
         """
         return self._machine.sign(source)
 
-    def sign_as(self, key: str, source: str | Iterable[bytes]) -> tuple[bytes, str]:
-        """:meth:`sign`, by a key of the caller's own GnuPG home, whose agent may ask for a passphrase; and the
-        fingerprint of that key."""
-        from kurma_core.trust.signing import sign_as
-
-        return sign_as(key, source)
-
     def verify_own(self, path: str, signature: bytes | None) -> str:
         """:meth:`verify` with nothing but this machine's key."""
         return self.verify(path, signature, {self.machine_key(): (self._machine.public_key(),)})
@@ -165,22 +158,19 @@ class Trust:
         self,
         source: str | Iterable[bytes],
         signature: bytes | None,
-        allowed: Sequence[str] | None = None,
         *,
         what: str | None = None,
     ) -> str:
         """:meth:`verify` for an image that runs with host privilege. Nothing skips it.
 
-        :param allowed: fingerprints; None: :meth:`host_keys`. Where their key files lie says nothing of what they
-            may sign: they are taken from anywhere in the keystores, ``host.d`` among it.
+        The files of :meth:`host_keys` are taken from anywhere in the keystores, ``host.d`` among it: their place
+        says nothing of what these keys may sign.
+
         :raises TrustError: as from :meth:`verify`; the hint has the line for ``kurma.yml``.
         """
-        fingerprints = self.host_keys() if allowed is None else tuple(key.upper() for key in allowed)
-        keys = {}
-        for fingerprint in fingerprints:
-            files = self._key_files(fingerprint)
-            if files:
-                keys[fingerprint] = files
+        fingerprints = self.host_keys()
+        found = {fingerprint: self._key_files(fingerprint) for fingerprint in fingerprints}
+        keys = {fingerprint: files for fingerprint, files in found.items() if files}
         try:
             return self.verify(source, signature, keys, what=what)
         except TrustError as error:

@@ -68,10 +68,10 @@ class Managers:
 
     @kept
     def images(self) -> ImageManager:
-        from kurma_core.images.manager import make_image_manager
+        from kurma_core.images.manager import ImageManager
 
         self._check_state_directory()
-        return make_image_manager(self.config, self.registry, self.settings.note, self.settings.passphrases)
+        return ImageManager(self.config, self.registry, self.settings.note, self.settings.passphrases)
 
     @kept
     def services(self) -> Services:

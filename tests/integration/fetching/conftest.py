@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kurma_core.config import load
-from kurma_core.images.manager import make_image_manager
+from kurma_core.images.manager import ImageManager
 from kurma_core.plugins.registry import PluginRegistry
 from tests.integration.fetching.parts import Machine, MakeMachine
 from tests.kit.registry import BUSYBOX, OciDir, Registry, layer_tar, running_registry
@@ -44,7 +44,7 @@ def machine(tmp_path: Path) -> MakeMachine:
         notes: list[str] = []
         config = load(str(file), str(tmp_path / name))
         return Machine(
-            make_image_manager(config, PluginRegistry(config, notes.append), notes.append), tmp_path / name, notes
+            ImageManager(config, PluginRegistry(config, notes.append), notes.append), tmp_path / name, notes
         )
 
     return make

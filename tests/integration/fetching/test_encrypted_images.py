@@ -10,7 +10,7 @@ import pytest
 
 from kurma_core.config import load
 from kurma_core.errors import ArchiveError, DecryptionError, TrustError
-from kurma_core.images.manager import ImageManager, make_image_manager
+from kurma_core.images.manager import ImageManager
 from kurma_core.plugins.registry import PluginRegistry
 from kurma_core.testing.webserver import Page, WebServer
 from tests.kit.keys import Signers
@@ -48,7 +48,7 @@ class Make:
         file.write_text(json.dumps({"trustedkeys": [str(self._keys)], **values}))
         config = load(str(file), str(self._tmp_path / "state"))
         registry = PluginRegistry(config, lambda text: None)
-        return make_image_manager(config, registry, lambda text: None, lambda: Given(passphrase))
+        return ImageManager(config, registry, lambda text: None, lambda: Given(passphrase))
 
 
 @pytest.fixture

@@ -216,13 +216,13 @@ def test_a_killed_fetch_goes_on_and_leaves_no_image(here: Machine, tmp_path: Pat
     url = server.url("/app.aci")
     script = f"""
 from kurma_core.config import load
-from kurma_core.images.manager import make_image_manager
+from kurma_core.images.manager import ImageManager
 from kurma_core.plugins.registry import PluginRegistry
 import kurma_fetch_http.resuming_reader, os
 # The moment at which the connection breaks is when the process is killed.
 kurma_fetch_http.resuming_reader.backoff = lambda attempt: os.kill(os.getpid(), 9)
 config = load({str(tmp_path / "state.json")!r}, {str(here.state)!r})
-make_image_manager(config, PluginRegistry(config)).fetch({url!r}, insecure={{"http", "image"}})
+ImageManager(config, PluginRegistry(config)).fetch({url!r}, insecure={{"http", "image"}})
 """
     done = subprocess.run([sys.executable, "-c", script], check=False)
     assert done.returncode == -signal.SIGKILL

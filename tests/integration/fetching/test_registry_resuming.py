@@ -46,10 +46,10 @@ def way(registry: Registry) -> Iterator[Front]:
 SCRIPT = """
 import sys
 from kurma_core.config import load
-from kurma_core.images.manager import make_image_manager
+from kurma_core.images.manager import ImageManager
 from kurma_core.plugins.registry import PluginRegistry
 config = load(sys.argv[1], sys.argv[2])
-make_image_manager(config, PluginRegistry(config, print), print).fetch(sys.argv[3])
+ImageManager(config, PluginRegistry(config, print), print).fetch(sys.argv[3])
 """
 
 

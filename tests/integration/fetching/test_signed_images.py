@@ -242,10 +242,10 @@ import sys
 started = []
 sys.addaudithook(lambda event, _: started.append(event) if event in ("subprocess.Popen", "os.fork") else None)
 from kurma_core.config import load
-from kurma_core.images.manager import make_image_manager
+from kurma_core.images.manager import ImageManager
 from kurma_core.plugins.registry import PluginRegistry
 config = load(*sys.argv[1:3])
-images = make_image_manager(config, PluginRegistry(config, lambda text: None))
+images = ImageManager(config, PluginRegistry(config, lambda text: None))
 for reference in sys.argv[3:]:
     images.resolve(reference, insecure=("http",) if ":" in reference else ())
 print(len(started), "gnupg" in sys.modules)
