@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from _operator import attrgetter
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    #: A heading, and what stands below it for an item.
-    Column = tuple[str, Callable[[Any], object]]
+    #: A heading, and an item's attribute or a function of the item. A name alone is attribute and heading.
+    Column = str | tuple[str, str | Callable[[Any], object]]
 
 _GAP = "  "
 
@@ -16,24 +18,39 @@ _GAP = "  "
 def table(items: Iterable[Any], columns: Sequence[Column], *, legend: bool = True) -> Iterator[str]:
     """Lines of a table whose columns are as wide as they must be. An empty cell is a dash, so that every line has
     the same number of words for tools that count them, save where a cell itself holds spaces."""
-    rows = [[_cell(value(item)) for _, value in columns] for item in items]
+    headings, values = zip(*map(_column, columns), strict=True)
+    rows = [[_cell(value(item)) for value in values] for item in items]
     if legend:
-        rows.insert(0, [heading for heading, _ in columns])
+        rows.insert(0, list(headings))
     widths = [max(len(row[at]) for row in rows) for at in range(len(columns))] if rows else []
     for row in rows:
         yield _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
+def _column(column: Column) -> tuple[str, Callable[[Any], object]]:
+    heading, value = (column.upper(), column) if isinstance(column, str) else column
+    return heading, attrgetter(value) if isinstance(value, str) else value
+
+
+def fields(item: object, *names: str) -> list[tuple[str, object]]:
+    """Attributes of an item for :func:`facts`, called as they are."""
+    return [(name.replace("_", " "), getattr(item, name)) for name in names]
+
+
 def facts(pairs: Iterable[tuple[str, object]]) -> str:
     """Lines ``NAME  VALUE``, aligned, a value's further lines below its first; those without one are left out."""
-    kept = [(name, str(value)) for name, value in pairs if value not in (None, "")]
+    kept = [(name, _words(value)) for name, value in pairs if value not in (None, "")]
     width = max((len(name) for name, _ in kept), default=0)
     below = "\n" + " " * (width + len(_GAP))
     return "\n".join(name.ljust(width) + _GAP + printable(value).replace("\n", below) for name, value in kept)
 
 
+def _words(value: object) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
 def _cell(value: object) -> str:
-    return printable("" if value is None else str(value)).replace("\n", "\\n") or "-"
+    return printable("" if value is None or value is False else _words(value)).replace("\n", "\\n") or "-"
 
 
 def printable(text: str) -> str:

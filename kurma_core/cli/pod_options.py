@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kurma_core.cli import isolator_options, pod_file, values, volume_options
+from kurma_core.cli import isolator_options, values, volume_options
 from kurma_core.cli.declare import PASSPHRASE_FILE, Argument, Option, Rest
 from kurma_core.errors import UsageError
 
@@ -282,8 +282,8 @@ def _document(image: str | None, file: str | None, note: Callable[[str], None]) 
 
         return {"apps": [{"name": app_name(image), "image": image}]}
     assert file is not None
-    document = pod_file.read(file, "--pod")
-    if pod_file.is_early(document):
+    document = values.pod_file(file, "--pod")
+    if values.is_early_pod_file(document):
         from kurma_core.appc.early_pod import convert_pod
 
         return convert_pod(document, warn=note).to_json()

@@ -1,10 +1,14 @@
-"""Words of the command line that several commands read alike."""
+"""Reads values of options and files that they name: durations, times, signals, variables, addresses, pod files."""
 
 from __future__ import annotations
 
 import os
 
 from kurma_core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Checks that ``--insecure-options`` may relax.
 INSECURE = ("image", "tls", "http", "pubkey")
@@ -128,6 +132,41 @@ def json_file(path: str, option: str = "", *, endless: bool = False) -> object:
     data = content(path, option=option, endless=endless)
     with naming(path):
         return read_document(data, path)
+
+
+def is_early_pod_file(document: Any) -> bool:
+    """Whether a pod's file holds an early document; another one imports nothing for that."""
+    if not isinstance(document, dict) or document.get("acKind") in (None, "PodManifest"):
+        return False
+    from kurma_core.appc.early_image import is_early_pod
+
+    return is_early_pod(document)
+
+
+def pod_file(file: str, option: str = "") -> Any:
+    """The value in a pod's file, JSON or YAML; ``-`` is standard input. An early document must be JSON.
+
+    :param option: which names the file.
+    :raises UsageError: it cannot be read, and an option names it. :raises KurmaError: it cannot be read, or is
+        neither.
+    """
+    if not file.endswith(".json"):
+        from kurma_core.config.files import text_of, value_of
+        from kurma_core.errors import ConfigError, HostError
+        from kurma_core.json_text import read_document
+        from kurma_core.named_files import called
+
+        path = "/dev/stdin" if file == "-" else file
+        try:
+            text = text_of(path, pipe=True)
+        except ConfigError as error:
+            if option and isinstance(error.__cause__, HostError):
+                raise UsageError(f"{option}: {error.message}", path=path) from None
+            raise
+        name = called(path)
+        value = value_of(name, text)
+        return read_document(text, name) if is_early_pod_file(value) else value
+    return json_file(file, option, endless=True)
 
 
 def _variable(name: str, option: str) -> None:

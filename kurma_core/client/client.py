@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from kurma_core.client.local.managers import Managers
     from kurma_core.config import Config
     from kurma_core.models.pod import PodRecord
-    from kurma_core.models.streams import LogText, Stdio
     from kurma_core.progress import Progress
 
     Json = Any
@@ -95,10 +94,6 @@ class Client(Api):
         :raises UsageError: there is no kurmad.
         """
         return self.prepare(request, progress, start=True)
-
-    def restart(self, pod: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
-        """Stops the pod if it runs, and runs it again as :meth:`start` does."""
-        return self.start(self.stop(pod, again=True).uuid, stdio, output)
 
     def copy_out(
         self,

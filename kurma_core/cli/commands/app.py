@@ -28,12 +28,12 @@ def list_(session: Session, *, pod: str, format: str, no_legend: bool) -> None:
 
     record = session.client.pod(pod)
     columns: list[Column] = [
-        ("APP", lambda app: app.name),
+        ("APP", "name"),
         ("IMAGE", lambda app: app.image_name or (app.image or "")[:20]),
-        ("STATE", lambda app: app.state),
-        ("PID", lambda app: app.pid),
-        ("RESTARTS", lambda app: app.restarts),
-        ("EXIT", lambda app: app.exit_code),
+        "state",
+        "pid",
+        "restarts",
+        ("EXIT", "exit_code"),
     ]
     session.listing(format, [AppRow.of(record, app) for app in record.apps], columns, no_legend=no_legend)
 

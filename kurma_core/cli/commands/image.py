@@ -106,10 +106,10 @@ def list_(session: Session, *, sort: str, quiet: bool, format: str, no_legend: b
         listed = tuple(sorted(listed, key=lambda image: _ORDERS[sort](image.record), reverse=True))
     columns: list[Column] = [
         ("ID", lambda image: image.record.id[:20]),
-        ("NAME", lambda image: image.record.name),
-        ("VERSION", lambda image: image.record.version or ""),
+        ("NAME", "record.name"),
+        ("VERSION", "record.version"),
         ("SIZE", lambda image: size(image.record.size)),
-        ("TRUST", lambda image: image.trust),
+        "trust",
         ("FETCHED", lambda image: ago(image.record.fetched_at)),
         ("LAST USED", lambda image: ago(image.record.last_used) or "never"),
     ]
@@ -276,17 +276,17 @@ def _paragraphs(record: ImageRecord, manifest: ImageManifest, trust: str) -> Ite
     yield facts(_app(manifest.app)) if manifest.app is not None else "no app: an image for others to depend on"
     if manifest.dependencies:
         dependencies: list[Column] = [
-            ("DEPENDS ON", lambda one: one.image_name),
+            ("DEPENDS ON", "image_name"),
             ("LABELS", lambda one: ",".join(f"{label.name}={label.value}" for label in one.labels)),
             ("ID", lambda one: (one.image_id or "")[:20]),
-            ("AT", lambda one: one.root),
+            ("AT", "root"),
         ]
         yield "\n".join(table(manifest.dependencies, dependencies))
     if manifest.path_whitelist:
         yield "\n".join(table(manifest.path_whitelist, [("KEEPS ONLY", str)]))
     notes = [note for note in manifest.annotations if note.value]
     if notes:
-        yield "\n".join(table(notes, [("ANNOTATION", lambda one: one.name), ("VALUE", lambda one: one.value)]))
+        yield "\n".join(table(notes, [("ANNOTATION", "name"), "value"]))
     layers: list[Column] = [("LAYERS, LOWEST FIRST", str)]
     yield "\n".join(table(record.layers, layers)) if record.layers else "no layers"
     for one in reversed(record.provenance):

@@ -9,21 +9,14 @@ if TYPE_CHECKING:
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
 
-_COLUMNS: list[Column] = [
-    ("NAME", lambda network: network.name),
-    ("DRIVER", lambda network: network.driver),
-    ("INTERFACE", lambda network: network.interface),
-    ("DEFAULT", lambda network: "yes" if network.default else ""),
-    ("SOURCE", lambda network: network.source),
-    ("PROBLEM", lambda network: network.problem or ""),
-]
+_COLUMNS = ("name", "driver", "interface", "default", "source", "problem")
 
 _FINDINGS: list[Column] = [
-    ("KIND", lambda one: one.kind),
-    ("NETWORK", lambda one: one.network or ""),
+    "kind",
+    "network",
     ("POD", lambda one: (one.pod or "")[:8]),
-    ("WHAT", lambda one: one.what),
-    ("PROBLEM", lambda one: one.why),
+    "what",
+    ("PROBLEM", "why"),
 ]
 _MENDED: Column = ("MENDED", lambda one: "yes" if one.mended else "no")
 
@@ -37,23 +30,13 @@ def list_(session: Session, *, format: str, no_legend: bool) -> None:
 @command(Argument("name", "NAME", "The network."), FORMAT)
 def show(session: Session, *, name: str, format: str) -> None:
     """Show everything that is known of a network."""
-    from kurma_core.cli.output import facts, json_text
+    from kurma_core.cli.output import facts, fields, json_text
 
     network = session.client.network(name)
 
     def page() -> str:
-        return facts(
-            [
-                ("name", network.name),
-                ("driver", network.driver),
-                ("interface", network.interface),
-                ("default", "yes" if network.default else "no"),
-                ("optional", "yes" if network.optional else "no"),
-                ("source", network.source),
-                ("problem", network.problem),
-                ("config", json_text(dict(network.config))),
-            ]
-        )
+        about = fields(network, "name", "driver", "interface", "default", "optional", "source", "problem")
+        return facts([*about, ("config", json_text(dict(network.config)))])
 
     session.show(format, network.to_json(), page)
 

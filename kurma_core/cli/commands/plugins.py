@@ -12,14 +12,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import Option as DriverOption
 
 
-_COLUMNS: list[Column] = [
-    ("KIND", lambda plugin: plugin.kind),
-    ("NAME", lambda plugin: plugin.name),
-    ("DISTRIBUTION", lambda plugin: plugin.distribution or ""),
-    ("VERSION", lambda plugin: plugin.version or ""),
-    ("STATUS", lambda plugin: plugin.status),
-    ("REASON", lambda plugin: plugin.reason),
-]
+_COLUMNS = ("kind", "name", "distribution", "version", "status", "reason")
 
 
 @command(FORMAT, NO_LEGEND, Option("no_load", "--no-load", "Do not load them: say only that they are found."))
@@ -35,7 +28,7 @@ def list_(session: Session, *, format: str, no_legend: bool, no_load: bool) -> N
 def show(session: Session, *, plugin: str, format: str) -> None:
     """Show a plugin and the options that it takes."""
     from kurma_core.api.host import PluginOption, PluginPage
-    from kurma_core.cli.output import facts, json_text, table
+    from kurma_core.cli.output import facts, fields, json_text, table
 
     kind, _, name = plugin.removeprefix("kurma.").partition("/")
     info = _find(session, kind, name)
@@ -46,19 +39,9 @@ def show(session: Session, *, plugin: str, format: str) -> None:
     value = PluginPage(info, settings, tuple(shown)).to_json()
 
     def page() -> str:
-        head = facts(
-            [
-                ("kind", info.kind),
-                ("name", info.name),
-                ("distribution", info.distribution),
-                ("version", info.version),
-                ("status", info.status),
-                ("reason", info.reason),
-                ("enabled", "yes" if section.enabled else "no"),
-                ("required", "yes" if section.required else "no"),
-                ("config", json_text(dict(section.config)) if section.config else None),
-            ]
-        )
+        config = json_text(dict(section.config)) if section.config else None
+        own = [*fields(section, "enabled", "required"), ("config", config)]
+        head = facts([*fields(info, *_COLUMNS), *own])
         return "\n".join([head, "", *table(options, _OPTION_COLUMNS)] if options else [head])
 
     session.show(format, value, page)
@@ -81,10 +64,10 @@ def _default(option: DriverOption) -> str:
 
 
 _OPTION_COLUMNS: list[Column] = [
-    ("OPTION", lambda option: option.name),
-    ("TYPE", lambda option: option.type.__name__),
+    ("OPTION", "name"),
+    ("TYPE", "type.__name__"),
     ("DEFAULT", _default),
-    ("HELP", lambda option: option.help),
+    "help",
 ]
 
 
@@ -114,12 +97,12 @@ def list_isolators(session: Session, *, format: str, no_legend: bool) -> None:
     not asked for.
     """
     columns: list[Column] = [
-        ("ISOLATOR", lambda one: one.name),
+        ("ISOLATOR", "name"),
         ("OF", lambda one: ",".join(one.scopes)),
-        ("PLUGIN", lambda one: one.plugin),
-        ("HERE", lambda one: one.outcome),
+        "plugin",
+        ("HERE", "outcome"),
         ("DEFAULT", _default_value),
-        ("NOTE", lambda one: one.note),
+        "note",
     ]
     session.listing(format, session.client.isolators(), columns, no_legend=no_legend)
 

@@ -36,9 +36,9 @@ def list_(session: Session, *, quiet: bool, format: str, no_legend: bool) -> Non
         return
     columns: list[Column] = [
         ("UUID", lambda pod: pod.uuid[:8]),
-        ("NAME", lambda pod: pod.name),
+        "name",
         ("APPS", lambda pod: ",".join(pod.apps)),
-        ("STATE", lambda pod: pod.state),
+        "state",
         ("CREATED", lambda pod: ago(pod.created_at)),
         ("NETWORKS", _networks),
     ]
@@ -99,13 +99,13 @@ def _network(one: NetworkSummary) -> str:
 
 
 _APP_COLUMNS: list[Column] = [
-    ("APP", lambda app: app.name),
-    ("STATE", lambda app: app.state),
-    ("EXIT", lambda app: app.exit_code),
-    ("PID", lambda app: app.pid),
-    ("STARTED", lambda app: app.started_at),
-    ("FINISHED", lambda app: app.finished_at),
-    ("MESSAGE", lambda app: app.says),
+    ("APP", "name"),
+    "state",
+    ("EXIT", "exit_code"),
+    "pid",
+    ("STARTED", "started_at"),
+    ("FINISHED", "finished_at"),
+    ("MESSAGE", "says"),
 ]
 
 
@@ -121,23 +121,18 @@ _EARLIER_COLUMNS: list[Column] = [
 
 
 def _page(record: PodRecord) -> Iterator[str]:
-    from kurma_core.cli.output import facts, one_line, table
+    from kurma_core.cli.output import facts, fields, one_line, table
 
     owner = f"process {record.owner}" if record.owner is not None else "nobody"
     yield facts(
         [
-            ("uuid", record.uuid),
-            ("name", record.name),
-            ("state", record.state),
-            ("reason", record.reason),
-            ("exit code", record.exit_code),
+            *fields(record, "uuid", "name", "state", "reason", "exit_code"),
             ("created", record.created_at),
             ("started", record.started_at),
             ("finished", record.finished_at),
             ("owner", owner),
             ("stager", record.stager + (f" (process {record.stager_pid})" if record.stager_pid else "")),
-            ("renderer", record.renderer),
-            ("network namespace", record.network_namespace),
+            *fields(record, "renderer", "network_namespace"),
             ("user namespace", _ids(record)),
             ("metadata service", _metadata(record)),
             ("restart", _restart(record)),
@@ -216,15 +211,15 @@ def _content_of(file: str) -> Any:
 
 
 _FILE_COLUMNS: list[Column] = [
-    ("APP", lambda app: app.name),
+    ("APP", "name"),
     ("/etc/hosts", _content_of("hosts")),
     ("/etc/hostname", _content_of("hostname")),
     ("/etc/resolv.conf", _content_of("resolv.conf")),
 ]
 
 _NETWORK_COLUMNS: list[Column] = [
-    ("NETWORK", lambda one: one.network),
-    ("INTERFACE", lambda one: one.interface),
+    "network",
+    "interface",
     ("ADDRESSES", lambda one: "" if one.result is None else ",".join(a.address for a in one.result.addresses)),
     ("PORTS", lambda one: ",".join(_port(port) for port in one.ports)),
 ]
@@ -236,11 +231,11 @@ _MOUNT_COLUMNS: list[Column] = [
     ("SOURCE", lambda one: one[3]),
 ]
 _ISOLATOR_COLUMNS: list[Column] = [
-    ("ISOLATOR", lambda one: one.name),
-    ("APP", lambda one: one.scope or ""),
+    ("ISOLATOR", "name"),
+    ("APP", "scope"),
     ("VALUE", lambda one: _value(one)),
     ("OUTCOME", lambda one: f"{one.outcome}, default" if one.default else one.outcome),
-    ("NOTE", lambda one: one.note),
+    "note",
 ]
 _VALUE_WIDTH = 60
 

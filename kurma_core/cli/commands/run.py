@@ -80,11 +80,7 @@ def prepare(session: Session, **options: Any) -> None:
 def run_prepared(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
     """Run a prepared pod in the foreground, to its end, or by -d in the background."""
     _look_at_detach(session, detach=detach, prefix=prefix)
-    if detach:
-        return _launch(session, pod)
-    with _printer(session, prefix) as output:
-        record = session.client.start(pod, session.stdio(), output)
-    return _end(session, record)
+    return _start(session, pod, detach=detach, prefix=prefix)
 
 
 @command(_POD, _PREFIX, _DETACH, root=True)
@@ -94,21 +90,21 @@ def start(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
     It runs in the foreground, as with run; or, with -d, in the background.
     """
     _look_at_detach(session, detach=detach, prefix=prefix)
-    if detach:
-        return _launch(session, pod)
-    with _printer(session, prefix) as output:
-        record = session.client.start(pod, session.stdio(), output)
-    return _end(session, record)
+    return _start(session, pod, detach=detach, prefix=prefix)
 
 
 @command(_POD, _PREFIX, _DETACH, root=True)
 def restart(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
     """Stop a pod if it runs, and run it again, in the foreground or by -d in the background."""
     _look_at_detach(session, detach=detach, prefix=prefix)
+    return _start(session, session.client.stop(pod, again=True).uuid, detach=detach, prefix=prefix)
+
+
+def _start(session: Session, pod: str, *, detach: bool, prefix: bool) -> int:
     if detach:
-        return _launch(session, session.client.stop(pod, again=True).uuid)
+        return _launch(session, pod)
     with _printer(session, prefix) as output:
-        record = session.client.restart(pod, session.stdio(), output)
+        record = session.client.start(pod, session.stdio(), output)
     return _end(session, record)
 
 
@@ -184,8 +180,6 @@ def _check_uuid_file(path: str | None) -> None:
     """Before there is a pod. No file is replaced but one that holds a UUID."""
     if path is None:
         return
-    import os
-
     from kurma_core.errors import UsageError
     from kurma_core.named_files import opened, writable
 

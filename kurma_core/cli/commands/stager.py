@@ -11,15 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kurma_core.api.host import CheckLine
-    from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
 
-_COLUMNS: list[Column] = [
-    ("NAME", lambda stager: stager.name),
-    ("KIND", lambda stager: stager.kind),
-    ("IMAGE", lambda stager: stager.image or ""),
-    ("DEFAULT", lambda stager: "yes" if stager.default else ""),
-]
+_COLUMNS = ("name", "kind", "image", "default")
 
 
 @command(FORMAT, NO_LEGEND)

@@ -113,11 +113,11 @@ def _command(one: Any) -> str:
 
 
 _PROCESS_COLUMNS: list[Column] = [
-    ("PID", lambda one: str(one.pid)),
-    ("INSIDE", lambda one: str(one.inner_pid)),
-    ("APP", lambda one: one.app or ""),
+    "pid",
+    ("INSIDE", "inner_pid"),
+    "app",
     ("USER", _user),
-    ("STATE", lambda one: one.state),
+    "state",
     ("CPU", _part),
     ("MEMORY", lambda one: _size(one.memory)),
     ("TIME", lambda one: _time(one.cpu)),
@@ -230,7 +230,7 @@ class Figures:
         return 100 * (now.cpu - then.cpu) / time_between if now.cpu >= then.cpu else None
 
     def _table(self, found: list[Usage]) -> Iterator[str]:
-        columns = [column for column in _USAGE_COLUMNS if self._apps or column[0] != "APP"]
+        columns = [column for column in _USAGE_COLUMNS if self._apps or column != "app"]
         return output.table(self._rows(found), columns, legend=self._legend)
 
     def _json(self, one: Usage) -> Json:
@@ -255,12 +255,12 @@ def _of_pod(row: _Row, value: int | None) -> str:
 
 _USAGE_COLUMNS: list[Column] = [
     ("UUID", lambda row: row.pod.uuid[:8]),
-    ("NAME", lambda row: row.pod.name),
-    ("APP", lambda row: row.app or ""),
+    ("NAME", "pod.name"),
+    "app",
     ("CPU", lambda row: "" if row.cpu is None else f"{row.cpu:.1f}%"),
     ("MEMORY", lambda row: _memory(row.counted)),
     ("LIMIT", lambda row: _size(row.counted.memory_limit)),
-    ("PIDS", lambda row: row.counted.pids),
+    ("PIDS", "counted.pids"),
     ("READ", lambda row: _size(row.counted.block_read)),
     ("WRITTEN", lambda row: _size(row.counted.block_written)),
     ("RECEIVED", lambda row: _of_pod(row, row.pod.network_received)),

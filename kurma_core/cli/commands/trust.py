@@ -103,12 +103,12 @@ def _whole(key: TrustedKey) -> str:
 
 _COLUMNS: list[Column] = [
     ("PREFIX", _whole),
-    ("FINGERPRINT", lambda key: key.fingerprint),
+    "fingerprint",
     ("USER", lambda key: key.users[0] if key.users else ""),
     ("CREATED", lambda key: (key.created or "")[:10]),
     ("EXPIRES", lambda key: (key.expires or "")[:10] or ("never" if key.created else "")),
-    ("STATE", lambda key: key.state),
-    ("SOURCE", lambda key: key.path),
+    "state",
+    ("SOURCE", "path"),
 ]
 
 

@@ -241,8 +241,8 @@ def test_without_descriptors_callers_are_sent_away(kurmad, ask):
     daemon = kurmad()
     pid = daemon.process.pid
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    client = ask(daemon)
-    client.version()  # it is connected by then
+    connected = Connection.open(daemon.socket)
+    connected.request("GET", "/v1/version").read()
 
     def refused():
         """Who has looked whether it is up may be gone only by now, and leave room."""
@@ -255,9 +255,10 @@ def test_without_descriptors_callers_are_sent_away(kurmad, ask):
 
     try:
         assert b"as many open files as the host lets it have" in until(refused, "the refusal")
-        assert client.version()
+        assert connected.request("GET", "/v1/version").status == 200
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        connected.close()
     assert ask(daemon).version()
     daemon.wait_said("a connection was refused: there are too many open files")
 

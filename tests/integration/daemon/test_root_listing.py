@@ -59,8 +59,10 @@ class Watcher:
             for path in ("/v1/listing", "/v1/pods"):
                 connection.request("GET", path).read()
                 before = count()
-                assert connection.request("GET", path).status == 200
+                answer = connection.request("GET", path)
+                assert answer.status == 200
                 found.append(count() - before)
+                answer.read()
         return max(found)
 
 
