@@ -1,8 +1,8 @@
-"""The journal: what has happened in a state directory, whoever did it, in the order of its numbers.
+"""The event journal of a state directory: appends events, reads them by their numbers, follows them.
 
-Every process appends to one file of lines, under its lock: so events of foreground pods, and of ends that happened
-while no daemon was there, stand in it too, and numbers go on over restarts. It is bounded: a file that is full is
-put aside, in place of the one before it. What cannot be written, on a full disk say, is lost, and harms nothing.
+Every process appends to one file of lines, under its lock. So it has the events of foreground pods, too, and of
+ends while no daemon ran, and numbers go on over restarts. It is bounded: a full file is renamed, and replaces the
+one before it. An event that cannot be written, as on a full disk, is lost, and no operation fails.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from kurma_core.linux.inotify import SharedWatch
 
 Json = Any
-#: Bytes of a file, from which on it is put aside; and of a line, at most.
+#: Bytes at which a file is renamed; the most bytes of a line.
 FULL, LONGEST = 1 << 20, 16384
-#: Seconds to wait for the lock: who holds it is through in microseconds, or was stopped by somebody.
+#: Seconds to wait for the lock: its holder needs microseconds, unless it is stopped (SIGSTOP).
 _PATIENCE = 0.5
 _FLOCK = "hhqqi4x"
 _FILE, _ASIDE = "events", "events.1"
@@ -48,7 +48,7 @@ class Journal:
         detail: Mapping[str, Json] | None = None,
         at: str | None = None,
     ) -> None:
-        """Writes an event down. Never fails."""
+        """Appends an event. Never fails."""
         value = {"at": at or timestamp(), "subject": subject, "kind": kind, "id": id, "name": name}
         line = json.dumps({**value, "detail": detail or {}}, default=str)
         if len(line) > LONGEST:
@@ -66,7 +66,7 @@ class Journal:
                     return
                 status = os.fstat(file)
                 if status.st_nlink == 0 or not self._is_current(status):
-                    continue  # it was put aside meanwhile
+                    continue  # it was renamed meanwhile
                 if not stat.S_ISREG(status.st_mode):
                     return
                 size = status.st_size
@@ -164,7 +164,7 @@ class Cursor:
         """All that there are by now."""
         while True:
             if self._file < 0:
-                # The file that was put aside may have some that nobody has shown yet.
+                # The renamed file may have events that are not shown yet.
                 yield from self._whole(_ASIDE)
                 self._file = self._opened(_FILE)
                 if self._file < 0:

@@ -1,4 +1,4 @@
-"""JSON text, strictly read and stably written.
+"""Reads JSON text strictly, and writes it with sorted keys.
 
 :func:`loads` accepts UTF-8 alone, one value and nothing after it, no ``NaN``, no number that Python cannot hold,
 no key twice in one object, and bounded nesting. What Kurma's own programs say to each other is read by

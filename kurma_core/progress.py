@@ -1,4 +1,4 @@
-"""How far long work has come, as it is reported to the caller."""
+"""Reports the progress of long work to the caller."""
 
 from __future__ import annotations
 

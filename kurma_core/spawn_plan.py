@@ -1,4 +1,4 @@
-"""What the spawner is asked to do, as frozen values: the room that asks and the room that does share only these.
+"""Plans for the spawner, as frozen values: programs to start, roots and mounts to make.
 
 A root is described by mount operations, applied in order inside the new process's private mount namespace. Targets
 are resolved inside the new root by descriptor; sources are paths of the host, opened before the root is changed.

@@ -1,1 +1,1 @@
-"""Values that cross kurmad's socket and that plugins do not see, by noun. It imports nothing."""
+"""The API: every operation, and the values that cross kurmad's socket, a module for each noun."""

@@ -1,4 +1,4 @@
-"""The host: its networks, stagers, isolators, plugins and events, and kurmad itself."""
+"""Values of the API about the host: networks, stagers, isolators, plugins, events, health of kurmad."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Images: listed, shown, rendered, signed, verified and removed; keys: those of the keystores, those that were
-found, and changes of trust."""
+"""Values of the API about images (listed, shown, rendered, signed, verified, removed) and trusted keys."""
 
 from __future__ import annotations
 

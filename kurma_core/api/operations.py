@@ -1,4 +1,3 @@
-# mypy: disable-error-code="empty-body"
 """Every operation of Kurma, declared once: what a client calls, and what kurmad serves over HTTP.
 
 A method of :class:`Api` below is the declaration. Its signature gives the parameters: those in braces in the path,
@@ -12,6 +11,8 @@ functions and files stay in the caller's process.
 
 Types are resolved when they are first needed: a command imports only the values that it uses.
 """
+
+# mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 

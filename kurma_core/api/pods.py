@@ -1,4 +1,4 @@
-"""Pods: what a caller asks for, and what pods and apps use, print and do."""
+"""Values of the API about pods: requests for a pod or a command, resource usage, processes, log lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames and errors, as kurmad and its client exchange them.
+"""Frames of streams, and errors as JSON, as kurmad and its client exchange them.
 
 Frames go both ways on a connection that was an HTTP request for ``Upgrade: kurma-stream/1``. A frame is one byte
 that says what it is, four bytes of length (big-endian), and so many bytes.

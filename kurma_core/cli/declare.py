@@ -1,4 +1,4 @@
-"""Declarations of commands: what they take, as plain values that cost nothing to import.
+"""Declarations of commands, their arguments and options, as plain values that cost nothing to import.
 
 Importing typer costs more than most commands do. So a command is declared by these values. The small parser
 (:mod:`kurma_core.cli.parse`) reads the ordinary case from them. A typer application is built from the same values
@@ -70,7 +70,7 @@ class Option:
 
 
 class Rest:
-    """What stands after ``--``, untouched; the value is a tuple."""
+    """The words after ``--``, unparsed; the value is a tuple."""
 
     __slots__ = ("metavar", "name")
 
@@ -83,7 +83,7 @@ class Command:
     """A command: a function ``(session, **values) -> exit code or None``, and what it takes. Its docstring is its
     help; the first line of it stands in :data:`kurma_core.cli.commands.TABLE`, too.
 
-    :param root: it is refused at once to everybody but root, unless a daemon does it for them.
+    :param root: only root may run it, unless a daemon does it for the caller.
     :param here: no daemon does it; or why none does.
     """
 
@@ -126,13 +126,13 @@ GLOBAL_OPTIONS = (
     Option("version", "--version", "Print Kurma's version."),
 )
 
-#: What every command takes that may read an archive from outside the store.
+#: For every command that may read an archive from outside the store.
 PASSPHRASE_FILE = Option(
     "passphrase_file",
     "--passphrase-file",
     "Read the passphrase of an encrypted archive from FILE's first line (else KURMA_PASSPHRASE, or a prompt).",
     metavar="FILE",
 )
-#: What every listing takes.
+#: For every listing.
 FORMAT = Option("format", "--format", "How to print.", choices=("table", "json", "yaml"), default="table")
 NO_LEGEND = Option("no_legend", "--no-legend", "Print no line of headings.")

@@ -1,4 +1,4 @@
-"""``kurma``: reads the command line, runs the command, says what went wrong in one line and an exit code."""
+"""``kurma``: reads the command line, runs the command, prints an error in one line, returns the exit code."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def main(
 
     :param words: without the program's name; None: the process's own.
     :param connect: makes the client; None: :func:`kurma_core.client.connect`.
-    :param program: what the process's own words are as words of ``kurma``.
+    :param program: turns the process's own words into words of ``kurma``.
     """
     ours = words is None
     if words is None:
         words = program(sys.argv[1:])
         _fill_standard_descriptors()
         _open_standard_streams()
-        # Whatever the caller's umask says: the state directory is refused where others may write it.
+        # A looser umask would make state directories that are refused, since others may write to them.
         os.umask(os.umask(0o022) | 0o022)
     service = None
     if "NOTIFY_SOCKET" in os.environ or "LISTEN_FDS" in os.environ:
@@ -58,8 +58,8 @@ def main(
 
 
 def _fill_standard_descriptors() -> None:
-    """Whoever starts us with 0, 1 or 2 closed gets ``/dev/null`` there. Else what we open next, a socket to the
-    spawner for instance, would take that number, and be handed to an app as its standard input.
+    """Opens ``/dev/null`` as descriptors 0, 1 and 2 if they are closed. Otherwise the next open file, such as a
+    socket to the spawner, would get such a number, and become the standard input of an app.
     """
     for fd in (0, 1, 2):
         try:
@@ -69,7 +69,7 @@ def _fill_standard_descriptors() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Python leaves out the streams of descriptors that were closed; by now these lead to ``/dev/null``."""
+    """Makes the streams that Python has left out because their descriptors were closed at its start."""
     if sys.stdout is None:
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 (for as long as we run)
     if sys.stderr is None:
@@ -86,7 +86,7 @@ def _read_and_run(words: Sequence[str], runner: _Runner) -> int:
 
 
 class _Runner:
-    """Runs a call that was understood. ``debug`` is known once one was."""
+    """Runs a parsed call. ``debug`` is known from then on."""
 
     def __init__(self, connect: Connect | None, service: Service | None = None) -> None:
         self._connect = connect
@@ -124,7 +124,7 @@ def _check_power(call: Call, session: Session) -> None:
 
 
 def _way_to_kurmad(session: Session) -> str:
-    """For who wants to run one, and may not."""
+    """The hint for a caller who may not run kurmad."""
     client = session.client
     if client.remote:
         return f"there is no need to: one serves {client.config.state_dir} already, and does what you ask"
@@ -159,7 +159,7 @@ def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
         return NOBODY_READS
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 (nothing is above us: the user is told in one line)
+    except Exception as error:  # noqa: BLE001 (nothing is above us: the user gets one line)
         known = HostError.of_shortage(error)
         if known is not None:
             _tell(known.message, _hint(known), runner.debug)
@@ -184,7 +184,7 @@ def _flush() -> None:
 
 
 def _silence() -> None:
-    """Nobody reads standard output any more: what the interpreter would still flush goes nowhere."""
+    """Standard output has no reader any more: the interpreter's last flush goes to ``/dev/null``."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)
@@ -204,7 +204,7 @@ def _hint(error: KurmaError) -> str | None:
 
 
 def _root_hint(error: KurmaError | OSError) -> str | None:
-    """What only root may do was tried by somebody else."""
+    """The hint for a user other than root who was denied something."""
     if os.geteuid() == 0:
         return None
     if isinstance(error, OSError):
@@ -215,7 +215,7 @@ def _root_hint(error: KurmaError | OSError) -> str | None:
 
 
 def _disk_hint(error: KurmaError | OSError) -> str | None:
-    """Something was to be written where nothing can be."""
+    """The hint for a read-only file system."""
     import errno
 
     if isinstance(error, OSError):
@@ -237,7 +237,7 @@ def _room_hint(error: OSError) -> str | None:
 
 
 def _tell(message: str, hint: str | None, debug: bool) -> None:
-    """One line, whatever the message holds; the trace first, where it was asked for."""
+    """Prints the message in one line, and the hint; with ``debug`` the trace first."""
     if debug:
         import traceback
 

@@ -1,4 +1,4 @@
-"""Tables, JSON, YAML, and how sizes and ages are said to people."""
+"""Prints tables, JSON and YAML; formats sizes and ages for people; escapes control characters."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def for_terminal(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """What is said of an error, or noted: in one line, whatever was named in it."""
+    """The text of an error or a note in one printable line."""
     return printable(" ".join(text.splitlines()))
 
 
 def plain(item: Any) -> Any:
-    """An item as JSON can say it."""
+    """An item as a JSON value."""
     return item.to_json() if hasattr(item, "to_json") else item
 
 
@@ -109,7 +109,7 @@ def _mapping(value: Any) -> Any:
     """Read-only views are mappings, too."""
     if hasattr(value, "keys"):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} is nothing that JSON can say")
+    raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
 
 
 def size(count: int) -> str:
@@ -127,7 +127,7 @@ def size(count: int) -> str:
 def ago(at: str | None, now: float | None = None) -> str:
     """``3 minutes ago``.
 
-    :param at: RFC 3339; what is none is shown as it stands.
+    :param at: RFC 3339; any other text is returned as it is.
     """
     if not at:
         return ""

@@ -1,7 +1,7 @@
-"""The small parser: reads the ordinary command line, without importing typer.
+"""Parses the ordinary command line, without importing typer.
 
-It either understands all of it, and then as typer would, or nothing: whatever is unusual, wrong, or asks for help
-is left to :mod:`kurma_core.cli.typer_app`, which knows more and says it better.
+It understands all of it, as typer would, or nothing. Unusual and wrong command lines, and those that ask for help,
+are left to :mod:`kurma_core.cli.typer_app`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def load(entry: Entry) -> Command:
 
 
 def split_rest(command: Command, words: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...]]:
-    """What stands before and after the first ``--``, for a command that takes the latter as it is."""
+    """The words before and after the first ``--``, for a command that takes the latter unparsed."""
     if command.rest is not None and "--" in words:
         at = list(words).index("--")
         return words[:at], tuple(words[at + 1 :])

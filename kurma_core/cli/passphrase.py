@@ -1,6 +1,6 @@
-"""Where the passphrases of encrypted archives come from (A1): a file, the environment, the person at the terminal.
+"""Gets passphrases of encrypted archives: from a file, the environment, or a person at the terminal.
 
-Never from the command line, which everybody on the machine can read.
+Never from the command line, which all users of the machine can read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OTHERS = 0o044
 
 
 class UserPassphrases:
-    """:param file: what ``--passphrase-file`` names. :param variable: what :data:`VARIABLE` held.
+    """:param file: of ``--passphrase-file``. :param variable: the value of :data:`VARIABLE`.
     :param before: called before the terminal is written to.
     """
 
@@ -82,7 +82,7 @@ class UserPassphrases:
         return first
 
     def _tell_of_mode(self, path: str) -> None:
-        """Once: whoever may read the file has the passphrase."""
+        """Warns, once, that other users may read the file."""
         mode = os.stat(path).st_mode
         if stat.S_ISREG(mode) and mode & _OTHERS and not self._told:
             self._told = True
@@ -106,5 +106,5 @@ class UserPassphrases:
 
 
 def _at_terminal() -> bool:
-    """Whether somebody is there to answer: not where input and messages both come from and go to elsewhere."""
+    """Whether a person may answer: standard input or standard error is a terminal."""
     return os.isatty(0) or os.isatty(2)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     Json = Any
 
-#: What ``--restart`` says: :data:`kurma_core.pods.run.pod_restarts.POLICY`.
+#: The annotation that ``--restart`` sets: :data:`kurma_core.pods.run.pod_restarts.POLICY`.
 RESTART = "kurma.io/pod/restart"
 
-#: What ``run`` and ``prepare`` take, in the order of their help.
+#: Arguments and options of ``run`` and ``prepare``, in the order of their help.
 POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
     Argument("image", "IMAGE", "Address, path, name, or ID of the image; left out with --pod.", required=False),
     Rest("arguments", "ARG..."),
@@ -125,7 +125,7 @@ _FOR_AN_APP = (
 
 
 def app_options() -> tuple[Argument | Option | Rest, ...]:
-    """What ``app add`` takes, in the order of its help."""
+    """Arguments and options of ``app add``, in the order of its help."""
     shared = {option.name: option for option in POD_OPTIONS}
     return (
         Argument("image", "IMAGE", "Address, path, name, or ID of the image."),
@@ -160,7 +160,7 @@ _OF_AN_APP = {
 def pod_request(
     options: dict[str, Any], note: Callable[[str], None], *, ephemeral: bool = False, detached: bool = False
 ) -> PodRequest:
-    """What the options ask for.
+    """Makes the request that the options ask for.
 
     :param options: values of :data:`POD_OPTIONS` by name.
     :param detached: this command's standard input is not for the app: with -i it is open for those who attach.
@@ -226,7 +226,7 @@ def pod_request(
 
 
 def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequest:
-    """What the options ask for, as a request for a pod of that app alone.
+    """Makes the request for an app that the options ask for: that of a pod of the app alone.
 
     :param options: values of :func:`app_options` by name.
     :raises UsageError: they are malformed, or contradict each other.
@@ -247,7 +247,7 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
     if options["read_only"]:
         app["readOnlyRootFS"] = True
     pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
-    # Nobody is in the foreground of an app that comes later: what run tells of it for once, it says itself.
+    # An app that is added is never in the foreground: annotations keep its input and terminal.
     for given, name in ((options["interactive"], STDIN), (options["tty"], TERMINAL)):
         if given:
             pairs = [*(pair for pair in pairs if pair[0] != name), (name, "true")]
@@ -341,8 +341,8 @@ def _program(path: str) -> str:
 
 
 def _annotated_userns(pairs: list[tuple[str, str]]) -> str | None:
-    """What ``--annotation`` says of the user namespace: the caller's word, as ``--userns`` is. A malformed word is
-    told of where the annotation is read."""
+    """The user namespace by ``--annotation``, which counts as ``--userns`` does. The reader of the annotation
+    reports a malformed one."""
     if not pairs:
         return None
     from kurma_core.models.isolator import USERNS_ANNOTATION, userns_word

@@ -1,6 +1,6 @@
-"""Starts the programs ``kurma`` and ``kurmad``.
+"""Entry points of the programs ``kurma`` and ``kurmad``.
 
-Until all modules are loaded, a signal ends them at once and without a message: there is nothing to undo yet.
+Until all modules are loaded, SIGINT ends the process at once and without a message: there is nothing to undo yet.
 """
 
 import _signal  # type: ignore[import-not-found]

@@ -1,4 +1,4 @@
-"""What a command works with: the client, the terminal, and the ways of printing."""
+"""One run of a command: its client, settings, passphrases and terminal, and functions that print."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class OutputClosed(BrokenPipeError):
-    """Nobody reads standard output any more."""
+    """Standard output has no reader any more."""
 
 
 class Session:
@@ -31,7 +31,7 @@ class Session:
 
     :param globals: the options that stand before the command.
     :param connect: None: :func:`kurma_core.client.connect`.
-    :param service: what a service manager has given to this process.
+    :param service: the service manager of this process, if there is one.
     :raises UsageError: an empty path among the options.
     """
 
@@ -54,9 +54,9 @@ class Session:
         self.state_dir: str | None = globals["dir"] or environment
         self.state_dir_origin = "command line" if globals["dir"] else "environment"
         self.host: str | None = globals["host"] or os.environ.get("KURMA_HOST") or None
-        #: What --passphrase-file names; set before the client is used.
+        #: The file of ``--passphrase-file``; set before the client is used.
         self.passphrase_file: str | None = None
-        # Taken out: no process that is started from here has any business with it.
+        # Removed: processes that are started from here must not have it.
         self._passphrase = os.environ.pop("KURMA_PASSPHRASE", None)
 
     def __enter__(self) -> Session:
@@ -81,12 +81,12 @@ class Session:
         return self._client
 
     def need_daemon(self) -> None:
-        """What is asked for outlives this command: a daemon is started if none runs. Before the client is used."""
+        """Has a daemon started if none runs, for a pod that outlives this command. Before the client is used."""
         self._needs_daemon = True
 
     @property
     def settings(self) -> Settings:
-        """What the client is made of."""
+        """Settings of the client."""
         from kurma_core.client import Settings
 
         return Settings(
@@ -101,7 +101,7 @@ class Session:
         )
 
     def passphrases(self) -> UserPassphrases:
-        """Where the passphrases of encrypted archives come from."""
+        """The source of passphrases of encrypted archives."""
         from kurma_core.cli.passphrase import UserPassphrases
 
         variable = None if self._passphrase is None else os.fsencode(self._passphrase)
@@ -129,7 +129,7 @@ class Session:
             print(f"  hint: {one_line(error.hint)}", file=sys.stderr)
 
     def progress(self) -> Bar | None:
-        """A progress bar, where somebody looks."""
+        """A progress bar, if standard error is a terminal."""
         if self._bar is None and os.isatty(2):
             from kurma_core.cli.progress import Bar
 
@@ -138,7 +138,7 @@ class Session:
 
     @staticmethod
     def terminal() -> bool:
-        """Whether there is somebody to ask."""
+        """Whether a person can be asked."""
         return os.isatty(0) and os.isatty(2)
 
     @staticmethod
@@ -161,14 +161,14 @@ class Session:
             raise OutputClosed from error
 
     def flush(self) -> None:
-        """What was printed is there now, for who follows it."""
+        """Writes out what was printed, for a reader that follows it."""
         try:
             sys.stdout.flush()
         except BrokenPipeError as error:
             raise OutputClosed from error
 
     def document(self, data: bytes) -> None:
-        """A stranger's document on standard output: byte for byte, but where that is a terminal."""
+        """Prints a document byte for byte; on a terminal, with control characters escaped."""
         if sys.stdout.isatty():
             from kurma_core.cli.output import for_terminal
 
@@ -208,7 +208,7 @@ class Session:
             self.line(row)
 
     def each(self, references: Sequence[str], action: Callable[[str], object]) -> int:
-        """Does it to each; one failure does not keep it from the rest.
+        """Applies the action to each reference, also after a failure.
 
         :returns: 0, or the exit code of the first failure.
         """
@@ -229,7 +229,7 @@ class Session:
 
     @staticmethod
     def stdio() -> Stdio:
-        """What was printed before is flushed: others will write to the same descriptors."""
+        """The caller's descriptors. Flushes what was printed before: others will write to them."""
         from kurma_core.models.streams import Stdio
 
         sys.stdout.flush()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "kurma"
 COMPLETE_VARIABLE = "_KURMA_COMPLETE"
-#: What other container engines call a command.
+#: Names that other container engines have for a command.
 _CALLED_ELSEWHERE = {
     "ps": "list",
     "images": "image list",
@@ -35,7 +35,7 @@ _CALLED_ELSEWHERE = {
     "create": "prepare",
 }
 _DETACHED = "where kurmad runs, `kurma run -d` leaves a pod to it; so do run-prepared, start and restart"
-#: Options that people bring along from other engines, to commands that run something.
+#: Options of other engines, and what to write instead, for commands that run something.
 _OPTIONS_ELSEWHERE = {
     "-d": _DETACHED,
     "--detach": _DETACHED,
@@ -226,7 +226,7 @@ class TableGroup(TyperGroup):
 
 
 class DeclaredCommand(TyperCommand):
-    """A command as it was declared; it knows what stands after ``--``."""
+    """A declared command, with words after ``--``."""
 
     declared: Command
 

@@ -73,7 +73,7 @@ def insecure(texts: tuple[str, ...]) -> frozenset[str]:
 def pair(text: str, option: str, shape: str = "NAME=VALUE") -> tuple[str, str]:
     """``NAME=VALUE``.
 
-    :param shape: what the two are called.
+    :param shape: how to write it, for the error.
 
     :raises UsageError: it is none.
     """
@@ -123,7 +123,7 @@ def environment_file(path: str) -> tuple[tuple[str, str], ...]:
 def json_file(path: str, option: str = "", *, endless: bool = False) -> object:
     """The JSON value in a file.
 
-    :param option: which names the file. :param endless: it may be a pipe.
+    :param option: that names the file. :param endless: it may be a pipe.
     :raises KurmaError: it cannot be read, or is no JSON.
     """
     from kurma_core.json_text import read_document
@@ -146,7 +146,7 @@ def is_early_pod_file(document: Any) -> bool:
 def pod_file(file: str, option: str = "") -> Any:
     """The value in a pod's file, JSON or YAML; ``-`` is standard input. An early document must be JSON.
 
-    :param option: which names the file.
+    :param option: that names the file.
     :raises UsageError: it cannot be read, and an option names it. :raises KurmaError: it cannot be read, or is
         neither.
     """

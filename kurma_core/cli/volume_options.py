@@ -23,8 +23,7 @@ def add(
 
     :param app: its only app, to which ``-v``, ``--mount`` and ``--tmpfs`` belong; None: neither was given.
     :param options: values of :data:`kurma_core.cli.pod_options.POD_OPTIONS` by name.
-    :param own: what ``-v`` and ``--tmpfs`` make is the app's own volume, whose name gives way to one that the pod
-        has.
+    :param own: volumes of ``-v`` and ``--tmpfs`` are the app's own; their names give way to the pod's.
     :raises UsageError: one is malformed.
     """
     volumes: list[Json] = [*(document.get("volumes") or []), *(_volume(text) for text in options["volume"])]
@@ -73,7 +72,7 @@ def _bind(text: str) -> tuple[str, dict[str, Json]]:
     return values.inner_path(target, "-v: target"), volume
 
 
-#: What is so anyway.
+#: Options that hold anyway.
 _OF_TMPFS = frozenset(("rw", "nosuid", "nodev", "noexec"))
 #: As mount(8) has them, beside quantities.
 _SIZES = {"k": "Ki", "m": "Mi", "g": "Gi"}

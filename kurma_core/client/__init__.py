@@ -40,8 +40,8 @@ class Settings:
     :param note: tells the user something in one line.
     :param daemon: this process serves many commands.
     :param signals: whether SIGINT, SIGTERM and SIGHUP are for what is done here: not in a daemon's threads.
-    :param service: a service manager's ``NOTIFY_SOCKET``, which is told of a pod in the foreground.
-    :param passphrases: who knows the passphrases of encrypted archives, asked for when there is one; None: nobody.
+    :param service: a service manager's ``NOTIFY_SOCKET``, for notifications about a pod in the foreground.
+    :param passphrases: makes the source of passphrases of encrypted archives; None: there is none.
     """
 
     config_file: str | None = None
@@ -66,12 +66,12 @@ class Settings:
 def connect(settings: Settings, *, start: bool = False) -> Client:
     """A client: use it as a context manager.
 
-    :param start: it has to go by way of kurmad, for it asks for what outlives this process; where none serves the
-        state directory one is started, in the background, and ends when it has had nothing to do for a while.
+    :param start: kurmad must do the operations, which leave something running. If no kurmad serves the state
+        directory, one is started in the background; it ends after a while without work.
     :raises ConfigError: the configuration is wrong.
     :raises HostError: nothing listens at ``settings.host``; or kurmad does not start.
     :raises PrivilegeError: kurmad is to be started, and only root can.
-    :raises UsageError: there is to be a kurmad, and ``settings.host`` wants none.
+    :raises UsageError: ``start``, and ``settings.host`` is ``local``.
     """
     try:
         config = load(settings.config_file, settings.state_dir, state_dir_origin=settings.state_dir_origin)
@@ -154,7 +154,7 @@ def in_process(managers: Managers) -> Client:
 
 
 def socket_path(host: str | None, config: Config) -> str:
-    """Where the daemon listens. :param host: as in :class:`Settings`, but for ``local``.
+    """The path of kurmad's socket. :param host: as in :class:`Settings`, but for ``local``.
 
     :raises UsageError: that is no address.
     """

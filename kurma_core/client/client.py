@@ -88,8 +88,8 @@ class Client(Api):
         return found
 
     def run_detached(self, request: PodRequest, progress: Progress | None = None) -> PodRecord:
-        """Prepares a pod and starts it, at once; it runs on by itself. What does not come up stays as it is after
-        :meth:`launch`; an ephemeral pod is removed.
+        """Prepares a pod and starts it at once; kurmad owns it. A pod that does not come up is left as by
+        :meth:`launch`; an ephemeral one is removed.
 
         :raises UsageError: there is no kurmad.
         """
@@ -142,7 +142,7 @@ class Client(Api):
         try:
             locator = parse_locator(reference, ("file",))
         except UsageError:
-            return None  # which the store says in its own words
+            return None  # the store reports it
         return locator.path if locator.scheme == "file" else None
 
     def image_export(self, image: str, path: str, progress: Progress | None = None) -> None:
@@ -183,7 +183,7 @@ class Client(Api):
         return self.here.images.keys.read(source, insecure)
 
     def stager_export(self, path: str, *, format: str, name: str | None = None) -> str:
-        """Writes a stager as an image for others to run pods with. Nothing comes into the store.
+        """Writes a stager as an image for others to run pods with. The store is not changed.
 
         :param path: the archive; whole, or not at all.
         :param format: by which contract it is called.
@@ -203,7 +203,7 @@ class Client(Api):
             rootfs = f"{directory}/rootfs"
             os.mkdir(rootfs)
             manifest = self.here.services.stagers.export(name, format, rootfs)
-            # It runs as root, whoever has written it here.
+            # It runs as root wherever it is used.
             return self.here.images.files.build(rootfs, manifest, path, owner=(0, 0))
 
 

@@ -215,7 +215,7 @@ class Daemon:
             self.pods.on_spawner_started(limits.restore)
             limits.raise_own()
             self.managers.warm()
-            # What exists now stays: garbage collections skip it, so that no start waits for that.
+            # Garbage collections skip the objects that exist now, so that no start waits for that.
             gc.freeze()
             # Before requests can ask for its state; its work waits for the recovery.
             self.initial.reconcile()
@@ -372,17 +372,17 @@ class Daemon:
         # Even if nothing is new: the images of initial pods may have changed.
         self.initial.reconcile()
 
-    # -- what it tells of itself --
+    # -- its state --
 
     def described(self) -> dict[str, Json]:
-        """What ``info`` tells of kurmad."""
+        """What ``info`` tells of kurmad: its process and initial pods."""
         return {"pid": os.getpid(), "recovered": self.recovery.done.is_set(), **self.initial.to_json()}
 
     def problems(self) -> list[str]:
-        """What keeps kurmad from its work, a line for each."""
+        """Problems that keep kurmad from its work, a line for each."""
         found = []
         if not self.owners.alive():
-            found.append("nobody looks after its pods: the thread that waits for their ends has ended")
+            found.append("no thread looks after its pods: the one that waits for their ends has ended")
         try:
             _try_to_write(self.config.state_dir)
         except OSError as error:
@@ -399,7 +399,7 @@ class Daemon:
 
 
 def _try_to_write(directory: str) -> None:
-    """Writes a file without a name: nothing is left of it, whatever happens."""
+    """Writes a file without a name, of which nothing is left."""
     fd = os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         os.write(fd, b"0" * 4096)

@@ -1,4 +1,4 @@
-"""``app``: the apps of a pod, and changing them while it runs."""
+"""``kurma app``: lists, adds, starts, stops and removes apps of a running pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``image convert`` and ``pod convert``: the late form of early documents (E10)."""
+"""``kurma image convert`` and ``pod convert``: turn early App Container manifests (0.1.0) into the late form."""
 
 from __future__ import annotations
 

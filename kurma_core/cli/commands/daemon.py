@@ -66,7 +66,7 @@ def daemon(
 
 
 def _settled(settings: Settings) -> Settings:
-    """With paths that mean the same wherever we are."""
+    """With absolute paths: kurmad changes its working directory."""
     from kurma_core.client import Settings
 
     def absolute(path: str | None) -> str | None:
@@ -86,9 +86,9 @@ def main() -> int:
 
     ready = os.environ.get(READY, "")
     if ready.isdecimal():
-        # Whatever else who has started us has left open, in ignorance.
+        # Descriptors that the starting process has left open by mistake.
         os.closerange(int(ready) + 1, os.sysconf("SC_OPEN_MAX"))
-        # Nobody's child, and no leader of its session, so that no terminal becomes its own.
+        # kurmad has no parent to wait for it, and is no session leader, so that it gets no controlling terminal.
         try:
             if os.fork():
                 os._exit(0)
@@ -100,7 +100,7 @@ def main() -> int:
 
 
 def _told(error: OSError) -> int:
-    """Tells the command that has started us why there is no daemon; the exit code."""
+    """Tells the command that started kurmad why it ends. :returns: the exit code."""
     from kurma_core.daemon.process.lifecycle import reporting_readiness
 
     try:
@@ -125,7 +125,7 @@ def sorted_words(words: Sequence[str]) -> list[str]:
         front.append(word)
         if not option.is_flag and "=" not in word:
             if at == len(words):
-                return front  # what it lacks is told, and not that there is no command
+                return front  # the error is about the missing value, and not about a missing command
             front.append(words[at])
             at += 1
     return [*front, "daemon", *rest]

@@ -1,4 +1,4 @@
-"""``enter`` and ``exec`` run a command in an app, ``attach`` joins its terminal, ``cp`` copies files."""
+"""``kurma enter`` and ``exec`` run a command in an app, ``attach`` joins its terminal, ``cp`` copies files."""
 
 from __future__ import annotations
 

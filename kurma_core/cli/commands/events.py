@@ -1,4 +1,4 @@
-"""``events``: what happens."""
+"""``kurma events``: prints events of pods and images, as they happen."""
 
 from __future__ import annotations
 

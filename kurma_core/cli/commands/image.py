@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Fact = tuple[str, str | None]
 
 
-#: What ``--sort`` puts first where it is greater; the store lists by name, and then by age.
+#: Keys of ``--sort``, the greatest first; the store lists by name, and then by age.
 _ORDERS: dict[str, Callable[[ImageRecord], Any]] = {
     "size": lambda image: image.size,
     "fetched": lambda image: image.age_order,
@@ -245,15 +245,15 @@ def _removals(report: ImageGc) -> str:
 def page(record: ImageRecord, manifest: ImageManifest, trust: str) -> str:
     """The whole page, as paragraphs.
 
-    :param trust: what vouches for it now, in words.
+    :param trust: the image's trust now, in words.
     """
     return "\n\n".join(_paragraphs(record, manifest, trust))
 
 
 def trust_words(now: str, record: ImageRecord, lapse: str | None) -> str:
-    """What vouches for an image, and what did when it came in, where that is another thing.
+    """An image's trust now, and that at its arrival if it was another.
 
-    :param lapse: why it is, as of :meth:`kurma_core.images.ImageManager.lapse`.
+    :param lapse: why it has changed, as of :meth:`kurma_core.images.ImageManager.lapse`.
     """
     why = "was revoked" if lapse == "revoked" else "is not trusted for it"
     return now if now == record.trust else f"{now} (it came in {record.trust}, by a key that {why})"
@@ -324,7 +324,7 @@ def _came(one: Provenance) -> Iterator[Fact]:
 
 
 def archive_page(archive: ArchiveFacts) -> str:
-    """What ``show`` says of an archive that is not in the store."""
+    """The page of ``show`` about an archive that is not in the store."""
     value = archive.to_json()
     app = archive.contents.manifest.app
     head = facts(

@@ -1,4 +1,4 @@
-"""``image build``, ``validate``, ``sign``, ``verify``: image archives in files, and their signatures."""
+"""``kurma image build``, ``validate``, ``sign``, ``verify``: image archives in files, and their signatures."""
 
 from __future__ import annotations
 

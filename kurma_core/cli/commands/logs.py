@@ -1,4 +1,4 @@
-"""``logs``: prints the output of apps, follows it (``--follow``), puts times and names of apps before lines."""
+"""``kurma logs``: prints the output of apps, follows it, and puts times and names of apps before its lines."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ _LONGEST = 1 << 20
 
 
 class LogPrinter:
-    """Prints each line on the stream that it came from. Parts of a line come out as they come, or, where something
-    stands before each line, together: nothing of another stream or app comes in between.
+    """Prints each line on the stream that it came from. Parts of a line are printed as they come; with times or
+    names before lines they are joined first, so that no other stream or app comes in between.
 
-    :param flush: after each line, for what is followed; else at :meth:`flush`, and when there is much.
-    :raises OutputClosed: nobody reads any more.
+    :param flush: after each line, if logs are followed; else at :meth:`flush`, and when much is gathered.
+    :raises OutputClosed: standard output has no reader any more.
     """
 
     def __init__(self, session: Session, *, flush: bool, prefix: bool = False, timestamps: bool = False) -> None:
@@ -112,7 +112,7 @@ class LogPrinter:
         self.end()
 
     def end(self) -> None:
-        """Nothing more comes: lines that do not end are printed, too."""
+        """Prints lines that have not ended, too."""
         for key in list(self._parts):
             line = self._whole(key)
             self._print(line, self._headed(line))
@@ -165,20 +165,20 @@ class LogPrinter:
         return "".join(f"{word} " for word in words).encode()
 
 
-#: Ignored unless somebody takes it, and nobody else does.
+#: The system ignores it by default, and nothing else in Kurma uses it.
 _SIGNAL = _signal.SIGURG
 
 
 class _Gone(BaseException):
-    """Past whatever takes errors of the system."""
+    """Is not caught where errors of the system are."""
 
 
 class WhileRead:
-    """For a ``with`` statement, in the main thread: what is done inside ends when standard output is a pipe or a
-    socket whose reader goes away, even if nothing is written.
+    """A ``with`` statement, in the main thread, that ends when standard output is a pipe or a socket whose reader
+    goes away, even if nothing is written.
 
-    :param wanted: else nothing is looked at.
-    :raises OutputClosed: at the end of the block: it has gone.
+    :param wanted: False: it does nothing.
+    :raises OutputClosed: the reader has gone.
     """
 
     def __init__(self, wanted: bool) -> None:
@@ -219,5 +219,5 @@ def _is_read() -> bool:
     try:
         mode = os.fstat(1).st_mode
     except OSError:
-        return False  # it is closed: nobody was ever there
+        return False  # it is closed
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)

@@ -1,4 +1,4 @@
-"""``network``: the networks that pods may join."""
+"""``kurma network``: lists, shows, checks, repairs and removes networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``plugins list`` and ``show``; ``isolators list``: what is installed, and why a plugin does not work."""
+"""``kurma plugins`` and ``kurma isolators``: list plugins, their options, isolators, and why one does not work."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def show(session: Session, *, plugin: str, format: str) -> None:
 
 
 def _options(session: Session, info: PluginInfo) -> tuple[DriverOption, ...]:
-    """What its section may hold; nothing where its module cannot be loaded, which the reason tells."""
+    """The options of its section; none if its module cannot be loaded, which the reason tells."""
     from kurma_core.errors import KurmaError
 
     try:

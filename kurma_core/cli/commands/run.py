@@ -1,4 +1,4 @@
-"""``run``, ``prepare``, ``run-prepared``, ``start``, ``restart``: pods in the foreground."""
+"""``kurma run``, ``prepare``, ``run-prepared``, ``start``, ``restart``: run pods here, or leave them to kurmad."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def _look_at_detach(session: Session, *, detach: bool, prefix: bool) -> None:
 
 
 def _prepare_and_launch(session: Session, request: PodRequest, prepared: Callable[[PodRecord], None]) -> int:
-    """Runs a pod in the background, of which something is to be known before it runs; it is left once it is up.
-    What does not come up is removed with --rm."""
+    """Prepares a pod, calls ``prepared`` with it, and leaves it to kurmad once it is up. An ephemeral pod that
+    does not come up is removed."""
     from contextlib import suppress
 
     from kurma_core.errors import KurmaError
@@ -146,7 +146,7 @@ def _launch(session: Session, pod: str, *, ephemeral: bool = False) -> int:
 
 
 def _tell_up(session: Session, record: PodRecord, *, ephemeral: bool) -> int:
-    """Prints its UUID, and says what of it could not be executed, or why it is over already.
+    """Prints the pod's UUID; tells which apps could not be executed, or why the pod has ended already.
 
     :returns: the exit code: of the first app that could not be, if no other one runs; or the failed pod's.
     """
@@ -193,7 +193,7 @@ def _check_uuid_file(path: str | None) -> None:
 
 
 def _tell_of_isolators(session: Session, record: PodRecord) -> None:
-    """Says which of them are not enforced as they were asked for; of others ``show`` tells."""
+    """Notes isolators that were asked for and are not enforced as such; ``show`` has all."""
     for report in record.isolators:
         if report.outcome != "enforced" and not report.default:
             of = f" of app {report.scope}" if report.scope else ""
@@ -202,7 +202,7 @@ def _tell_of_isolators(session: Session, record: PodRecord) -> None:
 
 
 def _end(session: Session, record: PodRecord) -> int:
-    """Says what the exit code alone does not, and returns it."""
+    """Notes how apps and pod have ended. :returns: the exit code."""
     for app in record.apps:
         if app.told:
             session.note(f"app {app.name}: {app.told}")

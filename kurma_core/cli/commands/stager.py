@@ -1,4 +1,4 @@
-"""``stager``: the programs that run the inside of pods."""
+"""``kurma stager``: lists, builds, checks and exports stagers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stats``, ``top``: CPU, memory, I/O and network use of pods and apps, and the processes of a pod."""
+"""``kurma stats``, ``top``: CPU, memory, I/O and network use of pods and apps, and the processes of a pod."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ Json = Any
 
 
 class _Row(NamedTuple):
-    """:param app: None: the pod. :param cpu: per cent; None: nothing is known from before."""
+    """:param app: None: the pod. :param cpu: per cent; None: there is no earlier measurement."""
 
     pod: Usage
     app: str | None
@@ -273,7 +273,7 @@ _UP, _REST_OF_LINE, _REST = "\x1b[{}F", "\x1b[K", "\x1b[J"
 
 
 class Screen:
-    """What stands there at last stays. As many lines are shown as fit, each as far as it fits."""
+    """Shows lines in place on a terminal, as many and as much of each as fit. The last ones stay."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -298,7 +298,7 @@ class Screen:
         self._drawn = len(cut)
 
     def leave(self) -> None:
-        """Nothing more is drawn here; the line where the cursor is may have got a ^C."""
+        """Ends drawing. After Ctrl-C the cursor's line may hold a ``^C``."""
         if isinstance(sys.exc_info()[1], KeyboardInterrupt):
             self._out.write("\n")
             self._out.flush()

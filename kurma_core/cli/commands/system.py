@@ -1,4 +1,4 @@
-"""``info``, ``version``, ``completion``; ``config show`` and ``check``."""
+"""``kurma info``, ``version``, ``completion``, ``config show`` and ``config check``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _words(value: object) -> str:
 
 
 def _one(item: object) -> str:
-    """Of a list: what has a name and a state by these, and by what is wrong."""
+    """An item of a list: an object by its name, state and error."""
     if not isinstance(item, dict):
         return str(item)
     wrong = f" ({item['error']})" if item.get("error") else ""

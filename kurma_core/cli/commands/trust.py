@@ -1,4 +1,4 @@
-"""``trust``: whose signatures count."""
+"""``kurma trust``: adds, lists and removes the keys whose signatures on images are trusted."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _chosen(
     session: Session, keys: Sequence[Key], wanted: tuple[str, ...], yes: bool, where: str
 ) -> tuple[Key, ...]:
     """:raises TrustError: a key that was asked for is not there.
-    :raises UsageError: nobody can be asked, and nothing says which key is meant.
+    :raises UsageError: no terminal is there to ask at, and no option chooses a key.
     """
     if wanted:
         missing = [one for one in wanted if one not in [key.fingerprint for key in keys]]

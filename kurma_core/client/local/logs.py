@@ -1,4 +1,4 @@
-"""Logs of pods in this process: from their files, or from what their stager prints."""
+"""Reads logs of pods in this process: from their files, or from what their stager prints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @frozen
 class LogOptions:
-    """What of a pod's output is read.
+    """Which part of a pod's output is read.
 
     :param follow: and what will be written.
     :param tail: only the last so many lines, of all apps together, before what is followed.
@@ -45,7 +45,7 @@ class PodLogs:
         options: LogOptions,
         idle: Callable[[], None] = lambda: None,
     ) -> Iterator[LogText]:
-        """What the apps have written.
+        """The output of the apps.
 
         :param app: only of that one.
         :param instance: only that execution of the app; -1: the one before the last.
@@ -64,7 +64,7 @@ class PodLogs:
         return self._files(self._pods.finder.pod(pod))
 
     def of_failed_start(self, pod: str) -> Iterator[LogText]:
-        """What the apps of a pod that has failed to come up had written, such as their pre-start handlers."""
+        """The output of a pod that has failed to come up, such as that of pre-start handlers."""
         from kurma_core.pods.inside.logs import LogReader
 
         try:
@@ -154,7 +154,7 @@ class PodLogs:
         options: LogOptions,
         idle: Callable[[], None],
     ) -> Iterator[LogText]:
-        """Of a pod whose stager keeps no logs in files: what its ``logs`` call-in prints, app by app."""
+        """Logs of a pod whose stager keeps none in files: the output of its ``logs`` call-in, app by app."""
         from kurma_core.pods.inside.logs_by_call_in import arguments, called_logs
 
         names = [name for name, _ in self._files(record, app)]

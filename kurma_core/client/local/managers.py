@@ -43,7 +43,7 @@ class Managers:
 
     def successor(self, config: Config) -> Managers:
         """The managers of the same state directory by another configuration, used and closed in place of these.
-        What runs goes on with what it has: spawner and metadata service are the same.
+        Spawner and metadata service are shared, so that running pods keep theirs.
         """
         found = Managers(self.settings, config)
         found.services.share(self.services)
@@ -75,7 +75,7 @@ class Managers:
 
     @kept
     def services(self) -> Services:
-        """What the pod manager works with."""
+        """The services that the pod manager uses."""
         from kurma_core.pods.services import Services
 
         self._check_state_directory()
@@ -153,7 +153,7 @@ class Managers:
             raise PrivilegeError(f"cannot {what}: only root can", hint=self.way_to_power())
 
     def way_to_power(self) -> str:
-        """What a caller who is not root can do."""
+        """The hint for a caller who is not root."""
         found = "run it as root, with sudo for instance"
         if self.refused is None:
             return f"{found}; or have root start kurmad, and be a member of the group kurma"
@@ -196,7 +196,7 @@ def _of_networks(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
             key = f"container_networks.{network.name}"
             origin = config.origins[key]
             yield ConfigError(f"{origin}: {key}: {network.problem}", file=origin, path=key)
-    # What pods join without any configuration.
+    # Networks that pods join without any configuration.
     others = any(entry.default for entry in config.container_networks)
     for name, driver in DRIVERS.items():
         if name in entries or (name == DEFAULT and others):

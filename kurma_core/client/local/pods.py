@@ -1,4 +1,4 @@
-"""Operations on pods and their apps, in this process."""
+"""Operations on pods and their apps, done in this process."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class LocalPods:
                 signals.settle()
 
     def _remove_ended(self, uuid: str) -> None:
-        """Removes an ephemeral pod. A failure is told, and hides nothing else that went wrong."""
+        """Removes an ephemeral pod. Notes a failure, so that an earlier error is not hidden."""
         try:
             self._m.pods.remover.remove(uuid)
         except PodNotFoundError:

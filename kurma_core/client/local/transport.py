@@ -1,4 +1,4 @@
-"""Operations on images, keys, networks, stagers, plugins and the host, in this process; the transport of all."""
+"""The transport that does operations in this process; those on images, keys, networks, stagers and the host."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Local(Transport):
         return method(**arguments)
 
     def operations(self, operation: Operation) -> Any:
-        """What has the methods of operations of that kind."""
+        """The object that has the operation's method."""
         noun = _NOUNS.get(operation.parts[0], "host")
         if noun == "pods":
             from kurma_core.client.local.pods import LocalPods

@@ -1,4 +1,4 @@
-"""HTTP as a client of kurmad needs it (RFC 9112), over a unix socket: requests written, answers read.
+"""A small HTTP client for kurmad's unix socket (RFC 9112): writes requests, reads answers.
 
 Its own, and small: ``http.client`` takes longer to import (it brings the parser of e-mails) than a whole request
 takes. It speaks to kurmad alone, whose answers it need not fear, and refuses what it does not understand.
@@ -81,15 +81,6 @@ class Response:
                 size -= len(piece)
                 yield piece
             self._connection.line()
-
-    def lines(self) -> Iterator[bytes]:
-        """The body, line by line, without their ends."""
-        rest = b""
-        for piece in self.pieces():
-            *whole, rest = (rest + piece).split(b"\n")
-            yield from whole
-        if rest:
-            yield rest
 
 
 class Connection:
@@ -233,7 +224,7 @@ class Connection:
         return found
 
     def waiting(self) -> bool:
-        """Whether something was received that nobody took yet."""
+        """Whether received bytes are not taken yet."""
         return bool(self._buffer)
 
     def _receive(self) -> bytes:
@@ -251,6 +242,16 @@ class Connection:
             hint="pods go on without it; see: kurma list",
             path=self.path,
         )
+
+
+def lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The lines of a body, without their ends."""
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
 
 
 def _kind(error: OSError) -> type[HostError]:

@@ -1,8 +1,8 @@
-"""Starting the daemon of a state directory, for what outlives the command that asks for it.
+"""Starts kurmad for a state directory, for a command that leaves something running.
 
 Commands that want one at the same time take turns, by a lock: the first starts it and waits until it answers, or
-says why it does not; the others find it there. A daemon that is about to end for want of work takes the same lock
-(:mod:`kurma_core.daemon.process.lifecycle`), so nobody is left with one that goes away.
+says why it does not; the others find it running. An idle daemon that is about to end takes the same lock
+(:mod:`kurma_core.daemon.process.lifecycle`), so that no command connects to one that goes away.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from kurma_core.client import Settings
     from kurma_core.config import Config
 
-#: Held by who starts the daemon, and by one that ends because nobody needs it; in the run directory.
+#: Held while the daemon is started, and by an idle one that ends; in the run directory.
 LOCK = "kurmad.start"
 LOG = "kurmad.log"
-#: In the environment of a daemon that is started so: the descriptor that it says it is ready on, or why it is not.
+#: Environment variable of the started daemon: the descriptor to which it reports that it is ready, or its error.
 READY = "KURMAD_READY_FD"
-#: What it ends after, with nothing to do.
+#: Time without work after which it ends.
 IDLE = "60s"
 _READY_FD = 3
 _PROGRAM = "from kurma_core.cli.program import kurmad; import sys; sys.exit(kurmad())"
-#: SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGCHLD, whatever the caller ignores (nohup does).
+#: SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGCHLD: reset, for the caller may ignore them (nohup).
 _SIGNALS = (1, 2, 3, 13, 15, 17)
-#: What of the caller's environment is the daemon's business: where programs, proxies and certificates are.
+#: Variables of the caller's environment that the daemon gets: places of programs, proxies and certificates.
 _KEPT = ("HOME", "LANG", "LANGUAGE", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ")
 _KEPT_BEGINNINGS = ("LC_", "PYTHON", "XDG_")
 _KEPT_ENDS = ("_proxy", "_PROXY")
 
 
 def started(settings: Settings, config: Config, path: str) -> Connection:
-    """A connection to the daemon of this state directory, which is started unless somebody else just did.
+    """A connection to the daemon of this state directory, which is started unless it runs by now.
 
     :param path: where it listens.
     :raises PrivilegeError: we may not start it.
-    :raises KurmaError: what kept it from starting.
+    :raises KurmaError: it has not started.
     """
     if os.geteuid() != 0:
         raise PrivilegeError(
@@ -78,7 +78,7 @@ def _make(config: Config) -> None:
 
 
 def _start(settings: Settings, config: Config) -> None:
-    """Returns once it answers."""
+    """Starts the daemon, and returns once it answers."""
     log = f"{config.run_dir}/{LOG}"
     words = ["--log-file", log, "--idle-timeout", IDLE]
     if settings.state_dir is not None:
@@ -115,7 +115,7 @@ def _spawn(words: list[str], ready: int, log: str) -> None:
         argv[0], argv, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_SIGNALS
     )
     try:  # noqa: SIM105 - as light as the rest
-        os.waitpid(pid, 0)  # it leaves a child behind, which is the daemon
+        os.waitpid(pid, 0)  # its child is the daemon
     except ChildProcessError:
         pass  # the caller reaps all its children, or ignores SIGCHLD
 

@@ -1,4 +1,4 @@
-"""What the daemon does in front of somebody who is here: a pod in the foreground, a command in an app."""
+"""Standard streams of the caller, carried to kurmad in frames: pods in the foreground, commands in apps."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Stream:
         return self._connection.fileno()
 
     def say(self, **message: Json) -> None:
-        """Who is not listened to any more is not told so here: :meth:`receive` has what the daemon said last."""
+        """Sends a message. Ignores a closed connection: :meth:`receive` has the daemon's last message."""
         self._send(MESSAGE, encode(message).encode())
 
     def type(self, data: bytes) -> None:
@@ -76,10 +76,10 @@ class Stream:
         return self._connection.waiting()
 
     def frames(self) -> Iterator[tuple[int, Json]]:
-        """What has come: ``LOG`` and its bytes; ``MESSAGE`` and the result's value, the last one.
+        """The received frames: ``LOG`` and its bytes; ``MESSAGE`` and the result's value, the last one.
 
-        :raises KurmaError: what the daemon had.
-        :raises Cancelled: it has given up what it did.
+        :raises KurmaError: the operation has failed.
+        :raises Cancelled: the daemon has given up the operation.
         """
         for kind, payload in self._reader.frames():
             if kind != MESSAGE:
@@ -95,7 +95,7 @@ class Stream:
 
 
 def _failure(message: Json) -> BaseException:
-    """What kurmad tells went wrong; what it has given up is not an error."""
+    """The exception for a message that the operation has failed or was given up."""
     said = message["error"]
     return Cancelled(said["message"]) if said["kind"] == "Cancelled" else error_from_json(message)
 
@@ -104,8 +104,8 @@ class CallerStreams:
     """The caller's three descriptors, carried over a stream: input goes out once the daemon wants it, output comes
     in. For a ``with`` statement: at its end, a terminal that was in raw mode is as it was.
 
-    :param typed: what is typed at a terminal is for an app: in the background, this process stops until it is in
-        front.
+    :param typed: a terminal's input is for an app: a process in the background stops until it is in
+        the foreground.
     :raises UsageError: standard input cannot be read.
     """
 
@@ -164,7 +164,7 @@ class CallerStreams:
         self._outputs.raw = True
 
     def put(self, kind: int, data: bytes) -> None:
-        """What the program has written. Where nobody reads it, the program is to find that out."""
+        """Writes the program's output. If it has no reader, the daemon closes the program's stream."""
         number = _NUMBERS[kind]
         try:
             self._outputs.write(number, data)
@@ -214,7 +214,7 @@ class CallerStreams:
         self._stream.type(b"")
 
     def signal(self, number: int) -> None:
-        """A signal for what runs, which is told of a terminal's size besides."""
+        """Passes a signal on, or the terminal's new size."""
         assert self._stream is not None
         if number not in TERMINAL_SIGNALS:
             self._stream.say(**{"is": "signal", "number": number})
@@ -293,7 +293,7 @@ class ForegroundPod:
             raise
 
     def _guarded(self, show: Callable[..., None], *texts: LogText) -> None:
-        """What hinders the output, as a full disk, ends the pod first."""
+        """Shows output. An error, such as a full disk, ends the pod, and is raised at its end."""
         if self._failed is None:
             try:
                 show(*texts)
@@ -389,7 +389,7 @@ def _has_reader(fd: int) -> bool:
 
 
 def texts(payload: bytes) -> Iterator[LogText]:
-    """What a frame of logs holds."""
+    """The texts in a frame of logs."""
     at = 0
     while at < len(payload):
         end = at + 4 + int.from_bytes(payload[at : at + 4], "big")

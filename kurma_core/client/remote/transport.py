@@ -1,4 +1,4 @@
-"""The transport by way of kurmad: each operation is a request, on a connection of its own.
+"""The transport that has kurmad do operations: each is a request, on a connection of its own.
 
 An operation's declaration says how it is asked for (:mod:`kurma_core.api.operations`). The methods here are those
 that need more: standard streams, files of the caller, answers that come in pieces.
@@ -76,10 +76,10 @@ class Remote(Transport):
         return self._result(operation, self.ask(operation, self._with_absolute_paths(arguments)))
 
     def ask(self, operation: Operation, arguments: dict[str, Any], hear: Hear = _ignore) -> Json:
-        """The JSON of an operation's result; what kurmad notes on the way is told.
+        """The JSON of an operation's result. Passes notes of kurmad on.
 
         :param hear: gets the messages that only some operations have.
-        :raises KurmaError: what kurmad had; or it has gone.
+        :raises KurmaError: the operation has failed; or kurmad has gone.
         """
         target, body = self._request(operation, arguments)
         headers = {"Accept": NDJSON}
@@ -131,6 +131,8 @@ class Remote(Transport):
         progress: Progress | None = None,
         hear: Hear = _ignore,
     ) -> Json:
+        from kurma_core.client.remote.http import lines
+
         notes = Notes(self, progress)
         try:
             # Leaving it by an exception, as of Ctrl-C, closes the connection, and thereby cancels the operation.
@@ -138,7 +140,7 @@ class Remote(Transport):
                 answer = self._sent(connection, verb, target, body, headers)
                 if not answer.headers.get("content-type", "").startswith(NDJSON):
                     return self._json(answer)
-                for line in answer.lines():
+                for line in lines(answer.pieces()):
                     message = self._understood(decode, line)
                     kind = self._understood(lambda said: said["is"], message)
                     if kind == "result":
@@ -187,9 +189,9 @@ class Remote(Transport):
         return None if shape is None else self._understood(lambda value: shape.read(value, "$"), said)
 
     def _document(self, operation: Operation, arguments: dict[str, Any]) -> Iterator[bytes]:
-        """What an operation gives that is not JSON.
+        """The answer of an operation that is not one JSON value, as it comes.
 
-        :raises KurmaError: what kurmad had, be it on the way.
+        :raises KurmaError: what went wrong in kurmad, also while the answer was on its way.
         """
         target, _ = self._request(operation, arguments)
         with self._connect() as connection:
@@ -201,26 +203,18 @@ class Remote(Transport):
                     raise self._failure(said)
                 yield data  # of /healthz, which tells what is wrong by its document
             yield from answer.pieces()
-        self._check_trailers(answer)
-
-    def _each_line(self, operation: Operation, arguments: dict[str, Any]) -> Iterator[Any]:
-        """What an operation tells line by line, as it comes."""
-        target, _ = self._request(operation, arguments)
-        with self._connect() as connection:
-            answer = self._sent(connection, "GET", target, None, {"TE": "trailers"})
-            if answer.status >= 400:
-                self._json(answer)
-            for line in answer.lines():
-                yield self._result(operation, self._understood(decode, line))
-            for note in self._understood(decode, answer.trailers.get("kurma-notes", "[]")):
-                self._settings.note(note)
-            self._check_trailers(answer)
-
-    def _check_trailers(self, answer: Response) -> None:
-        """:raises KurmaError: what went wrong while the answer was on its way."""
+        for note in self._understood(decode, answer.trailers.get("kurma-notes", "[]")):
+            self._settings.note(note)
         late = answer.trailers.get("kurma-error")
         if late is not None:
             raise self._failure(self._understood(decode, late))
+
+    def _each_line(self, operation: Operation, arguments: dict[str, Any]) -> Iterator[Any]:
+        """The values of an operation that answers line by line, as they come."""
+        from kurma_core.client.remote.http import lines
+
+        for line in lines(self._document(operation, arguments)):
+            yield self._result(operation, self._understood(decode, line))
 
     # -- passphrases, errors --
 
@@ -254,9 +248,9 @@ class Remote(Transport):
         return found
 
     def _understood(self, read: Callable[[Json], T], said: Json) -> T:
-        """What ``read`` makes of what kurmad has said.
+        """Calls ``read`` with what kurmad has sent.
 
-        :raises HostError: it makes nothing of it.
+        :raises HostError: ``read`` cannot understand it.
         """
         try:
             return read(said)
@@ -275,7 +269,7 @@ class Remote(Transport):
         return _absolute_locator(text, lambda: self._here().registry.names("kurma.fetchers"))
 
     def _with_absolute_paths(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """What names files of this process's working directory, so that it means the same to kurmad."""
+        """Makes paths and locators absolute: kurmad has another working directory."""
         makes: dict[str, Callable[[Any], Any]] = {
             "request": self._absolute,
             "locator": self.locator,
@@ -544,7 +538,7 @@ def _absolute_locator(text: str, schemes: Callable[[], Collection[str]]) -> str:
 
 
 def _upload(stream: BinaryIO, name: str, progress: Progress | None) -> Body:
-    """A file as a request's body; what is sent moves the progress bar."""
+    """A file as a request's body, with progress of its sending."""
     from kurma_core.client.remote.http import Body
 
     size = stream.seek(0, os.SEEK_END)

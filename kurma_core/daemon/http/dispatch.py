@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Json = Any
 _LOG = logging.getLogger("kurmad")
-#: Behind an answer of kind ``lines``.
+#: The most notes behind an answer of kind ``lines``.
 _MOST_NOTES = 20
 
 
@@ -84,7 +84,7 @@ class Dispatcher:
         return body
 
     def _counted(self, call: Call) -> contextlib.AbstractContextManager[None]:
-        """What lasts holds none of the connections that others need."""
+        """Counts a lasting operation's connection apart, so that it holds none of those that others need."""
         operation = call.operation
         if operation.kind == "stream" or operation.lasts or call.arguments.get("follow"):
             return self._daemon.server.lasting(call.exchange)
@@ -149,9 +149,9 @@ class Dispatcher:
 
     @contextlib.contextmanager
     def _while_asked(self, call: Call) -> Iterator[None]:
-        """What may be given up is cancelled if who asked goes away, and nothing of anybody else's.
+        """Cancels the operation if its client disconnects, unless it must be done to its end.
 
-        :raises Gone: it was.
+        :raises Gone: it was cancelled.
         """
         if not call.operation.given_up:
             yield
@@ -187,7 +187,7 @@ class Dispatcher:
 
 
 class _Notes:
-    """Those of an answer whose lines are something else: they come behind it."""
+    """Notes that are sent behind an answer whose lines are values."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

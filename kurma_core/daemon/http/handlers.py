@@ -1,4 +1,4 @@
-"""Operations that need more than the client does: pods of kurmad, streams, documents, what only kurmad knows."""
+"""Handlers of the operations that kurmad does otherwise than its client: streams, documents, its own pods."""
 
 from __future__ import annotations
 

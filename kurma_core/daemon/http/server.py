@@ -1,5 +1,4 @@
-"""The HTTP server of kurmad: accepts connections within quotas, serves each in its own thread, and notices clients
-that disconnect."""
+"""The HTTP server of kurmad: accepts connections within quotas, serves each in its own thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Initial pods, and images that are fetched beforehand: kurmad makes true what the configuration says.
+"""Makes the initial pods of the configuration, and fetches its images beforehand.
 
 A pod that was made for an entry of ``initial_pods`` says so by an annotation. It is replaced once the entry or its
 images have changed, and removed once its entry is gone.

@@ -1,5 +1,7 @@
-"""Listings of all pods as JSON. The answer for each pod is kept while its files are unchanged: other processes
-change pods too, and do not tell kurmad."""
+"""Listings of all pods as JSON, cached for each pod.
+
+An answer is kept while the pod's files are unchanged: other processes change pods too, and do not tell kurmad.
+"""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class PrestartedPods:
         self._compare = False
         self._died = False
         self._failures = 0
-        #: Nothing is made before, after a failure; and while starts are under way.
+        #: When to make the next one: later after a failure, and while starts are under way.
         self._not_before = 0.0
         self._patient_until: float | None = None
         self._cancellation = Cancellation()

@@ -1,1 +1,1 @@
-"""The life of the kurmad process: run directory, readiness, log, threads, idle end."""
+"""The life of the kurmad process: lock and socket, readiness, log, threads, idle end."""

@@ -1,5 +1,4 @@
-"""The life of the process: tells the service manager (sd_notify(3)) and the command that started kurmad that it is
-ready, trims memory, and ends a kurmad that was started for detached pods only."""
+"""Readiness told to the service manager or the starting command, memory trimming, the end of an idle kurmad."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run directory of kurmad: its lock and its socket, which are kept there for as long as it runs."""
+"""The lock "one kurmad per state directory" and kurmad's socket, kept in the run directory while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a service manager gives to a program that it starts: sd_notify(3), sd_listen_fds(3)."""
+"""The protocol of service managers: readiness (sd_notify(3)) and passed sockets (sd_listen_fds(3))."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads of kurmad: a pool, a poller, a timetable; also where the host lets it start no more threads."""
+"""Threads of kurmad: a pool of workers, a poller of descriptors, a timetable of delayed work."""
 
 from __future__ import annotations
 
