@@ -303,16 +303,14 @@ class Daemon:
 
     def _end_after(self, seconds: float) -> None:
         server, times = self.server, (self.restarts.times, *self.initial.times)
+
+        def has_work() -> bool:
+            planned = any(each.pending() for each in times)
+            return planned or bool(self.owners.uuids()) or not self.recovery.done.is_set()
+
         lock = f"{self.config.run_dir}/{START_LOCK}"
         self._idle = IdleEnd(
-            seconds,
-            lambda: server.connections,
-            lambda: bool(self.owners.uuids()) or not self.recovery.done.is_set(),
-            times,
-            lock,
-            server.shut,
-            self._listen_again,
-            self._end,
+            seconds, lambda: server.connections, has_work, lock, server.shut, self._listen_again, self._end
         )
         server.end_when(self._idle)
         for each in times:

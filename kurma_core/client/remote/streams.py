@@ -181,27 +181,38 @@ class CallerStreams:
             self._watched.remove(number)
         self._stream.say(**{"is": "closed", "stream": _NAMES[number]})
 
-    def register(self, poll: select.poll) -> None:
-        """Has a poll that is made for one wait look for input, and for outputs that are closed."""
+    def wait(self, signals: Signals, stdout: int = -1) -> list[int]:
+        """Waits until frames, input or signals come, or an output is closed. Receives frames, and sends input.
+
+        :param stdout: is watched for its end, too; -1: there is none.
+        :returns: the descriptors that are ready.
+        """
+        assert self._stream is not None
         if self._wanted and self._source < 0:
             self._end()
+        poll = select.poll()
+        poll.register(self._stream, select.POLLIN)
+        poll.register(signals, select.POLLIN)
         if self._wanted and self._source >= 0 and self._free > 0:
             poll.register(self._source, select.POLLIN)
-        for number in self._watched:
-            poll.register(self._outputs.fds[number], 0)
-
-    def look(self, ready: list[int]) -> None:
-        """Does what that poll has found."""
+        for fd in (*(self._outputs.fds[number] for number in self._watched), stdout):
+            if fd >= 0:
+                poll.register(fd, 0)
+        ready = [fd for fd, _ in poll.poll(0 if self._stream.waiting() else None)]
         for number in list(self._watched):
             if self._outputs.fds[number] in ready:
                 self._closed(number)
-        if self._source < 0 or self._source not in ready:
-            return
+        if self._source >= 0 and self._source in ready:
+            self._send_input(self._stream)
+        if self._stream.waiting() or self._stream.fileno() in ready:
+            self._stream.receive()
+        return ready
+
+    def _send_input(self, stream: Stream) -> None:
         data = caller_streams.read(self._source, min(self._free, _INPUT_PIECE))
         if data:
-            assert self._stream is not None
             self._free -= len(data)
-            self._stream.type(data)
+            stream.type(data)
         elif data is not None:
             self._close_source()
 
@@ -312,25 +323,12 @@ class ForegroundPod:
         self._look()
 
     def _wait(self) -> None:
-        """Until more has come."""
-        while True:
-            if self._shown.closed() and self.runs and not self._stops.asked:
-                self._stops.ask()
-            poll = select.poll()
-            poll.register(self._stream, select.POLLIN)
-            poll.register(self._signals, select.POLLIN)
-            self._streams.register(poll)
-            if self._stdout >= 0:
-                poll.register(self._stdout, 0)
-            ready = [fd for fd, _ in poll.poll(0 if self._stream.waiting() else None)]
-            if self._stdout in ready:
-                self._stdout = -1
-                self._shown.close()
-            self._streams.look(ready)
-            self._look()
-            if self._stream.waiting() or self._stream.fileno() in ready:
-                self._stream.receive()
-                return
+        if self._shown.closed() and self.runs and not self._stops.asked:
+            self._stops.ask()
+        if self._stdout in self._streams.wait(self._signals, self._stdout):
+            self._stdout = -1
+            self._shown.close()
+        self._look()
 
     def _look(self) -> None:
         for number in self._signals.numbers():
@@ -370,16 +368,9 @@ def _exit_code(stream: Stream, streams: CallerStreams, signals: Signals) -> int:
                 streams.check()
                 return int(value["exitCode"])
             streams.put(kind, value)
-        poll = select.poll()
-        poll.register(stream, select.POLLIN)
-        poll.register(signals, select.POLLIN)
-        streams.register(poll)
-        ready = [fd for fd, _ in poll.poll(0 if stream.waiting() else None)]
+        streams.wait(signals)
         for number in signals.numbers():
             streams.signal(number)
-        streams.look(ready)
-        if stream.waiting() or stream.fileno() in ready:
-            stream.receive()
 
 
 def _has_reader(fd: int) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.cancellation import Cancellation, governing
 from kurma_core.daemon.process.log import without_passwords
-from kurma_core.daemon.process.threads import Timetable
+from kurma_core.daemon.process.threads import Timetable, pause_after
 from kurma_core.errors import Cancelled, KurmaError, PodNotFoundError
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.models.pod import ENDED_STATES
@@ -37,8 +37,6 @@ _LOG = logging.getLogger("kurmad")
 #: Annotations of pods that were made for an entry: the entry's identity, and a digest of its template. No other
 #: pod may have annotations that begin like these.
 ENTRY, VERSION = "kurma.io/daemon/initial-pod", "kurma.io/daemon/initial-version"
-#: Seconds: the first pause after a failure, and the longest.
-_FIRST, _LONGEST = 1.0, 300.0
 #: Pods that are made, and images that are fetched, at a time: a host that does not answer holds up few others.
 _AT_ONCE = 4
 
@@ -145,7 +143,7 @@ class InitialPods:
             target.state, target.error, target.next = "present", None, None
 
     def _failed(self, target: _Target, why: str, do: Callable[[], None]) -> None:
-        delay = min(_LONGEST, _FIRST * 2 ** min(target.tries, 20))
+        delay = pause_after(target.tries)
         target.tries += 1
         target.state, target.error = "failed", without_passwords(why)
         target.next = timestamp(time.time() + delay)

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import Cancellation, governing, shielded
-from kurma_core.daemon.process.threads import Poller
+from kurma_core.daemon.process.threads import Poller, pause_after
 from kurma_core.errors import Cancelled, KurmaError
 from kurma_core.shortage import words
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("kurmad")
 #: Seconds for which starts that are under way postpone the making.
 _LEAVE_ALONE = 1.0
-#: Seconds: the first pause after one could not be made, or has died, and the longest.
-_FIRST, _LONGEST = 1.0, 300.0
 
 
 class PreparedPod:
@@ -267,7 +265,7 @@ class PrestartedPods:
 
     def _failed(self, why: str) -> float:
         """:returns: when to try again."""
-        pause = min(_LONGEST, _FIRST * 2 ** min(self._failures, 20))
+        pause = pause_after(self._failures)
         self._failures += 1
         self._not_before = time.monotonic() + pause
         _LOG.warning("no stager waits for a pod: %s; tried again in %g s", why, pause)

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,6 @@ from kurma_core.linux.files import lock_file
 
 if TYPE_CHECKING:
     from kurma_core.daemon.process.service_manager import Service
-    from kurma_core.daemon.process.threads import Timetable
 
 _LOG = logging.getLogger("kurmad")
 #: Seconds from work to trimming. A trim stops all threads for some milliseconds: a thousandth of the time at most.
@@ -159,8 +158,7 @@ class IdleEnd:
 
     :param after: seconds without work.
     :param connections: counts the connections.
-    :param has_work: whether there is work besides connections and what is planned in ``times``.
-    :param times: work that kurmad does by itself.
+    :param has_work: whether there is, or is planned, work besides connections.
     :param lock: path of the lock for starting kurmad.
     :param shut: shuts the sockets, as :meth:`Server.shut`.
     :param listen: listens again, or ends the daemon; raises nothing.
@@ -172,7 +170,6 @@ class IdleEnd:
         after: float,
         connections: Callable[[], int],
         has_work: Callable[[], bool],
-        times: Sequence[Timetable],
         lock: str,
         shut: Callable[[], bool],
         listen: Callable[[], None],
@@ -180,8 +177,7 @@ class IdleEnd:
     ) -> None:
         self._after = after
         self._connections = connections
-        self._others = has_work
-        self._times = times
+        self._has_work = has_work
         self._lock_path = lock
         self._shut = shut
         self._listen = listen
@@ -219,9 +215,6 @@ class IdleEnd:
         _LOG.info("ends: nothing to do for %g seconds", self._after)
         self._end()
         return True
-
-    def _has_work(self) -> bool:
-        return self._others() or any(each.pending() for each in self._times)
 
     def _client_came(self) -> bool:
         """Shuts the sockets, and accepts the connections that were made before."""

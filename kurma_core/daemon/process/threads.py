@@ -15,6 +15,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from kurma_core.errors import BusyError
 
 _LOG = logging.getLogger("kurmad")
+#: Seconds: the first pause after a failure of background work, and the longest.
+_FIRST, _LONGEST = 1.0, 300.0
+
+
+def pause_after(failures: int) -> float:
+    """Seconds until the next attempt at background work: they double with each failure.
+
+    :param failures: before the last one.
+    """
+    return min(_LONGEST, _FIRST * 2.0 ** min(failures, 20))
 
 
 def begin(thread: threading.Thread) -> None:
