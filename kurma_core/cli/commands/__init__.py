@@ -126,7 +126,7 @@ TABLE: dict[str, Entry | Group] = {
         },
     ),
     "isolators": Group(
-        "What apps and pods may be allowed and given.",
+        "Isolators: limits and powers of apps and pods.",
         {"list": Entry("plugins", "list_isolators", "List isolators, and what this host makes of each.")},
     ),
     "plugins": Group(

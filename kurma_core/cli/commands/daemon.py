@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Option(
         "log_level",
         "--log-level",
-        "The least that is told of.",
+        "The least severe messages that are logged.",
         choices=("debug", "info", "warning", "error"),
         default="info",
     ),

@@ -49,9 +49,9 @@ def enter(
     COMMAND stands after --; without one it is /bin/sh. Standard input, output and error are relayed, and the exit
     code is the command's: 126 if it cannot be executed, 127 if it is not found.
 
-    Where all three are a terminal, or with -t, the command gets a terminal of its own, which has the size of
-    this one; when it ends, so do the processes that it has left in its session. With -i alone it gets pipes:
-    what is typed comes line by line, and processes that it leaves behind live on.
+    If all three are a terminal, or with -t, the command gets a terminal of its own, of the same size; when it
+    ends, so do the processes that it has left in its session. With -i alone it gets pipes: input comes line by
+    line, and processes that it leaves behind live on.
     """
     import os
 
@@ -89,7 +89,7 @@ def _end_at_once() -> None:
 @command(
     Argument("pod", "POD", "The pod."),
     Argument("app", "APP", "The app; it may be left out where the pod has one.", required=False),
-    Option("no_stdin", "--no-stdin", "Only look on: nothing that is typed goes to the app."),
+    Option("no_stdin", "--no-stdin", "Only show output: no input goes to the app."),
     Option(
         "detach_keys",
         "--detach-keys",
@@ -106,8 +106,8 @@ def attach(session: Session, *, pod: str, app: str | None, no_stdin: bool, detac
     a terminal or an open standard input by -t and -i of run and app add, or by their annotations
     kurma.io/terminal and kurma.io/stdin.
 
-    The exit code is the app's if it ends meanwhile, 0 after the detach keys. Where the app has no terminal, what
-    is typed comes line by line, and Ctrl-C ends this command, not the app.
+    The exit code is the app's if it ends meanwhile, 0 after the detach keys. If the app has no terminal,
+    input comes line by line, and Ctrl-C ends this command, not the app.
     """
     if detach_keys is not None:
         _check_keys(detach_keys)
@@ -130,8 +130,8 @@ _SEE = "write POD:/PATH or POD:APP:/PATH for one side; a path of the host with a
 
 
 @command(
-    Argument("source", "SRC", "What is copied: a path, POD:[APP:]PATH, or - for a tar archive on standard input."),
-    Argument("target", "DST", "Where to: the same, - for standard output."),
+    Argument("source", "SRC", "The source: a path, POD:[APP:]PATH, or - for a tar archive on standard input."),
+    Argument("target", "DST", "The target: likewise, - for standard output."),
     Option("archive", "--archive -a", "Copy owners, and all permission bits, too."),
     Option("follow", "--follow-link -L", "If SRC is a link, copy what it leads to."),
     root=True,
@@ -145,8 +145,8 @@ def cp(session: Session, *, source: str, target: str, archive: bool, follow: boo
     else under that name; SRC/. is what is in SRC. Links are copied as links; devices, sockets and pipes are left
     out, and nothing takes their place; nor is anything written into the kernel's /dev, /proc and /sys.
 
-    What comes out is the caller's, what goes in is root's in the pod, unless -a is given. Nothing has its name
-    before it is whole.
+    Copies to the host belong to the caller, copies to the pod to its root, unless -a is given. A file gets its
+    name once it is whole.
     """
     inner, outer = _place(source), _place(target)
     if (inner is None) == (outer is None):

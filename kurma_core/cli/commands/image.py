@@ -71,7 +71,7 @@ def fetch(
     """Fetch images into the store, and print their IDs.
 
     A locator is a path, an address (https://…, docker://…, oci:…, oci-archive:…, docker-archive:…), or an image's
-    name (example.com/app:1.0). What it depends on is fetched, too, where that can be found.
+    name (example.com/app:1.0). Its dependencies are fetched, too, if they can be found.
     """
     session.passphrase_file = passphrase_file
     insecure = values.insecure(insecure_options)
@@ -172,7 +172,7 @@ def cat_manifest(session: Session, *, image: str, original: bool, passphrase_fil
 def extract(session: Session, *, image: str, directory: str, passphrase_file: str | None) -> None:
     """Extract an image's root filesystem, and print the image's ID.
 
-    Owners, modes, times and attributes are the image's. What it depends on is not in it; render shows the whole.
+    Owners, modes, times and attributes are the image's. Its dependencies are not in it; render shows the whole.
     """
     session.passphrase_file = passphrase_file
     session.line(session.client.extract(image, directory))
@@ -230,7 +230,7 @@ def rm(session: Session, *, images: tuple[str, ...], dry_run: bool) -> int:
 def gc(session: Session, *, grace_period: str, dry_run: bool, format: str) -> None:
     """Remove images that were not used for a while.
 
-    Rendered trees and unfinished downloads go, too; what a pod uses stays.
+    Rendered trees and unfinished downloads go, too; those that a pod uses stay.
     """
     report = session.client.image_gc(grace=values.seconds(grace_period, "--grace-period"), dry_run=dry_run)
     session.show(format, report.to_json(), lambda: _removals(report))

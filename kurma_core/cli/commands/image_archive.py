@@ -208,7 +208,7 @@ def sign(
 ) -> None:
     """Sign an image archive.
 
-    The signature is detached and ascii-armored. What is no image is not signed.
+    The signature is detached and ascii-armored. Only images are signed.
     """
     from kurma_core.named_files import writable
 
@@ -230,8 +230,8 @@ def verify(
 ) -> None:
     """Check an image of the store against what was extracted, or the signature of a file.
 
-    Of an image in the store every file is read, those of the trees rendered from it too; what vouches for it is
-    told. Of a file the signature must be by a key that is trusted for the image's name.
+    Of an image in the store every file is read, those of the trees rendered from it too; its trust is
+    printed. Of a file the signature must be by a key that is trusted for the image's name.
     """
     from kurma_core.api.images import ImageVerified
     from kurma_core.cli.commands.image import trust_words

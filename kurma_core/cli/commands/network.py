@@ -52,9 +52,9 @@ def check(session: Session, *, names: tuple[str, ...], repair: bool, format: str
     """Tell what is wrong with networks, and what pods have left.
 
     Looked at are whether networks can be used, the interfaces and namespaces of running pods, and addresses,
-    interfaces, rules and namespaces that belong to no pod. Nothing is changed without --repair, which takes down
-    dead pods, frees what belongs to none, and puts back what running ones lack. Nothing of anybody else's is
-    touched. The exit code is 0 if all is well (or mended), and 1 if something is wrong.
+    interfaces, rules and namespaces that belong to no pod. Only --repair changes anything: it takes down dead
+    pods, frees what belongs to no pod, and restores what running ones lack. Networks of other programs are left
+    alone. The exit code is 0 if all is well (or mended), and 1 if something is wrong.
     """
     found = session.client.network_check(names, repair=repair)
     if found or format != "table":

@@ -307,8 +307,8 @@ def rm(session: Session, *, pods: tuple[str, ...], force: bool) -> int:
 def gc(session: Session, *, grace_period: str, dry_run: bool) -> int:
     """Take down what is dead, and remove pods that ended a while ago.
 
-    What a killed command or a crash has left is made clean whatever its age: also addresses, interfaces, rules and
-    namespaces of pods that are gone. The exit code is 125 when something was left because of an error.
+    Remains of killed commands and crashes are removed whatever their age, also addresses, interfaces, rules and
+    namespaces of pods that are gone. The exit code is 125 if something was left because of an error.
     """
     from kurma_core.cli import values
 

@@ -52,7 +52,7 @@ def add(
     """Trust a key's signatures on images.
 
     Every key found is shown and asked for: compare the fingerprint with one that its owner gave you elsewhere. It
-    goes into the last directory of trustedkeys. What may run with the host's power is not changed by this.
+    goes into the last directory of trustedkeys. It does not change which images may run with the host's power.
     """
     wanted = tuple(_fingerprint(text) for text in fingerprint)
     scope = _scope(prefix, root)
@@ -122,7 +122,7 @@ def rm(session: Session, *, fingerprint: str, prefix: str | None, root: bool, dr
     """Trust a key no longer.
 
     A key in the last directory of trustedkeys is removed, one of another directory is masked by an empty file. One
-    that was revoked stays, for its file says so. Where else the key is trusted is told.
+    that was revoked stays, for its file says so. Other places that trust the key are printed.
     Images that came in by its signature are not taken for verified ones any more.
     """
     scope = _scope(prefix, root)
