@@ -33,8 +33,8 @@ def events(
 ) -> None:
     """Print what happens to pods and images, as it happens.
 
-    Without --since, from now on; with --no-follow, all that is kept. The state directory keeps the events
-    of all commands, with or without a daemon. Their numbers only grow; of the oldest, some may be gone.
+    Without --since, new events; with --no-follow, all that are kept. The state directory keeps the events of all
+    processes, with or without a daemon. Their numbers only grow; a missing number is no longer kept.
     """
     from kurma_core.cli.commands.logs import WhileRead
     from kurma_core.errors import UsageError
