@@ -1,26 +1,27 @@
-"""The driver of bridge networks (W8): pods join and leave by netlink."""
+"""The network driver ``bridge``: joins pods to a bridge and takes them out, by netlink."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.network import AttachmentContext, Leak
+from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.linux.netlink import Link, Netlink, NetlinkError
 from kurma_core.models.network import AddressResult, NetworkResult
 from kurma_net_bridge import links
 from kurma_net_bridge.addresses import owner_name
 from kurma_net_bridge.links import Owner
-from kurma_net_bridge.namespace import inside, open_namespace
 from kurma_net_bridge.records import NetworkRecords, Record
 from kurma_net_bridge.settings import Settings, parse_settings
 from kurma_net_bridge.subnets import Subnet, text_of
 
 if TYPE_CHECKING:
-    from kurma_net_bridge.rules import NetworkRules, Rules
+    from kurma_net_bridge.packet_filter.network_rules import NetworkRules
+    from kurma_net_bridge.packet_filter.rules import Rules
 
 Json = Any
 
@@ -39,7 +40,7 @@ class BridgeNetwork:
     @property
     def _rules(self) -> Rules:
         if self._made is None:
-            from kurma_net_bridge.rules import Rules
+            from kurma_net_bridge.packet_filter.rules import Rules
 
             self._made = Rules(self._note)
         return self._made
@@ -60,7 +61,7 @@ class BridgeNetwork:
 
     def status(self, config: Mapping[str, Json]) -> None:
         """:raises NetworkError: pods could not join now, and why."""
-        from kurma_net_bridge.care import status
+        from kurma_net_bridge.repair import status
 
         status(self._records(config["name"]), parse_settings(config), self._rules)
 
@@ -133,14 +134,14 @@ class BridgeNetwork:
     @staticmethod
     def _retire(netlink: Netlink, records: NetworkRecords, settings: Settings, record: Record) -> Record:
         """The configuration has had other subnets."""
-        from kurma_net_bridge.care import retire
+        from kurma_net_bridge.repair import retire
 
         return retire(netlink, records, settings, record)
 
     @staticmethod
     def _put_back(netlink: Netlink, records: NetworkRecords, settings: Settings, bridge: Link) -> None:
         """The bridge was made anew: pods that were on the one before are off the network until they are on it."""
-        from kurma_net_bridge.care import put_back
+        from kurma_net_bridge.repair import put_back
 
         put_back(netlink, records, settings, bridge)
 
@@ -181,13 +182,13 @@ class BridgeNetwork:
         with Netlink() as netlink:
             bridge = netlink.link(record.bridge)
         if bridge is None or not links.is_ours(bridge, record.id):
-            from kurma_net_bridge.care import forget_unmade
+            from kurma_net_bridge.repair import forget_unmade
 
             forget_unmade(records, self._rules)
 
     def check(self, context: AttachmentContext) -> None:
         """:raises NetworkError: the pod is not joined, or not as it was."""
-        from kurma_net_bridge.care import check
+        from kurma_net_bridge.repair import check
 
         settings = parse_settings(context.attachment.config)
         found = check(self._records(settings.name), settings, context, lambda: self._rules)
@@ -203,7 +204,7 @@ class BridgeNetwork:
 
         :raises NetworkError: pods are joined to it, or something of somebody else's hangs on its bridge.
         """
-        from kurma_net_bridge.care import remove_network
+        from kurma_net_bridge.repair import remove_network
 
         settings = parse_settings(config)
         records = self._records(settings.name)
@@ -218,15 +219,15 @@ class BridgeNetwork:
 
     def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
         """As :class:`kurma_core.hookspecs.network.NetworkCare` has it."""
-        from kurma_net_bridge.care import Care
+        from kurma_net_bridge.repair import Repair
 
-        return Care(self._state_dir, self._rules).leaks(configs, pods)
+        return Repair(self._state_dir, self._rules).leaks(configs, pods)
 
     def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
         """As :class:`kurma_core.hookspecs.network.NetworkCare` has it."""
-        from kurma_net_bridge.care import Care
+        from kurma_net_bridge.repair import Repair
 
-        return Care(self._state_dir, self._rules).mend(configs, pods)
+        return Repair(self._state_dir, self._rules).mend(configs, pods)
 
     def _records(self, network: str) -> NetworkRecords:
         return NetworkRecords(self._state_dir, network)
@@ -240,7 +241,7 @@ class BridgeNetwork:
 
 def network_rules(record: Record) -> NetworkRules:
     """What holds for the network as a whole."""
-    from kurma_net_bridge.rules import NetworkRules
+    from kurma_net_bridge.packet_filter.network_rules import NetworkRules
 
     return NetworkRules(
         id=record.id,
@@ -300,3 +301,34 @@ def _result(
         "routes": [{"dst": destination, "gw": gateway} for destination, gateway in routes],
     }
     return NetworkResult(addresses=given, routes=routes, raw=raw)
+
+
+T = TypeVar("T")
+
+
+def open_namespace(context: AttachmentContext) -> int:
+    """A descriptor of it. :raises NetworkError: it is not there."""
+    try:
+        return os.open(context.namespace, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _missing(context, error) from error
+
+
+def inside(context: AttachmentContext, function: Callable[[], T]) -> T:
+    """What ``function`` returns, or raises, inside the namespace. :raises NetworkError: it cannot be entered."""
+    try:
+        return in_network_namespace(context.namespace, function)
+    except NetlinkError:
+        raise
+    except OSError as error:
+        raise _missing(context, error) from error
+
+
+def _missing(context: AttachmentContext, error: OSError) -> NetworkError:
+    return NetworkError(
+        f'network "{context.attachment.network}": cannot enter the network namespace of pod {context.pod}: '
+        f"{error.strerror}: {context.namespace}",
+        network=context.attachment.network,
+        path=context.namespace,
+        errno=error.errno,
+    )

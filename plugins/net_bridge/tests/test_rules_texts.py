@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kurma_net_bridge.rules import NetworkRules, iptables, nftables, plan
+from kurma_net_bridge.packet_filter import nftables
+from kurma_net_bridge.packet_filter.network_rules import NetworkRules, check_network, comment, is_id
+from kurma_net_bridge.packet_filter.published_ports import published
 
 from kurma_core.errors import NetworkError
-from kurma_core.linux.iptables import comment_of, target_of
 from kurma_core.models.network import PortMapping
 from kurma_core.value import replace
 
@@ -30,7 +31,7 @@ PORTS = st.builds(
 
 @given(st.lists(PORTS, max_size=8))
 def test_every_port_leads_to_the_pods_address_of_its_family(ports):
-    found = plan.published(NETWORK, BOTH, ports)
+    found = published(NETWORK, BOTH, ports)
     for port in ports:
         mine = [one for one in found if (one.host_port, one.pod_port) == (port.host_port, port.pod_port)]
         families = {one.family for one in mine if one.protocol == port.protocol}
@@ -40,22 +41,9 @@ def test_every_port_leads_to_the_pods_address_of_its_family(ports):
     assert len(found) == sum(1 if port.host_ip else 2 for port in ports)
 
 
-@given(PORTS, st.uuids().map(str))
-def test_a_rule_of_iptables_tells_by_its_comment_what_it_leads(port, pod):
-    for one in plan.published(NETWORK, BOTH, [port]):
-        mark = iptables._tell(NETWORK, pod, one)
-        line = iptables._line("KURMA-1f2e3d4c-PORTS", mark, one)
-        assert comment_of(line) == mark
-        assert comment_of(line.replace(mark, f'"{mark}"')) == mark
-        assert iptables._pod(mark) == pod
-        assert iptables._place(mark) == (port.protocol, str(port.host_port), one.host_ip)
-        assert target_of(line) == "DNAT"
-        assert len(mark) < 256
-
-
 @given(st.text(max_size=300))
 def test_a_comment_is_one_plain_word_whatever_the_name(name):
-    text = plan.comment(name)
+    text = comment(name)
     assert len(text.encode()) <= 64
     assert not set(text) & set('"\\ \n,;{}')
     mark = nftables._mark(replace(NETWORK, network=name))
@@ -64,35 +52,35 @@ def test_a_comment_is_one_plain_word_whatever_the_name(name):
 
 
 def test_no_port_leads_to_a_link_local_address():
-    found = plan.published(NETWORK, ("fe80::1/64", "feb0::1", "fd00:1::2/64"), [PortMapping(80, 80)])
+    found = published(NETWORK, ("fe80::1/64", "feb0::1", "fd00:1::2/64"), [PortMapping(80, 80)])
     assert [one.address for one in found] == ["fd00:1::2"]
 
 
 def test_a_port_without_an_address_for_it_is_refused():
     with pytest.raises(NetworkError, match=r"port 80/tcp cannot be published on ::1: the pod has no IPv6 address"):
-        plan.published(NETWORK, ("10.1.0.2",), [PortMapping(80, 80, host_ip="::1")])
+        published(NETWORK, ("10.1.0.2",), [PortMapping(80, 80, host_ip="::1")])
     with pytest.raises(NetworkError, match="no IPv4 address"):
-        plan.published(NETWORK, ("fd00:1::2",), [PortMapping(80, 80, host_ip="0.0.0.0")])
+        published(NETWORK, ("fd00:1::2",), [PortMapping(80, 80, host_ip="0.0.0.0")])
     with pytest.raises(NetworkError, match="no IPv4 address"):
-        plan.published(NETWORK, (), [PortMapping(80, 80)])
+        published(NETWORK, (), [PortMapping(80, 80)])
     with pytest.raises(NetworkError, match="'nowhere' is no address"):
-        plan.published(NETWORK, BOTH, [PortMapping(80, 80, host_ip="nowhere")])
+        published(NETWORK, BOTH, [PortMapping(80, 80, host_ip="nowhere")])
     with pytest.raises(NetworkError, match="a port of dccp cannot be published") as caught:
-        plan.published(NETWORK, BOTH, [PortMapping(80, 80, "dccp")])
+        published(NETWORK, BOTH, [PortMapping(80, 80, "dccp")])
     assert caught.value.hint == "one of tcp, udp, sctp"
 
 
 @pytest.mark.parametrize("bridge", ["", "br*", "br+", '"', "!br", "-o", "a b", "br\n", "br,c", "br;c", "é"])
 def test_a_bridge_that_no_rule_can_name_is_refused(bridge):
     with pytest.raises(NetworkError, match="no rule can be written for an interface"):
-        plan.check_network(replace(NETWORK, bridge=bridge))
+        check_network(replace(NETWORK, bridge=bridge))
 
 
 @pytest.mark.parametrize("wrong", ["", "1f2e3d4", "1f2e3d4c5", "1F2E3D4C", "1f2e3d4x"])
 def test_an_id_is_eight_hex_digits(wrong):
-    assert not plan.is_id(wrong)
+    assert not is_id(wrong)
     with pytest.raises(NetworkError, match="is no id for rules"):
-        plan.check_network(replace(NETWORK, id=wrong))
+        check_network(replace(NETWORK, id=wrong))
 
 
 def test_rules_of_another_kind_have_another_sum():
@@ -104,14 +92,6 @@ def test_rules_of_another_kind_have_another_sum():
         replace(NETWORK, isolated=True),
     ]
     assert len({nftables._mark(each) for each in (NETWORK, *others)}) == 5
-    for family in (4, 6):
-        marks = {iptables._mark(each, iptables.static_rules(each, family)) for each in (NETWORK, *others)}
-        # Of IPv4 nothing changes where IPv6's subnet goes.
-        assert len(marks) == (4 if family == 4 else 5)
-
-
-def test_chains_fit_into_what_iptables_takes():
-    assert all(len(iptables.chain_of(NETWORK, name)) <= 28 for name in iptables._OWN)
 
 
 def test_only_what_a_family_has_is_made():

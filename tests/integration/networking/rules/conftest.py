@@ -11,7 +11,8 @@ import time
 from contextlib import suppress
 
 import pytest
-from kurma_net_bridge.rules import NetworkRules, Rules
+from kurma_net_bridge.packet_filter.network_rules import NetworkRules
+from kurma_net_bridge.packet_filter.rules import Rules
 
 from kurma_core.linux.namespaces import in_network_namespace
 
@@ -227,7 +228,7 @@ def only(monkeypatch, tmp_path, *names):
         found = shutil.which(target or name)
         assert found, each
         (directory / name).symlink_to(found)
-    for module in ("kurma_core.linux.programs", "kurma_net_bridge.rules.tool"):
+    for module in ("kurma_core.linux.programs", "kurma_net_bridge.packet_filter.nftables"):
         monkeypatch.setattr(f"{module}.search_path", lambda: str(directory))
 
 
@@ -237,18 +238,16 @@ def iptables(flavour):
     return [f"{name}={name.replace('tables-', f'tables-{flavour}-')}" for name in names]
 
 
-@pytest.fixture(params=["nftables", "iptables-nft", "iptables-legacy"])
-def backend(request, monkeypatch, tmp_path):
-    kind, _, flavour = request.param.partition("-")
-    only(monkeypatch, tmp_path, *(["nft"] if kind == "nftables" else iptables(flavour)))
-    return request.param
+@pytest.fixture
+def nft_alone(monkeypatch, tmp_path):
+    """Of the programs that change rules, Kurma finds nft alone."""
+    only(monkeypatch, tmp_path, "nft")
 
 
 @pytest.fixture
-def world(backend, shared_world):
-    """With each backend; without rules at the beginning."""
+def world(nft_alone, shared_world):
+    """Without rules at the beginning."""
     shared_world.notes.clear()
-    shared_world.backend = backend
     yield shared_world
     for network in (shared_world.one, shared_world.two):
         shared_world.do("remove", network)

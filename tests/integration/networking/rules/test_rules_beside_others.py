@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 
 import pytest
-from kurma_net_bridge.rules import tool, xtables
+from kurma_net_bridge.packet_filter import nftables
 
 from kurma_core.errors import NetworkError
 from kurma_core.models.network import PortMapping
 
-from .conftest import only
+from .conftest import iptables, only
 
 pytestmark = pytest.mark.root
 
@@ -71,8 +71,9 @@ def ruleset(host):
 
 
 @pytest.fixture
-def strange(backend, make_world):
+def strange(make_world, monkeypatch, tmp_path):
     world = make_world()
+    only(monkeypatch, tmp_path, "nft", *iptables("nft"))
     world.host.run("nft", "-f", "-", stdin=STRANGE_TABLES)
     for program in ("iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"):
         world.host.run(f"{program}-restore", "--noflush", stdin=STRANGE_CHAINS)
@@ -122,58 +123,35 @@ def test_what_somebody_has_taken_away_is_made_again(world):
 
 def _spoilings(world):
     host = world.host
-    if world.backend == "nftables":
-        return [
-            lambda: host.run("nft", "flush", "ruleset"),
-            lambda: host.run("nft", "flush", "chain", "inet", "kurma-1f2e3d4c", "publish"),
-            lambda: host.run("nft", "flush", "table", "inet", "kurma-1f2e3d4c"),
-        ]
-    flavour = world.backend.partition("-")[2]
-    four, six = f"iptables-{flavour}", f"ip6tables-{flavour}"
     return [
-        lambda: host.run(four, "-t", "nat", "-F"),
-        lambda: host.run(six, "-F", "FORWARD"),
-        lambda: host.run(four, "-t", "nat", "-D", "OUTPUT", "1"),
-        lambda: host.run(six, "-D", "KURMA-1f2e3d4c-TO", "1"),
-        lambda: host.run(four, "-F", "KURMA-FORWARD"),
+        lambda: host.run("nft", "flush", "ruleset"),
+        lambda: host.run("nft", "flush", "chain", "inet", "kurma-1f2e3d4c", "publish"),
+        lambda: host.run("nft", "flush", "table", "inet", "kurma-1f2e3d4c"),
     ]
 
 
 def test_an_administrators_rules_beside_ours_stay_and_count(world):
     world.do("ensure", world.one)
-    host = world.host
-    if world.backend == "nftables":
-        host.run("nft", "insert", "rule", "inet", "kurma-1f2e3d4c", "to_pods", "tcp", "dport", "80", "reject")
-    else:
-        program = "iptables-" + world.backend.partition("-")[2]
-        host.run(program, "-A", "KURMA-ADMIN", "-p", "tcp", "--dport", "80", "-j", "REJECT")
+    rule = ("inet", "kurma-1f2e3d4c", "to_pods", "tcp", "dport", "80", "reject")
+    world.host.run("nft", "insert", "rule", *rule)
     assert not world.do("ensure", world.one)
     world.do("publish", world.one, "pod-a", addresses(world.a), PORTS)
     assert world.outside.ask("192.0.2.1", PORT, timeout=0.3) is None
     assert world.outside.ask("192.0.2.1", PORT, "udp")[0] == world.a.name
-    world.do("remove", world.one)
-    if world.backend != "nftables":
-        assert "--dport 80" in host.run(program, "-S", "KURMA-ADMIN")
-        host.run(program, "-F", "KURMA-ADMIN")
-        host.run(program, "-X", "KURMA-ADMIN")
 
 
 def test_nothing_is_started_when_nothing_has_changed(world, monkeypatch):
     world.do("ensure", world.one)
     world.do("publish", world.one, "pod-a", addresses(world.a), PORTS)
     started = []
-    real = tool.run
+    real = nftables.run
     monkeypatch.setattr(
-        tool, "run", lambda arguments, **more: started.append(arguments) or real(arguments, **more)
+        nftables, "run", lambda arguments, **more: started.append(arguments) or real(arguments, **more)
     )
     world.do("ensure", world.one)
     world.do("publish", world.one, "pod-b", addresses(world.b), ())
     world.do("withdraw", world.one, "pod-b")
-    if world.backend == "iptables-legacy":
-        # Rules that the kernel keeps for it are told by the program alone; none of them changes anything.
-        assert all(arguments[0].endswith("-save") for arguments in started)
-    else:
-        assert started == []
+    assert started == []
 
 
 def test_a_pod_that_takes_over_and_one_that_changes_its_ports(world):
@@ -187,41 +165,6 @@ def test_a_pod_that_takes_over_and_one_that_changes_its_ports(world):
     world.do("withdraw", world.one, "pod-a")
     assert world.outside.ask("192.0.2.1", PORT + 1)[0] == world.b.name
     assert {one[1] for one in world.do("found")} == {"", "pod-b"}
-
-
-@pytest.mark.parametrize("step", range(3))
-def test_what_was_killed_on_the_way_is_done_again(world, monkeypatch, step):
-    """iptables changes one table after the other, one family after the other; a batch of nft is done or not."""
-    real = xtables.run_tool
-
-    class Killed(BaseException):
-        pass
-
-    def cut(arguments, batch, failed, network):
-        if not batch:
-            return real(arguments, batch, failed, network)
-        parts = [part for part in batch.split("COMMIT\n") if part][:step]
-        if parts:
-            real(arguments, "".join(f"{part}COMMIT\n" for part in parts), failed, network)
-        raise Killed
-
-    def halved(call, *arguments):
-        if world.backend == "nftables":
-            return
-        with monkeypatch.context() as patch:
-            patch.setattr(xtables, "run_tool", cut)
-            with pytest.raises(Killed):
-                world.do(call, *arguments)
-
-    halved("ensure", world.one)
-    world.do("ensure", world.one)
-    halved("publish", world.one, "pod-a", addresses(world.a), PORTS)
-    world.do("publish", world.one, "pod-a", addresses(world.a), PORTS)
-    assert world.outside.ask("192.0.2.1", PORT)[0] == world.a.name
-    assert world.outside.ask("2001:db8::1", PORT)[0] == world.a.name
-    halved("remove", world.one)
-    world.do("remove", world.one)
-    assert world.do("found") == []
 
 
 def test_many_at_once(world):
@@ -251,14 +194,15 @@ def test_many_at_once(world):
     assert [one for one in world.do("found") if one[1]] == []
 
 
-def test_a_host_without_any_packet_filter(make_world, monkeypatch, tmp_path):
+def test_a_host_without_nft(make_world, monkeypatch, tmp_path):
     world = make_world()
-    only(monkeypatch, tmp_path)
-    with pytest.raises(NetworkError, match="there is no nft, and no iptables and no ip6tables") as caught:
-        world.do("ensure", world.one)
-    assert "nftables" in caught.value.hint
-    with pytest.raises(NetworkError, match="no way to filter packets"):
-        world.do("check", world.one)
+    only(monkeypatch, tmp_path, *iptables("nft"))
+    for call in ("ensure", "check"):
+        with pytest.raises(
+            NetworkError, match=r'^cannot filter the packets of network "one": there is no program nft$'
+        ) as caught:
+            world.do(call, world.one)
+        assert caught.value.hint == "install it: apt install nftables, or dnf install nftables"
     # Nothing is there to be taken away.
     world.do("withdraw", world.one, "pod-a")
     world.do("remove", world.one)
@@ -271,5 +215,5 @@ def test_what_nft_refuses_is_told_in_one_line(make_world, monkeypatch, tmp_path)
     # A stranger's chain of our name, of another kind.
     world.host.run("nft", "add", "table", "inet", "kurma-1f2e3d4c")
     world.host.run("nft", "add map inet kurma-1f2e3d4c any4 { type inet_service : ipv4_addr; }")
-    with pytest.raises(NetworkError, match=r'^network "one": its rules cannot be made: nft: [^\n]+$'):
+    with pytest.raises(NetworkError, match=r'^cannot make the rules of network "one": nft: [^\n]+$'):
         world.do("ensure", world.one)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
+from kurma_net_bridge.packet_filter import nftables
 
 from kurma_core.models.network import PortMapping
+from kurma_core.value import replace
 
 from .conftest import iptables, only
 
@@ -31,22 +35,81 @@ def works(world):
 
 @pytest.mark.full
 @pytest.mark.parametrize("flavour", ["nft", "legacy"])
-@pytest.mark.parametrize("own", ["nftables", "iptables"])
-def test_forward_of_iptables_drops(make_world, monkeypatch, tmp_path, flavour, own):
+def test_forward_of_iptables_drops(make_world, monkeypatch, tmp_path, flavour):
     world = make_world()
     for program in (f"iptables-{flavour}", f"ip6tables-{flavour}"):
         world.host.run(program, "-P", "FORWARD", "DROP")
         world.host.run(program, "-A", "FORWARD", "-j", "DROP")
-    only(monkeypatch, tmp_path, *iptables(flavour), *(["nft"] if own == "nftables" else []))
+    only(monkeypatch, tmp_path, "nft", *iptables(flavour))
     before = [world.host.run(f"{program}-{flavour}", "-S") for program in ("iptables", "ip6tables")]
     serve(world)
     works(world)
-    if flavour == "nft" and own == "nftables":
-        assert not world.do("ensure", world.one)
+    assert not world.do("ensure", world.one)
     for network in (world.one, world.two):
         world.do("remove", network)
     assert [world.host.run(f"{program}-{flavour}", "-S") for program in ("iptables", "ip6tables")] == before
     assert world.do("found") == []
+
+
+@pytest.mark.parametrize("step", range(3))
+def test_what_was_killed_on_the_way_is_done_again(make_world, monkeypatch, tmp_path, step):
+    """A batch of nft, or of iptables for one family, is done or not; one comes after the other."""
+    world = make_world()
+    only(monkeypatch, tmp_path, "nft", *iptables("nft"))
+    for program in ("iptables-nft", "ip6tables-nft"):
+        world.host.run(program, "-P", "FORWARD", "DROP")
+    real = nftables.run
+
+    class Killed(BaseException):
+        pass
+
+    def halved(call, *arguments):
+        left = step
+
+        def cut(command, *, stdin, **more):
+            nonlocal left
+            if stdin:
+                if left == 0:
+                    raise Killed
+                left -= 1
+            return real(command, stdin=stdin, **more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(nftables, "run", cut)
+            with suppress(Killed):
+                world.do(call, *arguments)
+
+    halved("ensure", world.one)
+    world.do("ensure", world.one)
+    ports = (world.one, "pod-a", (world.a.four, world.a.six), (PortMapping(PORT, 80),))
+    halved("publish", *ports)
+    world.do("publish", *ports)
+    world.do("ensure", world.two)
+    works(world)
+    halved("remove", world.one)
+    world.do("remove", world.one)
+    world.do("remove", world.two)
+    assert world.do("found") == []
+
+
+def test_rules_of_others_in_forward_stay(make_world, monkeypatch, tmp_path):
+    """Also where their comment looks like ours; and rules of a bridge that has got another name go."""
+    world = make_world()
+    only(monkeypatch, tmp_path, "nft", *iptables("nft"))
+    world.host.run(
+        "iptables-nft", "-A", "FORWARD", "-m", "comment", "--comment", "kurma,1f2e3d4c,kbr1", "-j", "DROP"
+    )
+    before = world.host.run("iptables-nft", "-S", "FORWARD")
+    world.do("ensure", replace(world.one, bridge="kbr2"))
+    world.do("ensure", world.one)
+    rules = world.host.run("iptables-nft", "-S", "FORWARD").splitlines()
+    assert [line for line in rules if "kbr2" in line] == []
+    assert [line.split()[2:4] for line in rules if "ACCEPT" in line and "-P" not in line] == [
+        ["-o", "kbr1"],
+        ["-i", "kbr1"],
+    ]
+    world.do("remove", world.one)
+    assert world.host.run("iptables-nft", "-S", "FORWARD") == before
 
 
 def test_both_kinds_of_iptables_drop(make_world, monkeypatch, tmp_path):

@@ -1,7 +1,7 @@
-"""Questions to the kernel's packet filter by nfnetlink: what is there, without a program that would tell it.
+"""Asks the kernel's packet filter by nfnetlink which tables, chains, rules and map elements exist.
 
-``nft`` takes some milliseconds to start, an answer here some microseconds. Only what is asked is here; what
-changes rules is written in the words of ``nft`` and ``iptables``, which an administrator reads as well.
+Starting ``nft`` takes some milliseconds, an answer here some microseconds. This module only asks; rules are
+changed by text for ``nft`` and ``iptables-restore``, which an administrator can read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is not as it should be: of one pod, of a network, of the host (W12). Rare, and therefore apart."""
+"""Checks bridge networks and repairs them: status, leaks of pods that are gone, bridges and rules to restore."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kurma_core.hookspecs.network import AttachmentContext, Leak
 from kurma_core.linux.netlink import Link, Netlink, NetlinkError
 from kurma_net_bridge import links
 from kurma_net_bridge.addresses import describe, owner_name
-from kurma_net_bridge.driver import network_rules, refused
+from kurma_net_bridge.driver import inside, network_rules, refused
 from kurma_net_bridge.links import Owner
-from kurma_net_bridge.namespace import inside
 from kurma_net_bridge.records import NetworkRecords, Record, known_networks
 from kurma_net_bridge.settings import Settings, parse_settings
 from kurma_net_bridge.subnets import Subnet, parse_cidr
 
 if TYPE_CHECKING:
-    from kurma_net_bridge.rules import NetworkRules, Rules
+    from kurma_net_bridge.packet_filter.network_rules import NetworkRules
+    from kurma_net_bridge.packet_filter.rules import Rules
 
 Json = Any
 
@@ -172,7 +172,7 @@ def _remove_bridge(netlink: Netlink, network: str, bridge: str, network_id: str)
     netlink.delete_link(bridge)
 
 
-class Care:
+class Repair:
     """Looks after all networks of a state directory."""
 
     def __init__(self, state_dir: str, rules: Rules) -> None:

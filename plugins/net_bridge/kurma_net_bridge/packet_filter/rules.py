@@ -1,0 +1,163 @@
+"""Makes, checks and removes the packet filter rules of a bridge network, and publishes ports of pods.
+
+Rules are in nftables tables of their own, named by the network's id; other programs' rules stay as they are
+(docs/decisions/0023-packet-filter.md).
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+from kurma_core.errors import NetworkError
+from kurma_core.linux.netlink import Link, Netlink
+from kurma_core.linux.programs import find_program
+from kurma_core.value import replace
+from kurma_net_bridge.links import owner_of
+from kurma_net_bridge.packet_filter import forward_chain, nftables
+from kurma_net_bridge.packet_filter.netfilter import Netfilter
+from kurma_net_bridge.packet_filter.network_rules import NetworkRules, can_be_named, check_network
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from kurma_core.models.network import PortMapping
+
+#: Kinds of interfaces that lead to containers and virtual machines.
+_INNER = ("veth", "tun")
+
+
+class Rules:
+    """Rules in the kernel of the network namespace that the calling thread is in. Nothing is kept between calls,
+    so any number of threads and processes may use it at once.
+
+    :param note: tells the user something in one line.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+
+    def ensure(self, network: NetworkRules) -> bool:
+        """Makes the network's rules and the kernel settings that it needs, where they are missing.
+
+        The bridge must exist. Cheap when all is there: no program is started.
+
+        :returns: something was missing: then rules of published ports may be, too.
+        :raises NetworkError: this host has no nftables, or they refuse.
+        """
+        from kurma_net_bridge.packet_filter.kernel_settings import ensure_loopback_route, ensure_settings
+
+        with _filter(network) as netfilter:
+            nft = _nft(netfilter, network)
+            ensure_settings(network)
+            if 6 in network.families:
+                ensure_loopback_route(network.bridge)
+            network = _with_other_bridges(network)
+            made = nftables.ensure(netfilter, nft, network)
+            forward_chain.let_through(netfilter, network)
+            forward_chain.tell_of_drops(netfilter, network, self._note)
+            return made
+
+    def check(self, network: NetworkRules) -> None:
+        """Changes nothing. :raises NetworkError: this host cannot filter the network's packets."""
+        with _filter(network) as netfilter:
+            _nft(netfilter, network)
+
+    def publish(
+        self, network: NetworkRules, pod: str, addresses: tuple[str, ...], ports: tuple[PortMapping, ...]
+    ) -> None:
+        """Leads ports of the host to the pod, these and no others. Repeatable. A host address that the host does
+        not have leads nowhere until it has it.
+
+        :param addresses: the pod's, with or without a prefix length.
+        :raises NetworkError: the pod lacks an address for a port, or nftables refuse.
+        """
+        from kurma_net_bridge.packet_filter.kernel_settings import loopback_works
+        from kurma_net_bridge.packet_filter.published_ports import forget_ports, publish, published
+
+        with _filter(network) as netfilter:
+            wanted = published(network, addresses, ports)
+            if any(port.host_ip == "::1" for port in wanted) and not loopback_works():
+                self._note(
+                    f'network "{network.network}": ports at [::1] are not reached while bridges hand their frames '
+                    "to the packet filter; turn that off: sysctl -w net.bridge.bridge-nf-call-ip6tables=0"
+                )
+            publish(netfilter, _nft(netfilter, network), network, pod, wanted)
+            forget_ports(netfilter, wanted)
+
+    def withdraw(self, network: NetworkRules, pod: str) -> None:
+        """Leads no port to the pod any more. Repeatable; starts no program where no port led to it."""
+        from kurma_net_bridge.packet_filter.published_ports import forget_pod, withdraw
+
+        with _filter(network) as netfilter:
+            forget_pod(netfilter, withdraw(netfilter, lambda: _nft(netfilter, network), network, pod))
+
+    def remove(self, network: NetworkRules) -> None:
+        """Removes everything of the network. Repeatable. Kernel settings stay."""
+        with _filter(network) as netfilter:
+            for pod in {pod for each, pod, _ in nftables.found(netfilter) if each == network.id and pod}:
+                self.withdraw(network, pod)
+            if nftables.exists(netfilter, network):
+                nftables.remove(_nft(netfilter, network), network)
+            forward_chain.remove(netfilter, network)
+
+    def found(self) -> Sequence[tuple[str, str, str]]:
+        """Network id, pod or "", and description of each rule, table or map element of ours in the kernel."""
+        with Netfilter() as netfilter:
+            return [*nftables.found(netfilter), *forward_chain.found(netfilter)]
+
+
+@contextmanager
+def _filter(network: NetworkRules) -> Iterator[Netfilter]:
+    """:raises NetworkError: rules cannot be written for the network, or the kernel refuses."""
+    check_network(network)
+    try:
+        with Netfilter() as netfilter:
+            yield netfilter
+    except OSError as error:
+        raise NetworkError(
+            f'network "{network.network}": the kernel\'s packet filter fails: {error.strerror}',
+            network=network.network,
+            errno=error.errno,
+        ) from None
+
+
+def _nft(netfilter: Netfilter, network: NetworkRules) -> str:
+    """Path of ``nft``. :raises NetworkError: the program or the kernel's part is missing."""
+    nft = find_program("nft")
+    if nft is not None and netfilter.has_tables():
+        return nft
+    why, hint = "there is no program nft", "install it: apt install nftables, or dnf install nftables"
+    if nft is not None:
+        why, hint = "this kernel has no nftables", "load its module: modprobe nf_tables"
+    raise NetworkError(
+        f'cannot filter the packets of network "{network.network}": {why}', hint=hint, network=network.network
+    )
+
+
+def _with_other_bridges(network: NetworkRules) -> NetworkRules:
+    """The network with the other bridges of the host that its pods may reach.
+
+    CNI's networks, other container managers and virtual machines have bridges, and not all refuse what comes from
+    elsewhere. Pods reach what is attached there by published ports, as they reach pods of other networks. Networks
+    of ours are left out: they refuse by themselves. So is a name that no rule can be written for.
+
+    :raises OSError: the kernel does not list them.
+    """
+    with Netlink() as netlink:
+        found = [
+            link.name
+            for link in netlink.links(kind="bridge")
+            if link.name != network.bridge
+            and owner_of(link) is None
+            and can_be_named(link.name)
+            and (link.name in network.reaches or _leads_out(netlink, link))
+        ]
+    return replace(network, open=tuple(sorted(found)))
+
+
+def _leads_out(netlink: Netlink, bridge: Link) -> bool:
+    """Whether a network card or another foreign interface is attached to the bridge, or a gateway is behind it."""
+    if any(port.kind not in _INNER for port in netlink.links(master=bridge.index)):
+        return True
+    return any(gateway is not None for _, _, gateway in netlink.routes(bridge.index))
