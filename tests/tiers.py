@@ -12,7 +12,6 @@ import pytest
 
 #: Parameters of tests and fixtures that repeat a scenario, and what they choose.
 VARIANTS = {
-    "backend": "the packet filter",
     "disk": "the file system",
     "family": "IPv4 or IPv6",
     "form": "the form of the archive",

@@ -13,7 +13,7 @@ from tests.vm import packages, run, tree, verdict
 from tests.vm.machine import Machine
 
 _INSIDE = "tests/vm/units_inside.py"
-_PROGRAMS = ("busybox-static", "ca-certificates", "gnupg", "iproute2", "iptables", "mount", "procps", "python3")
+_PROGRAMS = ("busybox-static", "ca-certificates", "gnupg", "iproute2", "mount", "nftables", "procps", "python3")
 #: The first program: what a distribution's initial RAM disk has done by then, and systemd. Its own links are those
 #: of a package of its own, which a host without it as its first program lacks.
 _INIT = """\
