@@ -1,1 +1,1 @@
-"""The stager's other programs, by which Kurma asks for something in a running pod."""
+"""The stager's call-ins: programs that Kurma runs in a pod to read its status, run commands or change it."""

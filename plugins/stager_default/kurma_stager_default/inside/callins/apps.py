@@ -1,8 +1,7 @@
-"""``/opt/stager/app-add``, ``app-start``, ``app-stop``, ``app-rm``: a pod changes while it runs (G10).
+"""The call-ins ``app-add``, ``app-start``, ``app-stop`` and ``app-rm``, which change a running pod.
 
-Each takes the app's name. ``app-add`` gets the app's part of the manifest on descriptor 3, ``app-stop`` may be
-told how many seconds the app has: ``--timeout SECONDS``. The supervisor does it; this asks, and says what went
-wrong.
+Each takes the app's name. ``app-add`` reads the app's part of the manifest from descriptor 3; ``app-stop`` takes
+``--timeout SECONDS``. They send a request to the supervisor, and print its error.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def main() -> int:
 
 
 def _arguments(verb: str, words: list[str]) -> tuple[str, float | None]:
-    """:raises ValueError: they are not what the call-in takes."""
+    """Parses the app's name and the timeout. :raises ValueError: the arguments are wrong."""
     if verb == "app-stop" and len(words) == 3 and words[1] == "--timeout":
         seconds = float(words[2])
         if not 0 <= seconds < 1e9:
@@ -59,7 +58,7 @@ def _arguments(verb: str, words: list[str]) -> tuple[str, float | None]:
 
 
 def _document() -> bytes:
-    """The whole of it, or one byte more than the supervisor takes."""
+    """Reads the document; of one that is too long for the supervisor, at most a little more than its limit."""
     text = b""
     while len(text) <= DOCUMENT and (data := os.read(_DESCRIPTOR, 65536)):
         text += data
@@ -67,7 +66,8 @@ def _document() -> bytes:
 
 
 def _remove(name: str) -> None:
-    """Repeatable: what the supervisor has forgotten already is taken from the disk all the same."""
+    """Removes an app, its cgroup and its files. It can be repeated: it removes the files even if the supervisor
+    does not know the app any more."""
     try:
         ask({"do": "rm", "app": name})
     except Refused as refused:

@@ -1,7 +1,8 @@
-"""``/opt/stager/attach APP [--no-stdin] [--no-output] [--detach-keys KEYS]`` (G9, H8).
+"""The call-in ``attach APP [--no-stdin] [--no-output] [--detach-keys KEYS]``: connects to an app's input and
+output.
 
-Standard input goes to the app until it ends; what the app writes from now on goes to standard output and error. It
-ends with the app, and its exit code; with 0 where the person leaves by the detach keys.
+Standard input goes to the app until it ends; the app's later output goes to standard output and error. It ends
+with the app, and with the app's exit code; with 0 if the user presses the detach keys.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _USAGE = 2
 _FAILED = 125
 _KILLED = 137
 _PF_EXITING = 0x4
-# Pieces of output at most that the log had no room for, and whoever reads us has not taken yet.
+# Most pieces of output to hold that could not be written to the log, and that our reader has not read yet.
 _BESIDES = 128
-# Seconds that the terminal stays as it is after the app's end, for what is still shown there by others.
+# Seconds that the terminal stays raw after the app's end, while another process still shows output on it.
 _GRACE = 2.0
 
 
 class Wanted:
-    """The arguments. :raises SetupError: they are off."""
+    """The command-line arguments. :raises SetupError: they are wrong."""
 
     __slots__ = ("app", "input", "keys", "output")
 
@@ -70,7 +71,7 @@ class Wanted:
 
 
 class Shown:
-    """What the app writes, on its way out of a log; as fast as it is read, and no faster."""
+    """Copies the app's output from its log to standard output and error, as fast as these are read."""
 
     def __init__(self, loop: Loop, app: str, answer: dict[str, Any], broken: Callable[[], None]) -> None:
         self._loop = loop
@@ -88,18 +89,18 @@ class Shown:
         self._rest = b""
         self._besides: list[tuple[str, bytes]] = []
         self._to = "stdout"
-        # Descriptors: the one whose room is waited for, and the one that has some.
+        # The descriptor that must become writable, and the one that poll(2) has reported as writable; -1: none.
         self._waits = self._free = -1
         self._last: Callable[[], None] | None = None
         loop.watch(self._watch.fileno(), lambda _fd, _events: self.more())
 
     def finish(self, call: Callable[[], None]) -> None:
-        """The app writes no more. :param call: once all of it is out."""
+        """Ends the copying after the app's end. :param call: called when all output is written."""
         self._last = call
         self.more()
 
     def add(self, stream: str, data: bytes) -> None:
-        """What the log had no room for, after what is there."""
+        """Adds output that could not be written to the log; it is shown after the log's."""
         if len(self._besides) < _BESIDES:
             self._besides.append((stream, data))
         self.more()
@@ -118,7 +119,7 @@ class Shown:
                 return
             fd, room = self._out[self._to]
             if room < flow.CHUNK and self._free != fd:
-                self._wait(fd)  # it may block: it is asked before each piece
+                self._wait(fd)  # a write may block: poll before each piece
                 return
             self._free = -1
             try:
@@ -156,7 +157,7 @@ class Shown:
 
 
 class Attached:
-    """The whole of it, in one loop."""
+    """Attaches to the app, and runs the event loop until the app or the user ends it."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
@@ -171,7 +172,7 @@ class Attached:
         self._parent = os.getppid()
 
     def run(self) -> int:
-        """:raises SetupError, Refused: it cannot be attached to."""
+        """:returns: the exit status. :raises SetupError, Refused: the app cannot be attached to."""
         wake = event_loop.catch_signals()
         read, write = os.pipe2(os.O_CLOEXEC) if self._wanted.input else (-1, -1)
         self._size = self._look_at_size()
@@ -193,7 +194,7 @@ class Attached:
             elif write >= 0:
                 os.close(write)
             if not self._wanted.output:
-                # Whoever shows the output instead learns that the terminal is ready for it.
+                # Closes standard output: so the process that shows the output learns that the terminal is raw.
                 os.dup2(2, 1)
             while self._code is None:
                 self._loop.turn()
@@ -229,7 +230,7 @@ class Attached:
             return
         assert self._input is not None
         if _exits(self._parent):
-            # Its input ends with the client that was killed, which ends nobody else's.
+            # The client was killed: that is no end of input for the app, which others may be attached to.
             self._leave(128 + _signal.SIGTERM)
             return
         self._input.close()
@@ -254,8 +255,8 @@ class Attached:
         if self._input is not None:
             self._input.stop()
         if self._shown is None:
-            # Whoever shows the output ends this once all of it is there: not before is the terminal put back. The
-            # pod need not wait for that.
+            # The process that shows the output ends this call-in when all is shown; only then the terminal may be
+            # restored. Close the conversation, so that the pod does not wait for that.
             self._asking.close()
             self._loop.at(self, time.monotonic() + _GRACE, lambda: self._leave(code))
         else:
@@ -275,14 +276,14 @@ class Attached:
                     self._say({"size": size})
 
     def _look_at_size(self) -> tuple[int, int] | None:
-        """Of who types, not of who only looks on."""
+        """The terminal's size; None without input: a client that only watches does not set the app's size."""
         return (terminal.get_size(0) or terminal.get_size(1)) if self._wanted.input else None
 
     def _say(self, value: dict[str, Any]) -> None:
         try:
             self._asking.say(value)
         except SetupError:
-            return  # it ends; that will be heard
+            return  # the supervisor has ended: _hear() handles that
 
     def _leave(self, code: int) -> None:
         if self._code is None:
@@ -290,8 +291,8 @@ class Attached:
 
 
 def _exits(parent: int) -> bool:
-    """Whether the process that has started this one has ended, or is about to, which shows before its descriptors
-    are closed. 0, in a PID namespace above ours, cannot be looked at."""
+    """Whether the parent has ended or is about to: the kernel shows that before it closes the parent's
+    descriptors. A parent outside of our PID namespace has the PID 0, and its state cannot be read."""
     if os.getppid() != parent:
         return True
     try:

@@ -1,4 +1,4 @@
-"""A call-in's side of the control socket: a request to the pod's supervisor, and its answers."""
+"""The client of the control socket: call-ins send requests to the pod's supervisor, and read its answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Refused(Exception):
-    """The supervisor says no. :param code: the exit status that goes with it."""
+    """The supervisor refuses the request. :param code: the exit status for the call-in."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -25,11 +25,11 @@ class Refused(Exception):
 
 
 class Gone(SetupError):
-    """The supervisor has ended: the pod ends, too."""
+    """The supervisor has ended, and with it the pod."""
 
 
 class Asking:
-    """One conversation.
+    """One conversation with the supervisor.
 
     :raises SetupError: the supervisor does not listen. :raises Gone: it has ended.
     """
@@ -49,7 +49,8 @@ class Asking:
         return self._socket.fileno()
 
     def say(self, value: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """:raises SetupError: it is too long, or cannot be sent. :raises Gone: the supervisor has ended."""
+        """Sends a packet. :raises SetupError: it is too long, or cannot be sent. :raises Gone: the supervisor has
+        ended."""
         data = small_json.encode_valid(value).encode()
         if len(data) > PACKET:
             raise SetupError("the request is too long")
@@ -61,9 +62,9 @@ class Asking:
             raise SetupError(f"the pod's supervisor cannot be asked: {error.strerror}") from None
 
     def hear(self) -> tuple[dict[str, Any] | None, list[int]]:
-        """The next answer and the descriptors that came with it; None: there are no more.
+        """Reads the next answer and its descriptors; None: there are no more.
 
-        :raises Refused: the supervisor cannot do it.
+        :raises Refused: the supervisor refuses the request.
         """
         try:
             data, beside, _, _ = self._socket.recvmsg(PACKET + 1, ROOM, _socket.MSG_CMSG_CLOEXEC)
@@ -80,8 +81,8 @@ class Asking:
         return value, fds
 
     def keep(self) -> None:
-        """It ends with this process, whose exit status is told by then: a pod that waits for it takes nothing down
-        before."""
+        """Keeps the socket open until this process exits, so that a pod which waits for the conversation's end
+        does not kill this process before its exit."""
         self._socket.detach()
 
     def close(self) -> None:
@@ -89,9 +90,9 @@ class Asking:
 
 
 def ask(request: dict[str, Any], document: bytes | None = None, path: str = PATH) -> dict[str, Any]:
-    """A request with a single answer. :param document: goes beside it, as a file in memory, of any length.
+    """Sends a request and reads its only answer. :param document: of any length; sent as a descriptor of a memfd.
 
-    :raises SetupError: the supervisor does not listen. :raises Gone: it has ended. :raises Refused: it says no.
+    :raises SetupError: the supervisor does not listen. :raises Gone: it has ended. :raises Refused: it refuses.
     """
     fds = []
     if document is not None:
@@ -114,7 +115,8 @@ def ask(request: dict[str, Any], document: bytes | None = None, path: str = PATH
 
 
 def supervisor_has_ended(path: str = PATH) -> bool:
-    """Whether the pod's supervisor has ended, for a call-in that failed: the pod's end explains the failure."""
+    """Whether the pod's supervisor has ended. A call-in that failed asks it: the pod's end explains the
+    failure."""
     try:
         Asking({"do": "status"}, path=path).close()
     except Gone:

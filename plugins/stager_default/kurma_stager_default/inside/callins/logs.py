@@ -1,7 +1,8 @@
-"""``/opt/stager/logs APP [--follow] [--tail N] [--since T] [--stream stdout|stderr] [--timestamps]`` (G9).
+"""The call-in ``logs APP [--follow] [--tail N] [--since T] [--stream stdout|stderr] [--timestamps]``.
 
-Prints what the app's current execution wrote, byte for byte, both streams as they came. It reads as the core does:
-by ``kurma_core.formats.cri_log``. Followed, it goes on with the app's later executions, until the app has ended.
+It prints the output of the app's current execution, byte for byte, both streams in order. It reads the log by
+``kurma_core.formats.cri_log``, as the core does. With ``--follow``, it goes on with the app's later executions,
+until the app has ended.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _WORDS = "logs APP [--follow] [--tail N] [--since T] [--stream stdout|stderr] [-
 
 
 class UsageError(Exception):
-    """The arguments are off."""
+    """The arguments are wrong."""
 
 
 class Wanted:
-    """Which lines are to be printed, and how."""
+    """The command-line arguments: the lines to print, and their format."""
 
     __slots__ = ("app", "follow", "since", "stream", "tail", "timestamps")
 
@@ -84,7 +85,7 @@ class Wanted:
 
 
 class Printer:
-    """Writes texts as they are; with a time before each line, if that is wanted."""
+    """Writes texts unchanged, or with a timestamp before each line."""
 
     def __init__(self, timestamps: bool, out: int) -> None:
         self._out = out
@@ -123,7 +124,7 @@ def show(wanted: Wanted, app: dict[str, Any], out: int = 1) -> None:
     printer.print(cri_log.tail(filter(chosen, file.read_all()), wanted.tail, cri_log.plain))
     changed = True
     while watch is not None:
-        # Asked before the rest is read: what an app wrote is in its log before it is said to have ended.
+        # Read the status before the log: all output of an app is in the log before the status shows the app's end.
         if changed:
             app = _apps().get(wanted.app) or {"exited": True}
         printer.print(filter(chosen, file.read_all()))
@@ -149,7 +150,7 @@ def _watch() -> Watch:
 
 
 def _wait(watch: Watch) -> None:
-    """Until more may have come. :raises BrokenPipeError: nobody reads any more."""
+    """Waits for a change of the log or the status. :raises BrokenPipeError: our reader has closed its end."""
     poll = select.poll()
     poll.register(watch, select.POLLIN)
     poll.register(1, 0)
@@ -169,7 +170,7 @@ def main() -> int:
     except UsageError as error:
         return _failed(str(error), _USAGE)
     except BrokenPipeError:
-        return 0  # whoever reads has seen enough
+        return 0  # our reader has closed its end
     except SetupError as error:
         return _failed(str(error), 1)
     except OSError as error:

@@ -1,7 +1,8 @@
-"""``/opt/stager/run APP``: a command in an app's namespaces, root and cgroup, with no more power than the app has.
+"""The call-in ``run APP``: runs a command in an app's namespaces, root and cgroup, with the app's rights.
 
-The command comes as JSON on descriptor 3 (Kurma Stager Specification, "run"). The call-in starts in the stager's
-mount and network namespaces, as root; it ends as the command ends: with its exit code, 128+N for signal N.
+It reads the command as JSON from descriptor 3 (Kurma Stager Specification, "run"). The call-in starts in the
+stager's mount and network namespaces, as root. It exits with the command's exit code, or 128+N if signal N ended
+the command.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LARGEST_ID = 0xFFFFFFFE
 
 
 def read_document() -> dict[str, Any]:
-    """:raises SetupError: it is not whole within ten seconds, or is no such document."""
+    """Reads the command. :raises SetupError: it is incomplete after ten seconds, or malformed."""
     end = time.monotonic() + _DEADLINE
     poll = select.poll()
     poll.register(_DOCUMENT, select.POLLIN)
@@ -65,9 +66,9 @@ def read_document() -> dict[str, Any]:
 
 
 class Command:
-    """The document, as far as it is understood; what it leaves out is as the app has it.
+    """The command of a document. The app's values are the defaults.
 
-    :raises SetupError: a part of it is none that a command can have.
+    :raises SetupError: a value is malformed.
     """
 
     __slots__ = ("argv", "directory", "environment", "group", "groups", "terminal", "user")
@@ -79,7 +80,7 @@ class Command:
         if not isinstance(argv, list) or not all(map(_is_text, argv)):
             raise SetupError("the command's exec is no list of words")
         self.argv: list[str] = argv
-        # Another user does not keep the app's group, unless it says so itself.
+        # If the command names a user, the app's group is not its default.
         own = value.get("user") is None
         self.user = app.user if own else _name(value, "user")
         if value.get("group") is None:
@@ -122,13 +123,13 @@ def _environment(pairs: Any) -> list[tuple[str, str]]:
 
 
 def _is_text(value: Any) -> bool:
-    """A string that can be handed to a program."""
+    """Whether the value is a string that can be passed to a program."""
     if not isinstance(value, str) or "\0" in value:
         return False
     try:
         os.fsencode(value)
     except UnicodeEncodeError:
-        return False  # half of a character
+        return False  # a lone surrogate
     return True
 
 
@@ -152,9 +153,9 @@ _PASSED_ON = (
 
 
 def hold(name: str) -> int:
-    """A pidfd of the app's main process.
+    """Opens a pidfd of the app's main process.
 
-    :raises SetupError: it does not run.
+    :raises SetupError: the app does not run.
     """
     app = apps()[name]
     pid = app.get("pid")
@@ -164,7 +165,7 @@ def hold(name: str) -> int:
         fd = process.pidfd_open(pid)
     except ProcessLookupError:
         raise SetupError(f"app {name} does not run any more") from None
-    # The supervisor reaps the process before it changes the file: unchanged now, the descriptor is the app's.
+    # The supervisor reaps a process before it changes the status: if that is unchanged, the pidfd is the app's.
     again = apps()[name]
     if again.get("pid") != pid or again.get("startedAt") != app.get("startedAt"):
         os.close(fd)
@@ -173,11 +174,11 @@ def hold(name: str) -> int:
 
 
 def end_with_parent(report: int) -> None:
-    """This child is killed as its parent ends; and ends now, if that has ended already: it is outside of our PID
-    namespace, and ``getppid`` says 0 in any case.
+    """Makes the kernel kill this child at its parent's end, and exits if the parent has ended already. getppid(2)
+    cannot tell: it returns 0 for a parent outside of our PID namespace.
 
-    :param report: write end of a pipe, of which the parent alone has the read end: closed before its children are
-        told of its end.
+    :param report: write end of a pipe whose read end only the parent has. The kernel closes that before it signals
+        the children of a process that ends.
     """
     process.set_pdeathsig(_signal.SIGKILL)
     poll = select.poll()
@@ -189,9 +190,9 @@ def end_with_parent(report: int) -> None:
 def start(
     pod: manifest.Pod, app: manifest.App, command: Command, pidfd: int, tree: CgroupTree, handover: Handover | None
 ) -> tuple[int, int]:
-    """Fork the child that becomes the command. :returns: its PID and the read end of its report.
+    """Forks the child that becomes the command. :returns: its PID and the read end of its report.
 
-    :param handover: the command gets a terminal, and its master comes by this.
+    :param handover: the command gets a terminal, and the child passes its master by this; None: no terminal.
     """
     flags = namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC | namespaces.CLONE_NEWUTS
     report, told = os.pipe2(os.O_CLOEXEC)
@@ -210,7 +211,8 @@ def start(
     code = _FAILED
     try:
         privileges.clean_process()
-        # The call-in's terminal must not be the command's own: it could type there what the call-in reads.
+        # The call-in's terminal must not become the command's controlling terminal: the command could push input
+        # into it that the call-in, or the user's shell, would read.
         os.setsid()
         os.close(report)
         end_with_parent(told)
@@ -226,7 +228,8 @@ def start(
             user_namespace.enter(namespace)
 
         def ready() -> None:
-            # Cleared by the change of user; without it, the command would outlive a caller that is killed.
+            # The change of user has cleared the parent-death signal, without which the command would outlive a
+            # killed caller.
             end_with_parent(told)
 
         privileges.become(app, command.argv, identity, environment, command.directory, ready)
@@ -240,7 +243,7 @@ def start(
 
 
 def pass_on(pid: int) -> None:
-    """From here on the child gets the signals that come."""
+    """Forwards signals to the child from now on."""
 
     def forward(number: int, _: object) -> None:
         try:
@@ -253,9 +256,9 @@ def pass_on(pid: int) -> None:
 
 
 def wait(pid: int) -> int:
-    """Passes signals on until the child has ended; its exit code."""
+    """Forwards signals until the child has ended. :returns: its exit code."""
     pass_on(pid)
-    # Not reaped by this, so that the PID is its own for as long as signals are passed on.
+    # WNOWAIT does not reap the child, so that its PID is not reused while signals are forwarded.
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     for number in _PASSED_ON:
         _signal.signal(number, _signal.SIG_IGN)
@@ -277,7 +280,7 @@ def run(pod: manifest.Pod, app: manifest.App, command: Command) -> int:
     tree = PodGroups().app(app.name)
     pid, report = start(pod, app, command, pidfd, tree, handover)
     if handover is None:
-        # The command may say that it runs, and be told to end, before we hear of that.
+        # The command may be running, and may be sent signals to end, before the report has been read.
         pass_on(pid)
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, _PASSED_ON)
     text = os.read(report, 4096).decode(errors="replace")
@@ -296,8 +299,8 @@ def run(pod: manifest.Pod, app: manifest.App, command: Command) -> int:
 
 
 def _pod_has_ended() -> bool:
-    """Whether what failed did so because the pod has ended, which the core reports: the kernel kills the apps with
-    the supervisor, before the core kills this process."""
+    """Whether the pod has ended, which explains a failure here, and which the core reports. The kernel kills the
+    apps with the supervisor, before the core kills this process."""
     from kurma_stager_default.inside.callins.control_client import supervisor_has_ended
 
     return supervisor_has_ended()

@@ -1,4 +1,4 @@
-"""``/opt/stager/status``: what the apps do, as JSON (Kurma Stager Specification, "status"; G5)."""
+"""The call-in ``status``: prints the state of the pod's apps as JSON (Kurma Stager Specification, "status")."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SHOWN = ("pid", "exited", "exitCode", "exitReason", "message", "startedAt", "finishedAt", "log", "logDropped")
-# Milliseconds that the supervisor has for its answer; the core waits ten seconds for ours.
+# Milliseconds to wait for the supervisor's answer; the core waits ten seconds for this call-in.
 _PATIENCE = 2000
 
 
@@ -30,10 +30,11 @@ def main() -> int:
 
 
 def find(root: str = "") -> dict[str, dict[str, Any]]:
-    """As the supervisor says; where it does not, as it wrote last; where it has not yet, as the manifest has it.
+    """The state of each app: from the supervisor; if that does not answer, from status.json; if there is none yet,
+    from the manifest.
 
     :param root: the directory that holds the stager's files, without a slash at its end.
-    :raises SetupError: nobody knows.
+    :raises SetupError: none of these can be read.
     """
     from kurma_stager_default.inside import manifest
     from kurma_stager_default.inside.pod import status_file

@@ -1,7 +1,7 @@
-"""A command on a terminal of its own, carried to and from the one that Kurma has given to this call-in.
+"""Runs a command's session on a terminal of its own, and copies input and output between it and the call-in's.
 
-What is typed and printed goes through here, byte for byte. The command's session ends with the command: processes
-that it leaves there are killed, unless they have begun a session of their own.
+All bytes go through this process. The session ends with the command: processes that the command leaves in it are
+killed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Seconds that a command has, once its terminal is gone, before it is killed.
+# Seconds from the hang-up of a command's terminal until the command is killed.
 _PATIENCE = 2.0
-# Times that the app's processes are looked through for those of the session: they may fork meanwhile.
+# Most searches of the app's processes for those of the session, which may fork meanwhile.
 _ROUNDS = 64
 
 
 class Session:
-    """:param pid: the command, a child of this process that leads its session.
-    :param master: of its terminal; closed at the end.
-    :param members: gives the PIDs of all processes of the app.
+    """The session of a command on a terminal.
+
+    :param pid: the command, a child of this process and the leader of its session.
+    :param master: the master of its terminal; closed at the end.
+    :param members: returns the PIDs of all processes of the app.
     """
 
     def __init__(self, pid: int, master: int, members: Callable[[], list[int]]) -> None:
         self._pid = pid
         self._members = members
-        # Each is watched for one direction.
+        # Two descriptors of the master, since the loop watches each for one direction only.
         self._master = master
         self._typed = os.dup(master)
         self._loop = Loop()
@@ -42,13 +44,13 @@ class Session:
         self._held = terminal.Held(0) if os.isatty(0) else None
         self._size: tuple[int, int] | None = None
         self._status: int | None = None
-        # what the session ends with, if not with the command
+        # the exit code, if the session does not end with the command
         self._code: int | None = None
         self._over = False
         self._typed_line = True
 
     def run(self) -> int:
-        """Until the command has ended, or the person has gone. :returns: the exit code."""
+        """Runs until the command has ended, or the user's terminal is gone. :returns: the exit code."""
         wake = event_loop.catch_signals()
         try:
             self._loop.watch(wake, self._on_signals)
@@ -80,7 +82,7 @@ class Session:
             flow.reader(0),
             self._typed,
             ended=self._typed_all,
-            broken=lambda: None,  # the command has given its terminal up; its end will be told
+            broken=lambda: None,  # the command has closed its terminal; SIGCHLD reports its end
             look=self._note_line,
         )
 
@@ -89,22 +91,23 @@ class Session:
         return data
 
     def _typed_all(self) -> None:
-        """The end of standard input. A person's terminal has gone then; of a file, the end is typed in."""
+        """Handles the end of standard input: a terminal has been hung up; for a file, the end-of-file character is
+        written to the command's terminal."""
         if self._held is not None:
             self._leave(128 + _signal.SIGHUP)
             return
         end = _end_character(self._master)
-        # The first one hands over a line that has no end of its own.
+        # After an incomplete line, the first character only hands over that line.
         try:
             os.write(self._master, end if self._typed_line else end + end)
         except OSError:
-            return  # the command will never know
+            return  # the terminal has been hung up
 
     def _nobody_reads(self) -> None:
         self._leave(128 + (_signal.SIGPIPE if self._held is None else _signal.SIGHUP))
 
     def _said_all(self) -> None:
-        """Nobody has the command's terminal open any more; the command itself may go on without."""
+        """Handles the end of output: no process has the terminal open. The command may still run without it."""
         if self._status is not None:
             self._over = True
 
@@ -114,7 +117,7 @@ class Session:
                 self._leave(128 + number)
                 return
             if number == _signal.SIGCONT and self._held is not None:
-                self._held.raw()  # the shell had it while this process was stopped
+                self._held.raw()  # the shell has used the terminal while this process was stopped
             if number in (_signal.SIGWINCH, _signal.SIGCONT):
                 self._resize()
         self._reap()
@@ -145,7 +148,7 @@ class Session:
         self._over = True
 
     def _hang_up(self) -> None:
-        """Its terminal goes: the kernel tells the command by SIGHUP. What does not listen is killed."""
+        """Closes the terminal, which makes the kernel send SIGHUP to the command; kills a command that goes on."""
         os.close(self._master)
         os.close(self._typed)
         fd = process.pidfd_open(self._pid)
@@ -153,7 +156,7 @@ class Session:
             try:
                 process.pidfd_send_signal(fd, _signal.SIGKILL)
             except PermissionError:
-                return  # its profile lets nobody signal it: it ends with the app's cgroup
+                return  # its AppArmor profile forbids signals: it is killed with the app's cgroup
         os.waitpid(self._pid, 0)
         end_session(self._pid, self._members)
 
@@ -170,13 +173,13 @@ def end_session(leader: int, members: Callable[[], list[int]]) -> None:
             except ProcessLookupError:
                 continue
             try:
-                if _session(pid) == leader:  # the PID is not another process's by now
+                if _session(pid) == leader:  # the PID has not been reused
                     process.pidfd_send_signal(fd, _signal.SIGKILL)
                     process.wait_pidfd(fd, _PATIENCE)
             except ProcessLookupError:
                 pass
             except PermissionError:
-                return  # its profile lets nobody signal it: it ends with the app's cgroup
+                return  # its AppArmor profile forbids signals: it is killed with the app's cgroup
             finally:
                 os.close(fd)
 

@@ -1,1 +1,1 @@
-"""What apps write and read: logs, standard input, terminals, attached clients."""
+"""Input and output of apps: logs, standard input, terminals, attached clients."""

@@ -1,7 +1,8 @@
-"""An app's log: what it wrote to stdout and stderr, in the CRI text format ``TIME STREAM P|F LINE`` (H7).
+"""Writes an app's log: its standard output and error in the CRI text format ``TIME STREAM P|F LINE``.
 
-Stamped per chunk read, by bulk replacement: a million lines cost a tenth of a second. Whatever the disk does, the
-app is neither blocked nor ended: what cannot be written is dropped, counted, and said as soon as there is room.
+Each chunk gets one timestamp, by bulk replacement: a million lines cost a tenth of a second. A full or broken disk
+does not block or end the app: output that cannot be written is dropped and counted, and a line in the log says so
+when there is space again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def lines(data: bytes, stream: bytes, now_ns: int) -> bytes:
-    """The chunk as log lines; a last piece that does not end its line is marked ``P``; it goes on in the next."""
+    """The chunk as log lines. An incomplete last line is marked ``P`` and continues in the next chunk."""
     head = b"%s %s " % (stamp(now_ns), stream)
     whole, newline, rest = data.rpartition(b"\n")
     made = b""
@@ -31,10 +32,11 @@ def lines(data: bytes, stream: bytes, now_ns: int) -> bytes:
 
 
 class AppLog:
-    """One file, turned by size, between lines: no line is torn in two by it (unless it is as long as a whole log).
+    """A log that is rotated by size, between lines: no line is split over two files, unless it is as long as a
+    file.
 
-    :param path: of the current file; older ones are ``path.1`` (the newest) and so on.
-    :param size: bytes after which it is turned; 0: never.
+    :param path: path of the current file; older ones are ``path.1`` (the newest) and so on.
+    :param size: bytes after which it is rotated; 0: never.
     :param count: how many files are kept, the current one included.
     """
 
@@ -55,14 +57,14 @@ class AppLog:
         self.path = path
         self.size = size
         self.count = max(1, count)
-        #: Bytes of output that were lost since something could be written; and ever.
+        #: Bytes of output that were lost since the last successful write, and in all.
         self.dropped = 0
         self.dropped_in_all = 0
-        #: Something began to be lost, or ceased to be, since whoever looks here has set it back.
+        #: Set when losses begin or end; the caller resets it.
         self.changed = False
         self._fd = -1
-        self._bytes = -1  # of the file, up to its last whole line; -1: whatever is there
-        self._limit = size  # at which this file is turned
+        self._bytes = -1  # the file's size up to its last whole line; -1: unknown, take the size on disk
+        self._limit = size  # the size at which this file is rotated
         self._open_lines: set[bytes] = set()
         self._open()
 
@@ -71,14 +73,14 @@ class AppLog:
             self._fd = os.open(self.path, _FLAGS, 0o640)
             found = os.fstat(self._fd).st_size
             if 0 <= self._bytes < found:
-                os.ftruncate(self._fd, self._bytes)  # half a line, which could not be taken back at the time
+                os.ftruncate(self._fd, self._bytes)  # removes half a line, which could not be removed earlier
             else:
                 self._bytes = found
         except OSError:
-            self._shut()  # a full or read-only disk: lines are dropped, and it is tried again with the next ones
+            self._shut()  # a full or read-only disk: lines are dropped, and the next write opens the file again
 
     def write(self, stream: bytes, data: bytes) -> None:
-        """:param data: not empty."""
+        """Writes output of the app. :param data: not empty."""
         now = time.time_ns()
         made = whole = lines(data, stream, now)
         if self.dropped:
@@ -94,14 +96,14 @@ class AppLog:
             self._open_lines.add(stream)
 
     def _fill(self, stream: bytes, made: bytes) -> bytes:
-        """Writes to this file, and to more if need be, what they have room for; what is left for the last."""
+        """Fills this file, and more files if need be, and rotates. :returns: the lines for the last file."""
         while self._bytes + len(made) > self._limit:
             long = self._bytes > 0 and self._bytes + len(made) >= 2 * self._limit
             if not long and self._open_lines - {stream}:
-                return made  # a line of the other stream may yet end
+                return made  # the other stream has an open line in this file, which may end soon
             end = made.rfind(b"\n", 0, max(0, self._limit - self._bytes)) + 1
             if not end and (stream in self._open_lines or self._bytes <= 0):
-                # Its line has begun in this file, or is too long for any.
+                # The line has begun in this file, or is longer than any file.
                 end = made.index(b"\n") + 1
                 if end == len(made):
                     if not long:
@@ -117,7 +119,8 @@ class AppLog:
         return made
 
     def _append(self, made: bytes) -> bool:
-        """All of it or, with the file cut back to where it was, nothing. What was lost before is told by it."""
+        """Appends all lines, or none: after an error the file is truncated. Lines that report losses are part of
+        them. :returns: whether they were written."""
         done = self._try_to_append(made)
         if not done and log_rotation.shed(self.path, self.count):
             done = self._try_to_append(made)
@@ -152,7 +155,7 @@ class AppLog:
         self.dropped_in_all += count
 
     def _words(self, now: int) -> bytes:
-        """What says that something is missing here. Lines that were open do not go on behind it."""
+        """A line that reports the dropped output. It ends open lines first, so that no text continues after it."""
         ends = b"".join([lines(b"\n", stream, now) for stream in sorted(self._open_lines)])
         note = b"[kurma: %d bytes of output were dropped, the log could not be written]\n" % self.dropped
         return ends + lines(note, STDERR, now)
@@ -162,11 +165,11 @@ class AppLog:
             older = log_rotation.turn(self.path, self.count)
         except OSError:
             self._limit = max(self._bytes, 0) + self.size
-            return False  # it grows on, which loses nothing
+            return False  # the file grows on, and loses no output
         self._shut()
         self._bytes = -1
         self._open()
-        # What is kept for a reader that stands still is kept in longer files, so that they stay few.
+        # If files are kept for a slow reader, the next ones are longer, so that they stay few.
         self._limit = self.size * max(1, older // self.count)
         return True
 
@@ -176,34 +179,34 @@ class AppLog:
             self._fd = -1
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Closes the log; no output comes after it."""
         if self.dropped:
             self._append(self._words(time.time_ns()))
         self._shut()
 
 
 def _length(made: bytes, stream: bytes) -> int:
-    """Of what an app wrote to make these lines."""
+    """The bytes of output that these lines hold."""
     head = len(lines(b"\n", stream, 0)) - 1
     partial = made.rfind(b"\n", 0, -1) + 1
     return len(made) - made.count(b"\n") * head - (made[partial + head - 2 : partial + head - 1] == b"P")
 
 
 def file_name(app: str, number: int) -> str:
-    """The name of an instance's log file: ``APP.log``, then ``APP.1.log``, ….
+    """The name of an execution's log file: ``APP.log``, then ``APP.1.log``, ….
 
-    A dot cannot be part of an app's name, so no two apps meet (see :func:`app_of`).
+    An app's name has no dot, so the names of two apps' files differ (see :func:`app_of`).
     """
     return f"{app}.{number}.log" if number else f"{app}.log"
 
 
 def app_of(name: str) -> str:
-    """Whose log a file is, older parts of it too."""
+    """The app whose log, or older part of a log, has this file name."""
     return name.partition(".")[0]
 
 
 def remove(path: str) -> None:
-    """A log with all its older parts; what is not there is as good. What cannot be removed is left."""
+    """Removes a log with all its older parts; ignores missing files, and those that cannot be removed."""
     number = 0
     while True:
         try:

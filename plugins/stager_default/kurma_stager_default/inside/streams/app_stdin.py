@@ -1,4 +1,4 @@
-"""What goes into an app's standard input: from the pod's foreground, and from whoever is attached (G9, H8)."""
+"""An app's standard input: copies data to it from the pod's foreground and from attached clients."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ _CHUNK = 65536
 
 
 class Source:
-    """Where input comes from.
+    """A source of input.
 
-    :param fd: the source's own from now on; others may share what stands behind it, so nothing is set on it.
+    :param fd: the source closes it. Other processes may share its file description, so its flags are not changed.
     """
 
     __slots__ = ("_socket", "ended", "fd")
 
     def __init__(self, fd: int) -> None:
-        #: its end is the end of somebody's input; else somebody has left
+        #: an end of this source ends its client's input; False: the client has only detached
         self.ended = False
         mode = os.fstat(fd).st_mode
         self._socket: _socket.socket | None = None
         if stat.S_ISSOCK(mode):
             self._socket = _socket.socket(fileno=os.dup(fd))
         elif not stat.S_ISREG(mode):
-            # Once more, by a description of our own, which does not block: another reader may be faster.
+            # Open it again as a non-blocking file description of our own: another reader may take the data first.
             try:
                 flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
                 own = os.open(f"/proc/self/fd/{fd}", flags)
             except OSError:
-                own = fd  # a device that this place does not allow to be opened
+                own = fd  # a device that may not be opened here
             if own != fd:
                 os.close(fd)
                 fd = own
         self.fd = fd
 
     def read(self) -> bytes | None:
-        """Empty: its end. None: nothing now."""
+        """Reads data. :returns: empty: the end; None: no data now."""
         try:
             if self._socket is not None:
                 return self._socket.recv(_CHUNK, _socket.MSG_DONTWAIT)
@@ -54,9 +54,9 @@ class Source:
 
 
 class AppInput:
-    """An app's standard input, across its executions. Nothing is read that the app does not take.
+    """An app's standard input, across its executions. It reads from sources only as fast as the app reads.
 
-    :param terminal: it is one, which has no end of its own.
+    :param terminal: it is a terminal, which cannot be closed to signal the end.
     """
 
     __slots__ = ("_loop", "_rest", "_sources", "ended", "target", "terminal")
@@ -64,15 +64,15 @@ class AppInput:
     def __init__(self, loop: Loop, *, terminal: bool) -> None:
         self._loop = loop
         self.terminal = terminal
-        #: where it goes: of a pipe or a terminal, and does not block; -1: there is no execution that takes it
+        #: the non-blocking descriptor of the app's pipe or terminal; -1: no execution takes input
         self.target = -1
-        #: the app has been told that there is no more
+        #: the input has ended for good
         self.ended = False
         self._rest = b""
         self._sources: list[Source] = []
 
     def connect(self, target: int) -> None:
-        """A new execution has begun."""
+        """Sends the input to a new execution."""
         self.disconnect()
         self.target = target
         if self.ended:
@@ -81,7 +81,7 @@ class AppInput:
             self._loop.watch(source.fd, lambda fd, _: self._readable(fd))
 
     def disconnect(self) -> None:
-        """The execution is over, or has closed its input: what it has not read is lost."""
+        """Drops the unread input of an execution that has ended, or has closed its input."""
         target, self.target = self.target, -1
         self._rest = b""
         for source in self._sources:
@@ -91,7 +91,7 @@ class AppInput:
             os.close(target)
 
     def add(self, fd: int) -> Source:
-        """:param fd: belongs to the source from now on."""
+        """Adds a source. :param fd: the source closes it."""
         source = Source(fd)
         self._sources.append(source)
         if self.target >= 0 and not self._rest:
@@ -117,13 +117,13 @@ class AppInput:
             self.settle()
 
     def input_ended(self, source: Source) -> None:
-        """Whoever has that source has no more to give; what is on its way is still read."""
+        """Notes that the source's client has no more input; data that is on its way is still read."""
         source.ended = True
         if source not in self._sources and self.target >= 0:
-            self.settle()  # its end was seen first
+            self.settle()  # the source's end was read before this notice
 
     def settle(self) -> None:
-        """Somebody's input has ended: so does the app's, if nobody else is there to give more."""
+        """Ends the app's input after the end of a client's, if no other source is left."""
         if self._sources:
             return
         if self.terminal:
@@ -145,7 +145,7 @@ class AppInput:
         try:
             os.write(self.target, termios.tcgetattr(self.target)[6][termios.VEOF])
         except (OSError, termios.error):
-            return  # it has gone, or takes nothing more
+            return  # the terminal is hung up, or its buffer is full
 
     def _write(self) -> None:
         try:
@@ -170,7 +170,7 @@ class AppInput:
             self._loop.watch(source.fd, lambda fd, _: self._readable(fd))
 
     def _refused(self) -> None:
-        """The app has closed its standard input: nobody's matters to it any more."""
+        """Closes all sources, since the app has closed its standard input."""
         self.disconnect()
         sources, self._sources = self._sources, []
         for source in sources:

@@ -1,4 +1,4 @@
-"""A terminal made in an app's root by a forked child, whose master goes to the process that forked it."""
+"""Makes an app's terminal: a forked child opens it in the app's root, and passes its master to the parent."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kurma_stager_default.inside.pod.control_socket import ROOM
 
 
 class Handover:
-    """Made before the fork.
+    """Passes a terminal's master from a child to its parent. Make it before the fork.
 
-    :param size: rows and columns of the new terminal; None: it has none yet.
+    :param size: rows and columns of the new terminal; None: not known yet.
     """
 
     __slots__ = ("_ours", "_size", "_theirs")
@@ -29,10 +29,11 @@ class Handover:
         self._ours.setblocking(False)
 
     def give(self, uid: int) -> int:
-        """In the child, with all rights, in the app's root: standard input, output and error are the terminal now.
+        """Opens the terminal, connects standard input, output and error to it, and passes its master. Runs in the
+        child, with all rights, in the app's root.
 
-        :returns: the slave once more.
-        :raises SetupError: it cannot be made.
+        :returns: another descriptor of the slave.
+        :raises SetupError: the terminal cannot be made.
         """
         try:
             master, slave = terminal.open_pair()
@@ -49,9 +50,9 @@ class Handover:
 
     @staticmethod
     def show_console(slave: int) -> None:
-        """Show the app's terminal as its console, too. In the app's root, with all rights: no link is followed.
+        """Binds the terminal to ``/dev/console``. Runs in the app's root with all rights, and follows no links.
 
-        :raises SetupError: it cannot be shown.
+        :raises SetupError: it cannot be bound.
         """
         try:
             root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -71,11 +72,11 @@ class Handover:
         os.close(slave)
 
     def fileno(self) -> int:
-        """Readable once :meth:`take` has something to take."""
+        """A descriptor that is readable when :meth:`take` can take the master."""
         return self._ours.fileno()
 
     def take(self) -> int | None:
-        """In the parent: the master, once; None: it has not come."""
+        """Takes the master, once, in the parent; None: the child has not sent it."""
         try:
             _, beside, _, _ = self._ours.recvmsg(1, ROOM, _socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:

@@ -1,7 +1,7 @@
-"""Standard input, terminals, and who is attached to the apps of a pod (G9, H8): the supervisor's part.
+"""The supervisor's part of attaching: standard input, terminals and attached call-ins of a pod's apps.
 
-It carries input only. Output is in the log, where an attached call-in reads it at its own pace, so that one that
-stands still keeps nobody: not the app, not the others, not the supervisor.
+It carries input only. Attached call-ins read the output from the log, at their own pace, so that a call-in that
+does not read holds up neither the app nor the supervisor nor other call-ins.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ _PIECE = 8192
 
 
 class Attaching:
-    """:param stdin: the pod's standard input, for the app that wants it; -1: none.
-    :param read: logs what an execution has written to that descriptor.
+    """Connects the apps' inputs and terminals, and serves attached call-ins.
+
+    :param stdin: the pod's standard input, for the app that wants it; -1: none.
+    :param read: logs an execution's output from that descriptor.
     """
 
     def __init__(self, loop: Loop, stdin: int, read: Callable[[Instance, int], None]) -> None:
@@ -45,7 +47,7 @@ class Attaching:
     # --- an execution ------------------------------------------------------------------------------------------
 
     def prepare(self, run: AppRun) -> None:
-        """Before the main process is forked: it gets its terminal, or its pipe."""
+        """Makes the terminal or the input pipe, before the main process is forked."""
         instance = run.instance
         assert instance is not None
         if run.app.terminal is not None:
@@ -64,7 +66,7 @@ class Attaching:
             self._inputs[run].connect(write)
 
     def started(self, run: AppRun) -> None:
-        """The main process has been forked."""
+        """Closes the child's pipe end, and waits for the terminal, after the main process was forked."""
         instance = run.instance
         assert instance is not None
         if instance.files.stdin >= 0:
@@ -75,7 +77,7 @@ class Attaching:
             self._loop.watch(handover.fileno(), lambda _fd, _events: self.collect(run))
 
     def collect(self, run: AppRun) -> None:
-        """The app's terminal, once its main process has made it."""
+        """Takes the master of the app's terminal, once its main process has sent it."""
         instance = run.instance
         handover = None if instance is None else instance.files.handover
         if instance is None or handover is None:
@@ -91,7 +93,8 @@ class Attaching:
         self._inputs[run].connect(os.dup(master))
 
     def over(self, run: AppRun) -> None:
-        """The execution has ended, and what it wrote is in its log."""
+        """Sends the exit code to the attached call-ins, after the end of an execution whose output is in its
+        log."""
         instance = run.instance
         assert instance is not None
         handover, instance.files.handover = instance.files.handover, None
@@ -109,21 +112,22 @@ class Attaching:
             Farewell(self._loop, self._leaving)
 
     def forget(self, run: AppRun) -> None:
-        """The app has gone; nothing of it ran any more."""
+        """Drops the state of an app that was removed from the pod."""
         self._inputs.pop(run, None)
 
     def lingering(self) -> bool:
-        """Somebody who was attached still writes out what there was."""
+        """Whether an attached call-in still shows the rest of the output."""
         return bool(self._leaving)
 
-    # --- who is attached ---------------------------------------------------------------------------------------
+    # --- attached call-ins -------------------------------------------------------------------------------------
 
     def attach(self, conversation: Conversation, request: dict[str, Any], runs: list[AppRun]) -> None:
-        """``{"do": "attach", "app": NAME, "size": [ROWS, COLUMNS] or null}``; with its standard input's read end.
+        """Handles the request ``{"do": "attach", "app": NAME, "size": [ROWS, COLUMNS] or null}``, which carries
+        the read end of the call-in's standard input.
 
-        The answer: ``{"terminal", "stdin", "log", "file", "at"}``: the log is read from that byte of that file on.
-        What follows: ``{"size": …}``, ``{"eof": true}`` once its standard input has ended; at last comes
-        ``{"exited": CODE}``.
+        The answer is ``{"terminal", "stdin", "log", "file", "at"}``: the call-in reads the log from byte ``at`` of
+        the file with the inode ``file``. Later it sends ``{"size": …}``, and ``{"eof": true}`` when its standard
+        input has ended. The supervisor's last packet is ``{"exited": CODE}``.
         """
         name = request["app"]
         found = [run for run in runs if run.app.name == name]
@@ -152,7 +156,7 @@ class Attaching:
             status = os.stat(instance.log.path)
             answer["file"], answer["at"] = status.st_ino, status.st_size
         except OSError:
-            pass  # nothing could be written yet: from its beginning, then
+            pass  # no log file could be made yet: the call-in reads it from its beginning
         conversation.answer(answer)
 
     def _said(self, run: AppRun, source: Source | None, value: dict[str, Any]) -> None:
@@ -161,7 +165,7 @@ class Attaching:
         self._resize(run, value.get("size"))
 
     def _offer(self, run: AppRun, stream: bytes, data: bytes) -> None:
-        """What the log had no room for: who is attached and reads sees it all the same."""
+        """Sends output that could not be written to the log to the attached call-ins."""
         for start in range(0, len(data), _PIECE):
             text = data[start : start + _PIECE].decode("latin-1")
             for conversation in self._people.get(run, []):

@@ -1,4 +1,4 @@
-"""Bytes from one descriptor to another, as they come, without waiting for either side."""
+"""Copies bytes from one descriptor to another in an event loop, without blocking on either."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ CHUNK = 65536
 
 
 class Flow:
-    """One direction. What cannot be written yet is kept, and nothing more is read until it has been.
+    """Copies in one direction. It reads no more until all data that was read is written.
 
-    :param source: its own number, which nobody else watches; so is ``target``.
-    :param room: bytes that ``target`` takes at once, if it takes any, without blocking.
-    :param look: sees what has been read, and says what of it goes on.
-    :param ended: called once, when the source is at its end and all of it is written.
-    :param broken: called once, when the target takes no more.
+    :param source: a descriptor that no other handler of the loop watches; likewise ``target``.
+    :param room: bytes that can be written to ``target`` without blocking when poll(2) reports it writable.
+    :param look: a filter: it gets the data that was read, and returns the data to write.
+    :param ended: called once, when the source has ended and all data is written.
+    :param broken: called once, when the target cannot be written to any more.
 
-    :attr:`over`: nothing goes through any more.
+    :attr:`over`: the copying has ended.
     """
 
     __slots__ = ("_broken", "_ended", "_last", "_look", "_loop", "_rest", "_room", "_source", "_target", "over")
@@ -55,24 +55,24 @@ class Flow:
         loop.watch(source, self._readable)
 
     def finish(self) -> None:
-        """Who wrote to the source has gone: what is still there is the last."""
+        """Ends the copying after the data that is in the source now: its writer has gone."""
         self._last = True
         if not self._rest and not self.over:
             self._readable(self._source, 0)
 
     def put(self, data: bytes) -> None:
-        """Send this besides, after what has been read."""
+        """Writes this data after the data that was read."""
         self._rest += data
         self._write()
 
     def close(self) -> None:
-        """:meth:`stop`, and both descriptors with it."""
+        """Stops, and closes both descriptors."""
         self.stop()
         os.close(self._source)
         os.close(self._target)
 
     def stop(self) -> None:
-        """Nothing goes through any more."""
+        """Stops the copying."""
         self.over = True
         self._loop.unwatch(self._source)
         self._loop.unwatch(self._target)
@@ -105,11 +105,11 @@ class Flow:
             self._readable(self._source, 0)
 
     def _write(self, asked: bool = False) -> None:
-        """:param asked: the target has room."""
+        """Writes as much as possible. :param asked: poll(2) has reported the target writable."""
         try:
             while self._rest and not self.over:
                 if self._room < CHUNK and not asked:
-                    break  # it may block: it is asked before each piece
+                    break  # a write may block: poll before each piece
                 asked = False
                 self._rest = self._rest[os.write(self._target, self._rest[: self._room]) :]
         except BlockingIOError:
@@ -129,17 +129,17 @@ class Flow:
 
 
 def reader(fd: int) -> int:
-    """A descriptor of one's own to read ``fd`` by; a terminal's does not block."""
+    """A new descriptor to read from ``fd``; that of a terminal does not block."""
     if os.isatty(fd):
         try:
             return terminal.reopen(fd)
         except OSError:
-            pass  # a terminal that this process may not open: read when there is something
+            pass  # a terminal that this process may not open: it is read when poll(2) reports data
     return os.dup(fd)
 
 
 def writer(fd: int) -> tuple[int, int]:
-    """A descriptor of one's own to write to ``fd`` by, and how much it takes at once without blocking, if any."""
+    """A new descriptor to write to ``fd``, and the bytes that it takes without blocking when it is writable."""
     if os.isatty(fd):
         try:
             return terminal.reopen(fd), CHUNK

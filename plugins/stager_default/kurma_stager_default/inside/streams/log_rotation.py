@@ -1,8 +1,8 @@
-"""Turning a log over: ``NAME`` becomes ``NAME.1``, that ``NAME.2``, and the oldest goes (H7).
+"""Rotates a log: ``NAME`` becomes ``NAME.1``, that ``NAME.2``, and the oldest is removed.
 
-A reader that follows holds a shared lock on each file that it has not read: such a file, and what is newer, is
-kept beyond the number of files, within bounds. So a reader that stands still finds everything when it goes on, and
-one that never does harms nobody.
+A reader that follows the log holds a shared lock on each file that it has not read. Such a file, and newer ones,
+are kept beyond the number of files, within bounds. So a slow reader misses nothing, and one that never goes on
+does not fill the disk.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 import fcntl
 import os
 
-#: Bytes of a log that are kept at most for whoever reads slowly.
+#: Most bytes of a log that are kept for slow readers.
 KEPT_BYTES = 1 << 30
-# Nothing is kept for readers when less than one part in so many of the disk is free.
+# No files are kept for readers if less than 1/_FREE_PART of the disk is free.
 _FREE_PART = 10
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def turn(path: str, count: int) -> int:
-    """Gives every file of the log its next name, and removes what is too much.
+    """Gives every file of the log its next name, and removes the oldest.
 
     :param count: files that are kept, the new one included.
-    :returns: how many old ones there are now.
-    :raises OSError: the current file has its name still.
+    :returns: the number of old files now.
+    :raises OSError: the current file could not be renamed.
     """
     older = _older(path)
     room: int | None = None
@@ -43,13 +43,13 @@ def turn(path: str, count: int) -> int:
         for number in range(older, -1, -1):
             os.rename(f"{path}.{number}" if number else path, f"{path}.{number + 1}")
     except FileNotFoundError:
-        # Somebody has removed it: so there is nothing to be kept.
+        # Another process has removed the current file.
         return older
     return older + 1
 
 
 def shed(path: str, count: int) -> bool:
-    """Removes what is only kept for readers; whether there was any."""
+    """Removes the files that are kept for readers only. :returns: whether there were any."""
     older = _older(path)
     try:
         for number in range(older, count - 1, -1):
@@ -67,7 +67,7 @@ def _older(path: str) -> int:
 
 
 def _is_read(name: str) -> bool:
-    """Whether a reader has yet to read it."""
+    """Whether a reader holds a lock on the file, and so has not read it yet."""
     try:
         fd = os.open(name, _READ)
     except OSError:
@@ -84,14 +84,15 @@ def _is_read(name: str) -> bool:
 
 
 def _room(path: str, older: int) -> int:
-    """Bytes that may yet be kept for readers; below zero: so many are too much."""
+    """Bytes that may still be kept for readers; negative: the excess."""
     kept = sum([os.lstat(f"{path}.{number}").st_size for number in range(1, older + 1)])
     disk = os.statvfs(os.path.dirname(path))
     return (KEPT_BYTES if disk.f_bavail * _FREE_PART >= disk.f_blocks else 0) - kept
 
 
 def _remove(name: str) -> None:
-    """Its space is free at once, also where a reader has it open, which sees that something is missing."""
+    """Removes a file, and truncates it first, so that its space is free at once even if a reader has it open. The
+    reader notices the loss."""
     if os.stat(name, follow_symlinks=False).st_nlink == 1:
         os.truncate(name, 0)
     os.unlink(name)
