@@ -1,5 +1,5 @@
-"""The default stager as a stage1 (Z9): what stands between rkt's interface with these and the stager's inside.
+"""The default stager as rkt's stage1: implements rkt's stage1 interface with the modules of the stager's inside.
 
-``entry_*`` run on the host's root, in the pod's directory, each for one call; they import what they like of the
-standard library. :mod:`.pod` is what is left running, in a root of its own.
+The modules ``entry_*`` are the entrypoints: they run on the host's root, in the pod's directory, each for one
+call, and may import any standard module. :mod:`.pod` is the long-running supervisor, in a root of its own.
 """

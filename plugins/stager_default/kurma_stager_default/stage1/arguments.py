@@ -1,19 +1,20 @@
-"""The command line of ``run``, as version 6 of the interface has it (rkt: Stage 1 ACI implementor's guide)."""
+"""Parses the command line of the ``run`` entrypoint, as in version 6 of rkt's stage1 interface (Stage 1 ACI
+implementor's guide)."""
 
 from __future__ import annotations
 
 from kurma_stager_default.stage1.place import Stage1Error
 
-#: Of networks: the host's, and none but the loopback interface; and all that are configured.
+#: Special networks of ``--net``: the host's network, only the loopback interface, all configured networks.
 HOST, NONE, ALL = "host", "none", "all"
-#: What ``--net`` means without a value; and what is joined where that is not among the networks.
+#: The network of ``--net`` without a value, and the one that a pod joins besides others if it does not join that.
 DEFAULT, RESTRICTED = "default", "default-restricted"
 #: rkt's own configuration directory.
 LOCAL_CONFIG = "/etc/rkt"
 _LARGEST_ID = 1 << 32
-#: Those with a value, which may be empty.
+#: Options with a value, which may be empty.
 _VALUES = ("--mds-token", "--local-config", "--private-users", "--hostname", "--dns-conf-mode", "--ipc")
-#: By the attribute that each sets.
+#: Options without a value, and the attribute that each sets.
 _FLAGS = {
     "--debug": "debug",
     "--interactive": "interactive",
@@ -32,16 +33,17 @@ _IPC_MODES = ("auto", "private", "parent")
 
 
 class RunArguments:
-    """:attr:`networks`, by name, are those of a network namespace of the pod's own, each with what its plugins are
-    told besides (``CNI_ARGS``); None: the pod is in the host's. :attr:`resolv` and :attr:`hosts` are values of
-    ``--dns-conf-mode``.
+    """The arguments of ``run``.
 
-    :raises Stage1Error: an argument is unknown, or asks for what this stage1 cannot do.
+    :attr:`networks` are the networks of the pod's own network namespace by name, each with its ``CNI_ARGS``; None:
+    the pod is in the host's. :attr:`resolv` and :attr:`hosts` are values of ``--dns-conf-mode``.
+
+    :raises Stage1Error: an argument is unknown, or asks for a feature that this stage1 does not support.
     """
 
     def __init__(self, words: list[str]) -> None:
         self.debug = self.interactive = False
-        #: what rkt's --insecure-options switches off for all apps
+        #: the restrictions that rkt's --insecure-options switches off for all apps
         self.all_capabilities = self.open_paths = self.no_seccomp = False
         #: the pod stays in the caller's IPC namespace
         self.shares_ipc = False
@@ -49,7 +51,7 @@ class RunArguments:
         self.networks: dict[str, str] | None = None
         self.local_config = LOCAL_CONFIG
         self.token = self.hostname = self.uuid = ""
-        #: the first id on the host, and how many
+        #: the first host id of the pod's user namespace, and the number of ids
         self.users: tuple[int, int] | None = None
         named: list[str] = []
         for word in words:
@@ -105,7 +107,7 @@ def _flag(name: str, value: str) -> bool:
 
 
 def _networks(words: list[str]) -> dict[str, str] | None:
-    """Of ``NAME`` or ``NAME:KEY=VALUE;…`` each."""
+    """Parses words of the form ``NAME`` or ``NAME:KEY=VALUE;…``. :returns: see :attr:`RunArguments.networks`."""
     found: dict[str, str] = {}
     for word in words:
         name, colon, arguments = word.partition(":")

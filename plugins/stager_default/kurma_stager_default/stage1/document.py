@@ -1,5 +1,5 @@
-"""The stager's manifest, made of what stage0 has laid out: the pod manifest, the apps' images, ``rkt/env/APP`` and
-the files for ``/etc`` (Z2, Z7).
+"""Makes the stager's manifest from stage0's files: the pod manifest, the apps' image manifests, ``rkt/env/APP``
+and the files for ``/etc``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 _LONGEST = 253
-#: Where the pod's user namespace is, in the stager's root.
+#: The path of the pod's user namespace in the stager's root.
 USER_NAMESPACE = "/userns"
-#: Of the metadata service that rkt knows.
+#: Port of rkt's metadata service.
 _METADATA_PORT = 18112
-#: On images that were made of Docker's: an empty volume begins with what the image has in its place.
+#: Prefix of annotations on images that were converted from Docker's: their empty volumes are filled with the
+#: image's files.
 _FROM_DOCKER = "appc.io/docker/"
-#: Files that stage0, the host or a network may have for apps; those of stage0 are below stage1's root.
+#: Files that stage0, the host or a network may provide for apps; stage0's are below stage1's root.
 _RESOLV, _HOSTS = "/etc/resolv.conf", "/etc/hosts"
 _OF_STAGE0 = {_RESOLV: "etc/rkt-resolv.conf", _HOSTS: "etc/rkt-hosts"}
 _LIFECYCLE = "kurma.io/lifecycle"
@@ -38,10 +39,10 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the host's, which is meant
 
 
 class Document:
-    """:attr:`value` is the manifest, :attr:`volumes` the pod's volumes that its apps use.
+    """The stager's manifest. :attr:`value` is the JSON document, :attr:`volumes` the pod's volumes that apps use.
 
-    :param note: told, in a line each, what is passed over.
-    :raises Stage1Error: something is wrong with the pod, or cannot be done.
+    :param note: called with a line for each setting that is ignored.
+    :raises Stage1Error: the pod's documents are wrong, or ask for a feature that this stage1 does not support.
     """
 
     def __init__(self, place: Place, wanted: RunArguments, layout: Layout, note: Callable[[str], None]) -> None:
@@ -60,9 +61,9 @@ class Document:
             self.apps.append(name)
             images[name] = _image(place, name)
             settings[name] = self._app(name, entry, images[name])
-        #: The pod says itself when it ends; else, an app that fails ends it, as under rkt.
+        #: The pod has a lifecycle annotation; without one, an app that fails ends the pod, as under rkt.
         self.says_its_end = any(note["name"] == _LIFECYCLE for note in pod.get("annotations") or [])
-        #: Those of the host that lead to apps, as CNI's capability ``portMappings`` has them.
+        #: Ports of the host that are forwarded to apps, in the form of CNI's capability ``portMappings``.
         self.ports = _ports(pod, images, wanted, note)
         if not self.apps:
             raise Stage1Error("the pod has no apps, and this stage1 runs no pods that change")
@@ -87,7 +88,7 @@ class Document:
                     "version": 1,
                     "uuid": wanted.uuid or place.uuid,
                     "hostname": self.hostname,
-                    # For an app that has none; what stage0, the host or a network says is bound over its own.
+                    # For an app without a hosts file; a file of stage0, the host or a network is bound over it.
                     "hosts": [
                         ["127.0.0.1", ["localhost"]],
                         ["::1", ["localhost", "ip6-localhost", "ip6-loopback"]],
@@ -122,7 +123,7 @@ class Document:
         found = own or self._volumes.get(volume)
         if found is None:
             raise Stage1Error(f"app {app}: there is no volume {volume} for its mount at {path}")
-        # One that is this app's alone may have the name of one of the pod's.
+        # The app's own volume may have the same name as one of the pod's.
         name = f"{app}.{_name({'name': volume}, 'a volume')}" if own else volume
         self.volumes[name] = found
         read_only = read_only or found.get("readOnly") is True
@@ -132,7 +133,7 @@ class Document:
         return {"volume": name, "path": path, "readOnly": read_only, "device": device is not None}
 
     def _bind(self, path: str, source: str, *, read_only: bool) -> None:
-        """Shows it to every app that has not mounted anything there, or around it."""
+        """Mounts the source at the path in every app that has no mount at that path or above it."""
         name = path.replace("/", ".")  # no volume of the pod's begins so
         self.volumes[name] = {"kind": "host", "source": source}
         for app in self._settings.values():
@@ -140,9 +141,9 @@ class Document:
                 app["mounts"].append({"volume": name, "path": path, "readOnly": read_only})
 
     def show_names(self, dns: Json) -> None:
-        """Binds what ``--dns-conf-mode`` asks for over the apps' own ``/etc/resolv.conf`` and ``/etc/hosts``.
+        """Binds the files of ``--dns-conf-mode`` over the apps' own ``/etc/resolv.conf`` and ``/etc/hosts``.
 
-        :param dns: what the pod's networks say of it; it counts where nothing else does.
+        :param dns: the DNS settings of the pod's networks, used if there are no others.
         :raises OSError: a file of stage0 cannot be written.
         """
         for path, mode in ((_RESOLV, self._wanted.resolv), (_HOSTS, self._wanted.hosts)):
@@ -170,7 +171,7 @@ class Document:
 
 
 def read(place: Place, wanted: RunArguments, layout: Layout, note: Callable[[str], None]) -> Document:
-    """:raises Stage1Error: see :class:`Document`; or a manifest is none."""
+    """Reads the pod's documents. :raises Stage1Error: see :class:`Document`; or a manifest is malformed."""
     try:
         return Document(place, wanted, layout, note)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -179,7 +180,9 @@ def read(place: Place, wanted: RunArguments, layout: Layout, note: Callable[[str
 
 
 def metadata_url(wanted: RunArguments, gateway: str, note: Callable[[str], None]) -> str:
-    """What apps are told of it; empty: nothing. :param gateway: the host, in the pod's network; or empty."""
+    """The URL of the metadata service for apps; empty: none.
+
+    :param gateway: the host's address in the pod's network; empty: there is none."""
     if not wanted.token:
         return ""
     host = "127.0.0.1" if wanted.networks is None else f"[{gateway}]" if ":" in gateway else gateway
@@ -190,7 +193,7 @@ def metadata_url(wanted: RunArguments, gateway: str, note: Callable[[str], None]
 
 
 def _ports(pod: Json, images: Json, wanted: RunArguments, note: Callable[[str], None]) -> list[Json]:
-    """In the host's network, apps have the host's ports themselves."""
+    """The ports to forward; none for a pod in the host's network, whose apps listen on the host's ports."""
     found = []
     for port in [] if wanted.networks is None else pod.get("ports") or []:
         own = port.get("podPort") or _app_port(pod, images, port["name"])
@@ -218,7 +221,7 @@ def _app_port(pod: Json, images: Json, name: str) -> Json:
 
 
 def _image(place: Place, app: str) -> Json:
-    """Its manifest, where stage0 has left one; the pod's may say all that there is to know."""
+    """The app's image manifest; empty if stage0 has left none, since the pod's manifest may suffice."""
     for path in (f"{ROOTFS}/{APPS}/{app}/manifest", f"appsinfo/{app}/manifest"):
         if os.path.lexists(f"{place.path}/{path}"):
             return place.json(path)
@@ -226,7 +229,7 @@ def _image(place: Place, app: str) -> Json:
 
 
 def _name(entry: Json, what: str) -> str:
-    """It is made part of paths."""
+    """The entry's name, checked because it becomes part of paths."""
     name = entry.get("name")
     if not isinstance(name, str) or not name or len(name) > _LONGEST or not _NAME.issuperset(name):
         raise Stage1Error(f"not the name of {what}: {name!r}")
@@ -234,7 +237,7 @@ def _name(entry: Json, what: str) -> str:
 
 
 def _mounts(name: str, entry: Json, app: Json) -> list[tuple[str, str, bool, Json | None]]:
-    """Volume, path, whether read-only, and the app's own volume: those that the pod names."""
+    """The app's mounts in the pod manifest: volume, path, whether read-only, and the app's own volume."""
     points = _points(app)
     found = []
     for mount in entry.get("mounts") or []:
@@ -248,7 +251,8 @@ def _mounts(name: str, entry: Json, app: Json) -> list[tuple[str, str, bool, Jso
 
 
 def _left(name: str, entry: Json, app: Json) -> list[tuple[str, str, bool]]:
-    """Name, path, whether read-only: the app's other mount points, which volumes of their names are for."""
+    """The app's mount points without a mount, which get volumes of the same names: name, path, whether
+    read-only."""
     taken = {path for _, path, _, _ in _mounts(name, entry, app)}
     left = [point for point in _points(app).values() if point["path"] not in taken]
     return [(point["name"], point["path"], point.get("readOnly") is True) for point in left]
@@ -259,15 +263,15 @@ def _points(app: Json) -> dict[str, Json]:
 
 
 def _normal(path: str) -> str:
-    """Who has written a mount point, and who a mount, may have written the same place otherwise."""
+    """The path without redundant slashes and dots, so that paths of mount points and of mounts can be compared."""
     return "/" + "/".join([part for part in path.split("/") if part not in ("", ".")])
 
 
 def environment(place: Place, name: str, app: Json) -> list[list[str]]:
-    """The app's own as the manifest has it, and over it what stage0 has written down for it.
+    """The app's environment: the manifest's variables, overridden by those of stage0's file.
 
-    A line each there, or with a NUL behind each. In lines, a value of several cannot be told from the variables
-    that follow: so what stands there just as the manifest has it is the manifest's.
+    The file has a variable per line, or NUL-terminated variables. A value of several lines cannot be told from the
+    variables that follow: so a multi-line value that is the same as the manifest's is taken from the manifest.
     """
     given = {pair["name"]: pair["value"] for pair in app.get("environment") or []}
     path = f"{place.rootfs}/rkt/env/{name}"
@@ -290,7 +294,8 @@ def environment(place: Place, name: str, app: Json) -> list[list[str]]:
 
 
 def _write_resolv_conf(path: str, dns: Json) -> None:
-    """:param dns: as a network's plugins have told it; nothing is written where that is nothing."""
+    """Writes a resolver configuration, if there are settings. :param dns: from the result of a network's
+    plugins."""
     lines = [f"nameserver {each}" for each in dns.get("nameservers") or []]
     if dns.get("domain"):
         lines.append(f"domain {dns['domain']}")
@@ -308,12 +313,12 @@ def _add_own_name(path: str, hostname: str) -> None:
 
 
 def _device(volume: Json) -> Json | None:
-    """What its cgroup has to allow an app for a volume that is a device; None: it is something else."""
+    """The device that an app's cgroup has to allow for this volume; None: the volume is not a device."""
     source = volume.get("source") if volume.get("kind") == "host" else None
     try:
         found = os.stat(source or "/")
     except OSError:
-        return None  # that is told when it is to be mounted
+        return None  # the mount reports the error later
     if not stat.S_ISBLK(found.st_mode) and not stat.S_ISCHR(found.st_mode):
         return None
     return {

@@ -1,6 +1,7 @@
-"""The ``enter`` entrypoint: ``--pid=N --appname=APP -- CMD ARG…``, in the pod's directory.
+"""The ``enter`` entrypoint: ``--pid=N --appname=APP -- CMD ARG…``, in the pod's directory. It runs a command in an
+app.
 
-The command is run by the stager's own call-in for that: as the app is, with no more power than the app has.
+It executes the stager's call-in ``run``, which gives the command the app's rights and no more.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from kurma_core.formats import small_json
 from kurma_core.linux import namespaces, process
 from kurma_stager_default.stage1.place import Place, Record, Stage1Error, entrypoint
 
-#: The descriptor that the call-in has its document on.
+#: The descriptor from which the call-in reads the command.
 _DOCUMENT = 3
 _PROGRAM = "/opt/stager/run"
 
 
 @entrypoint
 def main() -> int:
-    process.close_others({0, 1, 2})  # what else the caller has is the host's: a way out of the pod
+    process.close_others({0, 1, 2})  # other descriptors of the caller could lead out of the pod, to the host
     pid, app, command = _arguments(sys.argv[1:])
     place = Place()
     record = Record.read(place)
@@ -38,7 +39,7 @@ def main() -> int:
 
 
 def _arguments(words: list[str]) -> tuple[str, str, list[str]]:
-    """:raises Stage1Error: they are not understood."""
+    """The PID, the app and the command. :raises Stage1Error: the arguments are wrong."""
     given = {"--pid": "", "--appname": ""}
     command: list[str] = []
     for number, word in enumerate(words):
@@ -63,7 +64,7 @@ def _number(path: str) -> int:
 
 
 def _document(command: list[str]) -> int:
-    """The command as the call-in wants it, on a descriptor of its own; with a terminal, if the caller has one."""
+    """The command's document for the call-in, as a descriptor. It asks for a terminal if the caller has one."""
     value = {"exec": command, "tty": os.isatty(0) and os.isatty(1)}
     fd = os.memfd_create("command")
     os.write(fd, small_json.encode_valid(value).encode())

@@ -1,7 +1,7 @@
-"""The ``run`` entrypoint: from what stage0 has laid out to a pod's supervisor, which this process becomes.
+"""The ``run`` entrypoint: sets up a pod from stage0's files, and executes the pod's supervisor.
 
-It runs on the host's root, as root, in the pod's directory, whose lock it holds by ``RKT_LOCK_FD``. What it makes
-on the host is a cgroup, and by plugins what the pod's networks need. All else is in namespaces of its own.
+It runs on the host's root, as root, in the pod's directory, whose lock it holds by ``RKT_LOCK_FD``. On the host it
+makes a cgroup, and plugins set up the pod's networks. Everything else is in namespaces of the pod.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from kurma_stager_default.stage1.document import Document
 
-#: The descriptor of the pod's directory, as the supervisor has it.
+#: The supervisor's descriptor of the pod's directory, which holds the lock.
 LOCK = 3
-#: What the supervisor is executed by, in stage1's own root.
+#: The supervisor's command, in stage1's own root.
 _PROGRAM = ("/opt/stager/bin/python3", "-IS", "/opt/stager/pod")
 
 
@@ -42,7 +42,8 @@ def main() -> int:
 
 
 def _take_lock(place: Place) -> None:
-    """:raises Stage1Error: there is no such descriptor, or it is of something else."""
+    """Moves the lock's descriptor to :data:`LOCK`. :raises Stage1Error: ``RKT_LOCK_FD`` is not a descriptor of the
+    pod's directory."""
     number = os.environ.get("RKT_LOCK_FD", "")
     try:
         given = os.fstat(int(number))
@@ -51,8 +52,8 @@ def _take_lock(place: Place) -> None:
     if not stat.S_ISDIR(given.st_mode) or not os.path.samestat(given, os.stat(place.path)):
         raise Stage1Error(f"RKT_LOCK_FD={number}: not of the pod's directory, {place.path}")
     if int(number) != LOCK:
-        os.dup2(int(number), LOCK)  # the lock is of what is open, not of its number
-    os.set_inheritable(LOCK, False)  # the supervisor's, and no plugin's
+        os.dup2(int(number), LOCK)  # the lock belongs to the file description, which the copy shares
+    os.set_inheritable(LOCK, False)  # plugins must not inherit the lock
     process.close_others({0, 1, 2, LOCK})
 
 
@@ -60,7 +61,7 @@ def _run(place: Place, wanted: RunArguments) -> NoReturn:
     notes: list[str] = []
     tree = groups.planned(f"rkt-{wanted.uuid or place.uuid}")
     earlier = Joined.read(place)
-    # First of all: from here on, gc knows what to look for, whenever this process ends.
+    # Write the record first, so that gc finds all resources even if this process is killed.
     Record(process.ProcessIdentity.current(), tree).write(place)
     home = _Home()
     joined = None
@@ -88,7 +89,7 @@ def _run(place: Place, wanted: RunArguments) -> NoReturn:
             home.enter(place)
         for text in joined.leave() if joined else []:
             say(text)
-        tree.remove()  # nobody is in it yet
+        tree.remove()  # no process is in it yet
         raise
     environment = {"HOSTNAME": document.hostname, **({"AC_METADATA_URL": url} if url else {})}
     os.set_inheritable(LOCK, True)
@@ -99,8 +100,10 @@ def _run(place: Place, wanted: RunArguments) -> NoReturn:
 def _join(
     place: Place, wanted: RunArguments, document: Document, netns: int, earlier: Joined | None
 ) -> Joined | None:
-    """:param earlier: of a ``run`` in this directory that was killed.
-    :raises Stage1Error: there is a network that it cannot; it is in none then.
+    """Joins the pod to its networks. :param earlier: the networks of a killed ``run`` in this directory, left
+    first.
+
+    :raises Stage1Error: a network cannot be joined; the pod is in none then.
     """
     if earlier is not None and (failures := earlier.leave()):
         raise Stage1Error(failures[0])
@@ -114,13 +117,13 @@ def _join(
 
 
 class _Home:
-    """The namespaces that this process was started in, where what was made can be undone."""
+    """The namespaces that this process was started in, to which it returns to undo its work."""
 
     def __init__(self) -> None:
         self._fds = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("mnt", "net")]
 
     def enter(self, place: Place) -> None:
-        """:param place: whose directory this process is in then, as it was."""
+        """Returns to the namespaces, and to the pod's directory."""
         for fd in self._fds:
             namespaces.setns(fd)
         os.chdir(place.path)

@@ -1,4 +1,4 @@
-"""The ``stop`` entrypoint: ``[--force] UUID``, in the pod's directory."""
+"""The ``stop`` entrypoint: ``[--force] UUID``, in the pod's directory. It stops or kills a pod."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kurma_core.linux import process
 from kurma_stager_default.stage1.place import Place, Record, Stage1Error, entrypoint, say
 
 _SIGTERM, _SIGKILL = 15, 9
-#: Seconds until what was killed is given up.
+#: Seconds to wait for the end of a killed supervisor.
 _PATIENCE = 10.0
 
 
@@ -28,7 +28,7 @@ def main() -> int:
     except ProcessLookupError:
         return 0
     if force:
-        # Its PID 1 dies with it, and with that all that is the pod's.
+        # The pod's PID 1 ends with the supervisor, and with it all processes of the pod.
         if not process.wait_pidfd(fd, _PATIENCE):
             raise Stage1Error(f"process {record.process.pid} does not die: it hangs in the kernel")
         record.cgroups.kill()

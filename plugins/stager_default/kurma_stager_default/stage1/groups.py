@@ -1,4 +1,4 @@
-"""The pod's cgroup: at the one that stage1 was started in, on each hierarchy of the host."""
+"""Chooses and makes the pod's cgroup, at the cgroup that stage1 was started in, on each hierarchy of the host."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from kurma_core.linux.cgroups import CgroupTree, Hierarchy, Layout
 
 
 def planned(name: str) -> CgroupTree:
-    """Of that name, not made yet.
+    """The pod's cgroup of that name, which is not made here.
 
-    It is a child of ours; on version 2 rather beside ours, where controllers are switched on: a cgroup that has
-    processes, as ours, gives none to its children.
+    It is a child of this process's cgroup. On version 2 it is a sibling, if the parent enables controllers for its
+    children: a cgroup that holds processes, such as ours, cannot.
     """
     with open("/proc/self/cgroup") as file:
         ours = [line.rstrip("\n").split(":", 2) for line in file]
@@ -19,8 +19,8 @@ def planned(name: str) -> CgroupTree:
 
 
 def make(tree: CgroupTree) -> None:
-    """What is planned; and on version 2 all controllers switched on that can be, from the top down to it: of those
-    of systemd's slices, few are."""
+    """Makes the planned cgroup. On version 2, it enables all available controllers from the top down to it, since
+    systemd's slices enable few."""
     tops = {one.place: one for one in Layout.detect().hierarchies if one.version == 2}
     for one in tree.layout.hierarchies:
         top = tops.get(one.place)
@@ -30,7 +30,7 @@ def make(tree: CgroupTree) -> None:
 
 
 def within(tree: CgroupTree) -> Layout:
-    """As if that cgroup, which is made, were the root: so one sees which controllers it can be held by."""
+    """The layout with the pod's cgroup as its root, which shows the controllers that are available in it."""
     return Layout([_moved(one, f"{one.directory}/{tree.name}") for one in tree.layout.hierarchies])
 
 
@@ -38,7 +38,7 @@ def _at(hierarchy: Hierarchy, ours: list[list[str]]) -> Hierarchy:
     wanted = set(hierarchy.controllers) if hierarchy.version == 1 else {""}
     path = next((path for _, names, path in ours if wanted & set(names.split(","))), "/")
     directory = hierarchy.directory + path.rstrip("/")
-    if not os.path.isdir(directory):  # what is mounted is of another cgroup namespace than ours
+    if not os.path.isdir(directory):  # the mount belongs to another cgroup namespace than ours
         directory = hierarchy.directory
     parent = os.path.dirname(directory)
     if hierarchy.version == 2 and directory != hierarchy.directory and _gives(parent):

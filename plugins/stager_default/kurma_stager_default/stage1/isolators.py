@@ -1,7 +1,8 @@
-"""Isolators of the pod manifest, as plans that the stager's inside applies (App Container Executor, Isolators).
+"""Converts isolators of the pod manifest to plans that the stager's inside applies (App Container Executor,
+Isolators).
 
-What is a wall around an app and cannot be put up here is refused; of any other that is unknown, a note is made, as
-the App Container Executor asks.
+Unsupported isolators that protect the host from an app are refused; other unknown isolators are ignored with a
+note, as the App Container Executor requires.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _SHORTEST_QUOTA = 1_000
 _USUAL_SHARES, _USUAL_WEIGHT = 1024, 100
 _SHARES = (2, 262_144)
 _SECCOMP = "os/linux/seccomp-"
-#: Those that hold an app back, and that need more than this stage1 brings.
+#: Isolators that protect the host from an app, and that this stage1 does not support.
 _WALLS = (_SECCOMP, "os/linux/selinux", "os/linux/apparmor")
 
 
@@ -42,9 +43,11 @@ def plan_of(
     note: Callable[[str], None],
     wanted: RunArguments | None = None,
 ) -> Plan:
-    """:param where: whose they are, for messages.
-    :param wanted: which restrictions the user has switched off.
-    :raises Stage1Error: one is wrong, or cannot be kept to.
+    """The plan for the isolators.
+
+    :param where: the app or the pod, for messages.
+    :param wanted: the restrictions that the user has switched off.
+    :raises Stage1Error: an isolator is malformed, or cannot be applied.
     """
     plan: Plan = {"version": 1, "cgroup": []}
     given = {isolator.get("name"): isolator.get("value") for isolator in isolators}
@@ -69,7 +72,7 @@ def plan_of(
 
 
 def _open(plan: Plan, wanted: RunArguments) -> None:
-    """``--disable-…``: the walls that the user of stage0 has taken away from all apps."""
+    """Applies the ``--disable-…`` options, which remove restrictions from all apps."""
     if wanted.all_capabilities:
         plan["capabilities"] = capabilities.names(capabilities.bounding())
         plan.pop("ambient", None)
@@ -153,7 +156,7 @@ def _version(layout: Layout, controller: str) -> int:
 
 
 def _quantity(value: Any, scale: int = 1) -> int:
-    """In base units, times ``scale``; what is left of one counts as one."""
+    """A quantity in base units, times ``scale``, rounded up."""
     text = str(value)
     number = text.rstrip("KMGTPEkmi")
     unit = text[len(number) :]

@@ -1,7 +1,7 @@
 """Joins a pod to its networks and takes it out of them, by CNI plugins on the host's root.
 
-What is about to be joined is recorded first: whenever this process ends, ``gc`` knows what to leave. The pod's
-network namespace is pinned, because plugins find what they made on the host by what is in it.
+Each network is recorded before the pod joins it, so that ``gc`` knows what to leave even if this process is
+killed. The pod's network namespace is pinned, because plugins find their resources on the host by its interfaces.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-#: Our record, below stage1's root, which no app sees; and what rkt leaves in the pod's directory for others.
+#: Our record, below stage1's root, which no app sees; and the files that other programs expect in the pod's
+#: directory.
 _RECORD = f"{ROOTFS}/stage1/networks.json"
 _INFO, _PINNED = "net-info.json", "netns"
-#: Where rkt looks for plugins of the admin's, and below its root for those of a stage1 image.
+#: rkt's directory of the administrator's plugins, and, below the image's root, of a stage1's plugins.
 _OF_RKT = "/usr/lib/rkt/plugins/net"
-#: Where distributions and others have them.
+#: Plugin directories of distributions and other programs.
 _USUAL = ("/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni")
 
 
 class Joined:
     """The networks of one pod, in the order of ADD.
 
-    :param local_config: where plugins may be, too.
+    :param local_config: a directory that may hold plugins, too.
     """
 
     def __init__(self, place: Place, container: str, local_config: str, networks: list[Network]) -> None:
@@ -50,7 +51,7 @@ class Joined:
         self.networks = networks
         self._attachments = [self._attachment(network) for network in networks]
         self.pinned = f"/run/netns/rkt-{container}"
-        #: How many networks a join has begun with; whether all are joined.
+        #: The number of networks whose join has begun; whether all are joined.
         self._begun = 0
         self._whole = False
         directories = (f"{local_config}/{DIRECTORY}", _OF_RKT, f"{place.rootfs}{_OF_RKT}", *_USUAL)
@@ -78,7 +79,9 @@ class Joined:
 
     @classmethod
     def read(cls, place: Place) -> Joined | None:
-        """None: the pod has joined no network, or has left all. :raises Stage1Error: the record is damaged."""
+        """Reads the record; None: the pod has joined no network, or has left all. :raises Stage1Error: it is
+        damaged.
+        """
         if not os.path.exists(f"{place.path}/{_RECORD}"):
             return None
         value = place.json(_RECORD)
@@ -97,7 +100,7 @@ class Joined:
         return found
 
     def _write_info(self) -> None:
-        """As rkt's own stage1 does, for programs that list pods."""
+        """Writes ``net-info.json`` for programs that list pods, as rkt's own stage1 does."""
         found = []
         for network, attachment in zip(self.networks, self._attachments, strict=True):
             one = {"netName": network.name, "netConf": network.source, "ifName": network.interface}
@@ -110,7 +113,8 @@ class Joined:
     # -- joining --
 
     def join(self, namespace: int) -> None:
-        """:param namespace: a descriptor of the pod's network namespace.
+        """Joins all networks. :param namespace: a descriptor of the pod's network namespace.
+
         :raises Stage1Error: a network cannot be joined; then the pod is in none.
         """
         try:
@@ -144,9 +148,9 @@ class Joined:
     # -- leaving --
 
     def leave(self) -> list[str]:
-        """Leaves all networks, the last one first, whichever fails. May be repeated.
+        """Leaves all networks, the last one first; goes on after a failure. It can be repeated.
 
-        :returns: why any failed.
+        :returns: the failures' reasons.
         """
         if not self._whole:
             orphans.end(self.container)
@@ -154,7 +158,7 @@ class Joined:
         self._write()
         namespace = self.pinned if namespaces.is_pinned(self.pinned) else ""
         failures = self._leave_all(namespace)
-        if failures:  # some fail because of rules that they do not expect, and succeed once these are gone
+        if failures:  # a plugin may fail because of another's rules: try again when those are removed
             failures = self._leave_all(namespace)
         if failures:
             return failures
@@ -173,11 +177,11 @@ class Joined:
             failures.append(_told(error))
         return failures
 
-    # -- what the pod is told --
+    # -- network facts for the pod --
 
     @property
     def gateway(self) -> str:
-        """The host's address as the pod sees it, in the network that ports are led into; empty: it has none."""
+        """The host's address in the network that ports are forwarded to; empty: there is none."""
         place = self.networks.index(forwarding(self.networks))
         return next((gateway for _, gateway in addresses(self._attachments[place].result) if gateway), "")
 
@@ -188,7 +192,7 @@ class Joined:
         return next((dns for dns in said if isinstance(dns, dict) and any(dns.values())), {})
 
     def told(self) -> list[str]:
-        """A line for each network."""
+        """A line for the user on each network."""
         return [
             f"network {network.name}: {network.interface}, "
             + (", ".join(address for address, _ in addresses(attachment.result)) or "no address")
@@ -197,7 +201,8 @@ class Joined:
 
 
 def addresses(result: Json | None) -> list[tuple[str, str]]:
-    """Address with its prefix length, and gateway, which may be empty; IPv4's first. Of any version's result."""
+    """The addresses with prefix length, and their gateways, which may be empty; IPv4 first. It reads results of
+    any CNI version."""
     found = [each for each in (result or {}).get("ips") or [] if isinstance(each, dict)]
     pairs = [(str(each.get("address") or ""), str(each.get("gateway") or "")) for each in found]
     for key in ("ip4", "ip6"):
@@ -208,7 +213,7 @@ def addresses(result: Json | None) -> list[tuple[str, str]]:
 
 
 def _check(result: Any) -> None:
-    """:raises ValueError: what a plugin printed is not a result."""
+    """Checks a plugin's output. :raises ValueError: it is not a CNI result."""
     try:
         if not isinstance(result, dict):
             raise TypeError("it is not an object")

@@ -1,6 +1,7 @@
-"""Chooses the networks that a pod joins: what ``--net`` names, as rkt's networking documentation defines it.
+"""Chooses the networks that a pod joins, from the value of ``--net``, as rkt's networking documentation defines
+it.
 
-Networks are configured below ``--local-config`` in ``net.d``, a file each, in the order of the files' names; two
+Networks are configured in files of the directory ``net.d`` below ``--local-config``, and ordered by file name; two
 are built in.
 """
 
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 DIRECTORY = "net.d"
-#: rkt knows single plugins only; Kurma, as stage0, may hand on chains.
+#: rkt supports single plugins only; Kurma, as stage0, may pass chains.
 _SUFFIXES = (".conf", ".conflist")
 _FILE_MAX = 1 << 20
-#: As rkt's own stage1 has them: a veth pair to the host; the first has a route beyond it.
+#: The built-in networks of rkt's own stage1: a veth pair to the host; the first has a default route.
 _BUILT_IN: tuple[Json, ...] = (
     {
         "cniVersion": NO_VERSION,
@@ -47,7 +48,7 @@ _BUILT_IN: tuple[Json, ...] = (
 class Network:
     """A configured network and how this pod joins it.
 
-    :ivar chain: its plugins. :ivar source: its file; empty: built in.
+    :ivar chain: its plugins. :ivar source: its configuration file; empty: built in.
     :ivar interface, arguments, runtime: as :class:`kurma_cni.attachment.Attachment` has them.
     """
 
@@ -67,7 +68,7 @@ class Network:
         return any(each.get("ipMasq") is True for each in self.chain.plugins)
 
     def add_portmap(self) -> None:
-        """Adds the plugin that leads ports of the host into the pod."""
+        """Adds the plugin that forwards ports of the host to the pod."""
         portmap = {"type": "portmap", "capabilities": {"portMappings": True}, "snat": True}
         self.chain = Chain(self.name, (*self.chain.plugins, portmap), self.chain.versions)
 
@@ -88,13 +89,13 @@ def choose(wanted: dict[str, str], local_config: str) -> list[Network]:
     """The wanted networks in the order in which they are joined; their interfaces are eth0 and so on.
 
     :param wanted: see :class:`.arguments.RunArguments`; not empty.
-    :raises Stage1Error: one is nowhere configured, or a file is wrong.
+    :raises Stage1Error: a network is not configured, or a file is malformed.
     """
     directory = f"{local_config}/{DIRECTORY}"
     known: dict[str, Network] = {}
     for network in (*_read(directory), *(Network(each, "") for each in _BUILT_IN)):
         known.setdefault(network.name, network)
-    # A pod without the first still reaches the host, and its metadata service, by the second.
+    # A pod that does not join the first joins the second, to reach the host and its metadata service.
     needed = DEFAULT if DEFAULT in wanted or ALL in wanted else RESTRICTED
     every = ALL in wanted
     found = [
@@ -115,16 +116,16 @@ def choose(wanted: dict[str, str], local_config: str) -> list[Network]:
 
 
 def forwarding(networks: list[Network]) -> Network:
-    """The network that ports are led into, and that the host is reached by: the first that masquerades, else the
-    last (rkt's networking documentation, "Network used for forwarded ports").
+    """The network to which ports are forwarded, and by which the pod reaches the host: the first that masquerades,
+    else the last (rkt's networking documentation, "Network used for forwarded ports").
     """
     return next((each for each in networks if each.masquerades), networks[-1])
 
 
 def publish(networks: list[Network], ports: list[Json]) -> None:
-    """Leads ports of the host into the pod, by the network that declares it, or by an additional plugin.
+    """Forwards ports of the host to the pod, by a network that declares the capability, or by an added plugin.
 
-    :param ports: as CNI's capability ``portMappings`` has them.
+    :param ports: in the form of CNI's capability ``portMappings``.
     """
     if not ports:
         return

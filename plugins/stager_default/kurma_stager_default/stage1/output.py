@@ -1,4 +1,4 @@
-"""What apps write, on stage1's own standard output and error: at the reader's pace, without waiting for it."""
+"""Copies the apps' output to stage1's own standard output and error, at the reader's pace and without blocking."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
     from kurma_stager_default.inside.event_loop import Loop
 
-#: Bytes that nobody has read yet, from which on no more is read from the apps.
+#: Unread bytes from which on no more is read from the apps.
 _FULL = 1 << 18
 
 
 class Output:
-    """One of the two.
+    """Standard output or error.
 
-    :attr:`waiting` are called once there is room again. :attr:`held`: nothing is written just yet.
+    :attr:`waiting` are functions to call when there is room again. :attr:`held`: data is kept, and not written
+        yet.
     """
 
     def __init__(self, loop: Loop, fd: int) -> None:
@@ -41,14 +42,14 @@ class Output:
         return not self._rest
 
     def put(self, data: bytes) -> None:
-        """Whoever is not there to read it any more misses it."""
+        """Writes or keeps data; drops it if the reader has closed its end."""
         if not self._gone:
             self._rest += data
             if not self.held:
                 self._write()
 
     def release(self) -> None:
-        """What was held back, and all that comes."""
+        """Writes the data that was held back, and all that follows."""
         if self.held:
             self.held = False
             self._write()
@@ -57,7 +58,7 @@ class Output:
         self._write(asked=True)
 
     def _write(self, asked: bool = False) -> None:
-        """:param asked: there is room."""
+        """Writes as much as possible. :param asked: poll(2) has reported the descriptor writable."""
         try:
             while self._rest and (asked or self._room >= flow.CHUNK):
                 asked = False

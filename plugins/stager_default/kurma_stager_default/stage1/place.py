@@ -1,4 +1,4 @@
-"""A pod's directory as its entrypoints find it, and what the first of them leaves there for the others (Z2)."""
+"""The pod's directory, the record of a running pod in it, and the error handling of entrypoints."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 #: Exit status of an entrypoint that could not do its work.
 FAILED = 125
-#: And of one that somebody has interrupted: 128 + SIGINT.
+#: Exit status of an entrypoint that the user has interrupted: 128 + SIGINT.
 _INTERRUPTED = 130
 ROOTFS = "stage1/rootfs"
-#: Below stage1's root; no app sees that.
+#: The record's path, below stage1's root, which no app sees.
 RECORD = "stage1/running.json"
 APPS = "opt/stage2"
 
 
 class Stage1Error(Exception):
-    """What failed, on what, why; in a line."""
+    """A failure of an entrypoint. The text is one line: the step, the object and the reason."""
 
 
 class Place:
-    """The directory that the caller has changed to.
+    """The pod's directory, which is the current directory.
 
-    :raises Stage1Error: it is no pod's.
+    :raises Stage1Error: it is not a pod's directory.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Place:
         return os.path.basename(self.path)
 
     def json(self, path: str) -> dict[str, Any]:
-        """A document of the pod's. :raises Stage1Error: it cannot be read."""
+        """Reads a JSON document of the pod. :raises Stage1Error: it cannot be read."""
         try:
             with open(f"{self.path}/{path}", "rb") as file:
                 value = json.load(file)
@@ -57,9 +57,9 @@ class Place:
 
 
 class Record:
-    """Who runs the pod, and what there is of it outside of its directory.
+    """The record of a running pod: its supervisor's process and its cgroups.
 
-    :param cgroups: its own, on each hierarchy.
+    :param cgroups: the pod's cgroup on each hierarchy.
     """
 
     def __init__(self, process: ProcessIdentity, cgroups: CgroupTree) -> None:
@@ -79,7 +79,7 @@ class Record:
 
     @classmethod
     def read(cls, place: Place) -> Record | None:
-        """None: the pod was never run. :raises Stage1Error: it is damaged."""
+        """Reads the record; None: the pod was never run. :raises Stage1Error: the record is damaged."""
         path = f"{ROOTFS}/{RECORD}"
         if not os.path.exists(f"{place.path}/{path}"):
             return None
@@ -96,7 +96,7 @@ class Record:
 
 
 def entrypoint(work: Callable[[], int]) -> Callable[[], int]:
-    """An entrypoint that does this, with its status; what it fails of is said in a line."""
+    """Decorates an entrypoint's ``main``: errors are printed as one line, and give an exit status."""
 
     def main() -> int:
         try:
@@ -106,7 +106,7 @@ def entrypoint(work: Callable[[], int]) -> Callable[[], int]:
         except OSError as error:
             say(told(error))
         except KeyboardInterrupt:
-            return _INTERRUPTED  # what it had begun is undone, or gc's
+            return _INTERRUPTED  # its work has been undone, or gc will undo it
         return FAILED
 
     return main
@@ -121,7 +121,7 @@ def say(text: str) -> None:
 
 
 def told(error: Exception) -> str:
-    """In a line, for whoever called."""
+    """The error as one line, for the user."""
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {why(error)}"
     return why(error)

@@ -1,6 +1,6 @@
-"""The pod's supervisor as a stage1: the default stager's, that tells stage0 what it wants to know, by files (Z5).
+"""The stage1's supervisor of a pod: the default stager's supervisor, which reports to stage0 by files.
 
-In stage1's own root, in the host's PID namespace, with the lock on the pod's directory.
+It runs in stage1's own root and the host's PID namespace, and holds the lock on the pod's directory.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 _LOCK = 3
 _FAILED = 125
 _STATUS = "/rkt/status"
-#: Seconds for which what apps have written waits for its reader, once the pod is to stop.
+#: Seconds to wait for the reader of the apps' output when the pod stops.
 _PATIENCE = 2.0
-#: Seconds between two looks at a terminal.
+#: Seconds between two checks of a terminal's mode.
 _TURN = 0.01
 
 
 class _Lifecycle(Lifecycle):
-    """No more is read from apps than somebody takes."""
+    """Reads output from apps only as fast as stage1's own output is read."""
 
     __slots__ = ()
 
@@ -53,7 +53,8 @@ class _Lifecycle(Lifecycle):
 
 
 class Stage1Supervisor(supervisor.Supervisor):
-    """:attr:`first` is PID 1, :attr:`typist` what types into the app's terminal, if it has one."""
+    """A supervisor that reports to stage0. :attr:`first` is the pod's PID 1, :attr:`typist` the process that
+    copies the caller's input to the app's terminal, if it has one."""
 
     LIFECYCLE = _Lifecycle
     first = 0
@@ -99,7 +100,7 @@ class Stage1Supervisor(supervisor.Supervisor):
         super().app_ended()
 
     def release_output(self) -> None:
-        """The caller's terminal shows what an app writes as the app's own has made it."""
+        """Writes the held output: the caller's terminal is raw now, and shows it unchanged."""
         for output in self._outputs:
             output.release()
 
@@ -117,8 +118,8 @@ class Stage1Supervisor(supervisor.Supervisor):
                     self._told.add(run.app.name)
 
     def _tell_why(self, run: AppRun) -> None:
-        """What an exit code does not say: an app that has never run has written nothing. What ends the pod, too,
-        is its last word."""
+        """Prints the reason of an app's failure, which an exit code does not show. A reason that ends the pod is
+        printed at the pod's end instead."""
         instance = run.instance
         if instance is not None and instance.message is not None and self.broken is None:
             line = f"stage1: app {run.app.name}: {instance.message}{self._newline}"
@@ -126,11 +127,11 @@ class Stage1Supervisor(supervisor.Supervisor):
 
     @property
     def _newline(self) -> str:
-        """What is written as on the app's terminal is shown on a raw one."""
+        """The end of a line: on a raw terminal, a line feed does not return the cursor."""
         return "\n" if self.typist is None else "\r\n"
 
     def _write_out(self) -> None:
-        """What is left; a reader that stands still holds up a pod that is to stop for a moment only."""
+        """Writes the rest of the output. A stopping pod waits for its reader for a limited time only."""
         until = time.monotonic() + _PATIENCE
         self.release_output()
         while not all(output.empty for output in self._outputs):
@@ -142,14 +143,14 @@ class Stage1Supervisor(supervisor.Supervisor):
 
 
 def first_code(runs: list[AppRun]) -> int:
-    """Of these apps' codes, the first that is not 0."""
+    """The first of these apps' exit codes that is not 0; else 0."""
     codes = [run.instance.code for run in runs if run.instance is not None and run.instance.code]
     return codes[0] if codes else 0
 
 
 class Typist:
-    """The process between the caller's terminal and the app's: an attached call-in that shows nothing, for the
-    supervisor does. It is made before there are namespaces of the pod's: no app sees it.
+    """The process that copies the caller's input to the app's terminal: the call-in ``attach`` without output,
+    which the supervisor shows. It is forked before the pod's namespaces are made, so that no app sees it.
     """
 
     def __init__(self, app: str) -> None:
@@ -167,18 +168,18 @@ class Typist:
                 os._exit(_FAILED)
         os.close(go)
         self._pidfd = process.pidfd_open(self.pid)
-        self._terminal = os.dup(0)  # which the supervisor does without
+        self._terminal = os.dup(0)  # the supervisor replaces its standard input later
         self._until = 0.0
 
     def begin(self, serving: Stage1Supervisor) -> None:
-        """The app's terminal is there. That its person's has gone is the pod's end."""
+        """Starts the copying when the app's terminal exists. The end of the caller's terminal ends the pod."""
         os.write(self._go, b"g")
         serving.loop.watch(self._pidfd, lambda fd, _: self._left(serving, fd), select.POLLIN)
         self._until = time.monotonic() + _PATIENCE
         self._look(serving)
 
     def _look(self, serving: Stage1Supervisor) -> None:
-        """Whether the terminal is in raw mode by now: what is written to it before is written otherwise."""
+        """Holds the output until the caller's terminal is raw: until then it would change line ends."""
         import termios
 
         now = time.monotonic()
@@ -193,7 +194,7 @@ class Typist:
         serving.stop()
 
     def end(self) -> None:
-        """It puts the terminal back as it was."""
+        """Ends the process, which restores the caller's terminal."""
         os.close(self._go)
         try:
             process.pidfd_send_signal(self._pidfd, 15)
@@ -203,15 +204,16 @@ class Typist:
 
 
 def _say_ready() -> None:
-    """What ``rkt status --wait-ready`` waits for."""
+    """Makes the link that ``rkt status --wait-ready`` waits for."""
     try:  # noqa: SIM105 - contextlib costs every pod's start
         os.symlink("ready", "/rkt/supervisor-status")
     except FileExistsError:
-        pass  # an earlier run's
+        pass  # left by an earlier run
 
 
 def _write(path: str, text: str, directory: int | None = None) -> None:
-    """Whole, or not at all: whoever looks may look at any time. :param directory: that it is in."""
+    """Writes a file by renaming, so that readers never see a part of it. :param directory: the file's
+    directory."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(f"{path}.new", flags, 0o644, dir_fd=directory)
     try:
@@ -244,6 +246,6 @@ def main() -> int:
             stager.complain(f"stage1: {said}")
         assert isinstance(serving, Stage1Supervisor)
         return _FAILED if code else serving.failed or first_code(serving.runs)
-    except Exception as error:  # noqa: BLE001 - whatever it is, its last word is what the user is shown
+    except Exception as error:  # noqa: BLE001 - the user sees the last line as the reason
         stager.complain(f"stage1: {stager.reason_of(error)}")
         return _FAILED

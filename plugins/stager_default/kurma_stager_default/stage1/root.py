@@ -1,5 +1,5 @@
-"""The root that the stager's inside lives in: stage1's own, with what it looks for (Kurma Stager Specification,
-Filesystem Configuration). In a mount namespace of its own: nothing is mounted on the host.
+"""Makes the root of the stage1's supervisor: stage1's own tree with the mounts that the stager expects (Kurma
+Stager Specification, Filesystem Configuration). The mounts are in a mount namespace of the pod, not on the host.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 _CLOSED = mounts.ATTR_NOSUID | mounts.ATTR_NODEV | mounts.ATTR_NOEXEC
 _CGROUPS = "/sys/fs/cgroup"
-#: Of the pod's own directory: volumes that begin empty.
+#: The directory of empty volumes, in the pod's directory.
 _EMPTY = "sharedVolumes"
 
 
 def enter(place: Place, document: Document, manifest: bytes, tree: CgroupTree, userns: int) -> None:
-    """Changes to it. Runs in a private mount namespace, whose root is still the host's.
+    """Makes the root and changes to it. Runs in a private mount namespace, whose root is still the host's.
 
     :param userns: a descriptor of the pod's user namespace; -1: it has none.
-    :raises Stage1Error: a volume's source is not there, or anything else cannot be mounted.
+    :raises Stage1Error: a volume's source is missing, or a mount has failed.
     """
     volumes = {name: _volume(place, name, volume, document) for name, volume in document.volumes.items()}
     binds = [("/dev", _bind("/dev"))]
@@ -44,7 +44,7 @@ def enter(place: Place, document: Document, manifest: bytes, tree: CgroupTree, u
         mounts.set_attributes(own, 0, propagation=mounts.MS_PRIVATE)
         mounts.move_mount_to(own, place.rootfs)
         os.close(base)
-        # What a process is that has not yet executed an app's program: no app may write to it.
+        # A process that has not executed an app's program yet runs this one: no app may write to it.
         programs = mounts.open_tree(own, "opt/stager", recursive=False)
         mounts.set_attributes(programs, mounts.ATTR_RDONLY, recursive=False)
         _mount(own, "/opt/stager", programs)
@@ -88,7 +88,7 @@ def _mount(root: int, target: str, mount: int) -> None:
 
 
 def _volume(place: Place, name: str, volume: dict[str, Any], document: Document) -> int:
-    """A detached mount of it; it is writable here, and read-only for the app that mounts it so."""
+    """A detached mount of the volume. It is writable here; an app's own mount of it may be read-only."""
     kind = volume.get("kind")
     try:
         if kind == "host":
@@ -115,7 +115,9 @@ def _volume(place: Place, name: str, volume: dict[str, Any], document: Document)
 
 
 def _empty(place: Place, name: str, volume: dict[str, Any], document: Document) -> int:
-    """Of the pod; its owners are those that the pod's apps see."""
+    """Makes an empty volume in the pod's directory. Its owner is given as an id inside of the pod.
+
+    :returns: a descriptor of it."""
     path = f"{place.path}/{_EMPTY}/{name}"
     os.makedirs(path, 0o755, exist_ok=True)
     os.chmod(path, int(volume.get("mode") or "0755", 8))

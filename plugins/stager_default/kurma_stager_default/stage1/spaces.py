@@ -1,4 +1,4 @@
-"""The pod's own user and network namespaces, made by processes that are gone once these are there."""
+"""Makes the pod's own user and network namespaces, by short-lived child processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def user_namespace(users: tuple[int, int]) -> int:
-    """A descriptor of one with these ids. :param users: the first on the host, and how many."""
+    """Makes a user namespace with these ids. :param users: the first id on the host, and the number of ids.
+
+    :returns: a descriptor of it."""
 
     def write_maps(pid: int) -> None:
         namespaces.write_maps(pid, [(0, *users)], [(0, *users)])
@@ -27,8 +29,8 @@ def user_namespace(users: tuple[int, int]) -> int:
 
 
 def network_namespace(userns: int) -> int:
-    """A descriptor of one with nothing but the loopback interface, which is up; it belongs to the pod's user
-    namespace. :param userns: a descriptor of that; -1: it has none.
+    """Makes a network namespace whose loopback interface is up. :param userns: a descriptor of the user namespace
+    that shall own it; -1: the host's. :returns: a descriptor of it.
     """
 
     def make() -> None:
@@ -41,7 +43,9 @@ def network_namespace(userns: int) -> int:
 
 
 def _made(kind: str, make: Callable[[], None], failed: str, then: Callable[[int], None] = lambda pid: None) -> int:
-    """A descriptor of the namespace that ``make`` has put a process into; ``then`` is called with its PID."""
+    """Forks a child that calls ``make`` to enter a new namespace, and calls ``then`` with its PID.
+
+    :returns: a descriptor of the namespace."""
     ready, told_ready = os.pipe()
     go, told_go = os.pipe()
     pid = os.fork()
