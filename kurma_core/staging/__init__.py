@@ -1,1 +1,1 @@
-"""Stager drivers. Here is the engine of the Kurma Stager Specification: any image that keeps to it is a stager."""
+"""The stager engine: runs any image that implements the Kurma Stager Specification as a stager."""

@@ -1,7 +1,7 @@
-"""The engine of the Kurma Stager Specification: any signed image that keeps to it runs pods (G1 to G9).
+"""Starts, calls and stops stagers that are images (Kurma Stager Specification).
 
-The stager lives in a root made of its image, in a mount namespace of its own and the pod's network namespace, in
-the host's PID namespace, and is called into by entering both. Nothing of it is copied per pod.
+A stager runs in a root made of its image, in its own mount namespace, the pod's network namespace and the host's
+PID namespace. Call-ins enter both of the former. The image is shared by all pods, and not copied.
 """
 
 from __future__ import annotations
@@ -36,34 +36,36 @@ if TYPE_CHECKING:
     from kurma_core.staging.prestarted import PrestartedStager, PrestartPlace
     from kurma_core.staging.relay import CallerRelay
 
-#: What the image of a stager says that puts apps into the pod's user namespace (H9).
+#: Annotation of an image whose stager puts apps into the pod's user namespace.
 USERNS_ANNOTATION = "kurma.io/stager/userns"
-#: That it gives apps what isolator plans say of the host's (X5, X6).
+#: Annotation of an image whose stager applies the host's devices, namespaces and privileges of isolator plans.
 POWERS_ANNOTATION = "kurma.io/stager/powers"
-#: The last lines of a stager's output, as an error shows them.
+#: Most lines and bytes of a stager's output that an error shows.
 _TAIL_LINES, _TAIL_BYTES = 5, 4096
 _OF_THE_POD = ("HOSTNAME", "AC_METADATA_URL")
-#: Seconds for a ``status`` call-in after one of the same stager has not answered.
+#: Seconds for each ``status`` call-in after one of the same stager has timed out.
 _AFTER_SILENCE = 1.0
-#: Shape of the record.
+#: Schema of ``stager/call.json``.
 _CALL = {"cgroup": str, "verbs": [str]}
 
 
 class ImageSource(Protocol):
-    """Gives the image of a stager, verified; asked at every start."""
+    """Returns the verified image of a stager; called at every start."""
 
     def __call__(self, *, files: bool = True) -> StagerImage:
-        """:param files: False: it runs already; what vouches for it is looked at, its files were before."""
+        """:param files: False: a stager of this image runs already, so verify its signature only, and not its
+        files.
+        """
         ...
 
 
 class AciStager:
     """Implements :class:`kurma_core.hookspecs.stager.Stager` for stagers that are images."""
 
-    #: It does, for images that say so.
+    #: Images declare these two by annotations.
     user_namespaces = True
     host_powers = True
-    #: Whoever keeps one is never called into for it.
+    #: A stager that writes ``status.json`` gets no ``status`` call-ins.
     status_file = True
 
     def __init__(
@@ -130,25 +132,25 @@ class AciStager:
             )
 
     def prestart(self, place: PrestartPlace) -> PrestartedStager:
-        """Starts the stager of a pod that is not known yet (G10).
+        """Prestarts a stager for a pod that is not known yet.
 
-        :raises StagerError: its image does not say that it can wait, or it could not be started.
+        :raises StagerError: its image does not declare that it can wait, or it could not be started.
         """
         from kurma_core.staging.prestarted import prestart
 
         image = self._image()
         if place.own:
-            # What will stand beside what it prints, as far as that can be known.
+            # The directory becomes the pod's: write the record of the call-ins ahead.
             self._keep_call(place.directory, place.cgroup, image)
         return prestart(self.spawner, self.name, image, place)
 
     def hand_over(self, waiting: PrestartedStager, pod: PodSetup) -> StagerProcess:
-        """As :meth:`start`, by a stager that waits: its root, cgroup and network are made whole, then it is told.
+        """As :meth:`start`, with a prestarted stager: completes its root and cgroup, and then releases it.
 
-        Call :meth:`prepare` before. Whatever goes wrong, that stager is thrown away, and :meth:`start` will do.
+        Call :meth:`prepare` before. After any error the prestarted stager is discarded; use :meth:`start` then.
 
-        :raises StagerError: it cannot be this pod's, and why; its image has changed meanwhile.
-        :raises HostError: it could not be made whole.
+        :raises StagerError: the prestarted stager does not fit the pod, or the stager's image has changed.
+        :raises HostError: its root or cgroup could not be completed.
         """
         try:
             self._check_use(pod, waiting.why_not(pod))
@@ -185,22 +187,22 @@ class AciStager:
         return self._running(pod, waiting.identity, pidfd, ready, waiting.image)
 
     def _check_use(self, pod: PodSetup, why_not: str | None) -> None:
-        """:raises StagerError: a waiting stager cannot be this pod's, and why."""
+        """:raises StagerError: there is a reason why the prestarted stager does not fit the pod."""
         if why_not is not None:
             raise StagerError(f"stager {self.name}: the waiting one is of no use to pod {pod.name}: {why_not}")
 
     def _record(self, pod: PodSetup, image: StagerImage, stdio: Stdio) -> bytes:
-        """As :meth:`_keep`. :returns: the stager manifest."""
+        """Makes the stager manifest, and writes it by :meth:`_keep`. :returns: the manifest."""
         size = _terminal_size(stdio) if any(each.terminal for each in pod.apps) else None
         manifest = self.manifest(pod, size)
         self._keep(pod, image, manifest)
         return manifest
 
     def _keep(self, pod: PodSetup, image: StagerImage, manifest: bytes, *, called: bool = False) -> None:
-        """What it is told; where its call-ins go, and which it has.
+        """Writes the stager manifest, and the record of the call-ins' cgroup and of the declared call-ins.
 
-        :param called: the latter two stand there.
-        :raises StagerError: the pod has no apps, and could never get any.
+        :param called: the record of the call-ins is written already.
+        :raises StagerError: the pod has no apps, and its stager cannot add any.
         """
         verbs = image.app_verbs
         if not pod.apps and "add" not in verbs:
@@ -232,7 +234,7 @@ class AciStager:
         )
 
     def manifest(self, pod: PodSetup, size: tuple[int, int] | None = None) -> bytes:
-        """What the stager is told of the pod. :param size: of the caller's terminal."""
+        """The stager manifest of the pod. :param size: rows and columns of the caller's terminal."""
         return stager_manifest(
             pod,
             self._version,
@@ -257,7 +259,8 @@ class AciStager:
         return self._last_said(directory)
 
     def _ask(self, directory: str, running: RunningStager) -> Mapping[str, AppStatus]:
-        """The ``status`` call-in, whose answer is kept: it is all that is known once the stager has ended (G8)."""
+        """Runs the ``status`` call-in, and stores its answer, which is the only record once the stager has
+        ended."""
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         output, end = os.pipe2(os.O_CLOEXEC)
         try:
@@ -268,7 +271,7 @@ class AciStager:
             try:
                 text, code = call.answer(output, stager_status.LIMIT, min(self._status_time, self.times.status))
             except StagerError:
-                # Others of its kind may be as mute: who lists many pods does not wait long for each.
+                # Other pods of this stager may not answer either: keep the wait short for a list of many pods.
                 self._status_time = _AFTER_SILENCE
                 raise
         finally:
@@ -318,7 +321,7 @@ class AciStager:
         stdio: Stdio,
         document: bytes | None,
     ) -> CallIn:
-        """Starts a call-in. :raises StagerError: the stager has none of that name, or has ended."""
+        """Starts a call-in. :raises StagerError: the stager does not have this call-in, or has ended."""
         return CallIn(
             self.spawner,
             running.pid,
@@ -363,17 +366,18 @@ class AciStager:
     def stop(self, directory: str, running: RunningStager, *, force: bool) -> None:
         running.signal(signal.SIGKILL if force else signal.SIGTERM)
         if force:
-            # On v1, what is frozen dies once it is thawed.
+            # On cgroup v1, a frozen process ends only after it is thawed.
             with suppress(OSError, ValueError, KeyError):
                 CgroupTree(_call_record(directory)["cgroup"]).thaw()
 
     def cleanup(self, directory: str, cgroup: str) -> None:
-        # Whatever the stager started is in the pod's cgroup; its mounts go with the last process in them.
+        # All processes of the stager are in the pod's cgroup; its mounts go with the last process of its
+        # namespaces.
         CgroupTree(cgroup).kill()
 
 
 def _environment(pod: PodSetup) -> dict[str, str]:
-    """What a stager that knows only the document learns of its pod so (G4)."""
+    """The environment of the stager: the pod's facts for stagers that do not read ``stagerConfig``."""
     found = dict(pair for app in pod.apps for pair in app.environment)
     if pod.metadata_url is not None:
         found["AC_METADATA_URL"] = pod.metadata_url
@@ -381,9 +385,10 @@ def _environment(pod: PodSetup) -> dict[str, str]:
 
 
 def _input(pod: PodSetup, stdio: Stdio) -> tuple[int | None, CallerRelay | None]:
-    """The stager's standard input, None where no app takes the caller's, and what relays it there.
+    """The stager's standard input and the relay for it; None: no app reads the caller's input.
 
-    A stager that had the caller's own terminal would go on reading it after this command was killed.
+    A relay is needed: a stager with the caller's own terminal would go on reading it after this command was
+    killed.
     """
     if not any(each.interactive for each in pod.apps):
         return None, None
@@ -402,7 +407,7 @@ def _terminal_size(stdio: Stdio) -> tuple[int, int] | None:
 
 
 def _call_record(directory: str) -> dict[str, Any]:
-    """:raises OSError: it is lost, with the pod's directory perhaps. :raises StagerError: it is damaged."""
+    """Reads ``stager/call.json``. :raises OSError: it is missing. :raises StagerError: it is damaged."""
     path = f"{directory}/stager/call.json"
     with open(path, "rb") as stream:
         content = stream.read()
@@ -415,7 +420,7 @@ def _call_record(directory: str) -> dict[str, Any]:
 
 
 def last_output(directory: str) -> str:
-    """The last lines that the stager of the pod in that directory printed, joined by " / "; fit to be shown."""
+    """The last lines that the stager of the pod in that directory printed, joined by " / " and made printable."""
     try:
         with open(f"{directory}/stager/output", "rb") as stream:
             size = stream.seek(0, os.SEEK_END)

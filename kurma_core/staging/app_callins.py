@@ -45,33 +45,33 @@ if TYPE_CHECKING:
 
 
 class LiveRoot:
-    """:param running: the stager, whose descriptor guards against a reused PID."""
+    """The root of a running stager. :param running: the stager; its pidfd guards against a reused PID."""
 
     def __init__(self, spawner: Starter, running: RunningStager) -> None:
         self._spawner = spawner
         self._running = running
 
     def bind(self, operations: Sequence[Operation]) -> None:
-        """Carries out mount operations in it, in order: sources are the host's paths, targets its own.
+        """Carries out mount operations in order: sources are paths of the host, targets are paths of the root.
 
-        :raises HostError: one failed, or the stager has ended; those before it stay.
+        :raises HostError: an operation failed, or the stager has ended; earlier operations are not undone.
         """
         if operations:
             self._spawner.bind_into(self._running.pid, operations, pidfd=self._running.fileno())
 
     def unbind(self, targets: Iterable[str]) -> None:
-        """Takes away what is mounted at these paths, and the places. Repeatable.
+        """Unmounts these paths, and removes the mount points. It can be repeated.
 
-        :raises HostError: one cannot be, or the stager has ended.
+        :raises HostError: a path cannot be unmounted, or the stager has ended.
         """
         paths = list(targets)
         if paths:
             self._spawner.unbind_from(self._running.pid, paths, pidfd=self._running.fileno())
 
     def bound(self, directory: str) -> set[str]:
-        """Names of what is mounted right below a directory of it, as the kernel has them.
+        """The names of the mounts right below a directory of the root, from the kernel's mount table.
 
-        :raises StagerError: it has ended.
+        :raises StagerError: the stager has ended.
         """
         from kurma_core.linux.mounts import mountinfo
 
@@ -80,7 +80,7 @@ class LiveRoot:
         except OSError:
             targets = []
         if not self._running.alive():
-            # Else the number might have been another process's already.
+            # The mount table may have been another process's, with a reused PID.
             raise StagerError("the pod's stager has ended")
         ways = [target.rpartition("/") for target in targets]
         return {name for way, _, name in ways if way == directory}
@@ -88,17 +88,17 @@ class LiveRoot:
 
 Json = Any
 
-#: Bytes of a call-in's output that are kept; it cannot write more.
+#: Most bytes that a call-in can write.
 _LIMIT = 1 << 16
 _SHOWN = 2048
-#: Seconds that a call-in may take beyond what it is told to wait.
+#: Seconds that a call-in may take in addition to its own timeout.
 _SLACK = 10.0
 
 
 def add(stager: ChangeableStager, pod: PodSetup, running: RunningStager) -> None:
-    """Binds what the app needs and is not there yet, then tells the stager of it.
+    """Binds the app's layers and volumes that are not bound yet, and adds the app by the stager's call-in.
 
-    :raises StagerError, HostError: something failed; :func:`remove` undoes it.
+    :raises StagerError, HostError: a step failed; :func:`remove` undoes the others.
     """
     (app,) = pod.apps
     part = stager.manifest(pod)
@@ -125,9 +125,10 @@ def add(stager: ChangeableStager, pod: PodSetup, running: RunningStager) -> None
 def remove(
     stager: ChangeableStager, directory: str, running: RunningStager, app: str, volumes: tuple[str, ...]
 ) -> None:
-    """Has the stager forget the app, then takes out what is bound for nobody any more. Repeatable.
+    """Removes the app by the stager's call-in, and unbinds layers and volumes that no app uses. It can be
+    repeated.
 
-    :param volumes: the pod's that go with the app.
+    :param volumes: the pod's volumes that are removed with the app.
     """
     ask(stager, directory, running, ("app-rm", app), stager.times.change)
     whole = _read(directory)
@@ -149,7 +150,8 @@ def remove(
 def stop(
     stager: ChangeableStager, directory: str, running: RunningStager, app: str, timeout: float | None
 ) -> None:
-    """Main has its time, and its post-stop handler as much again."""
+    """Stops an app. The call-in may take the app's timeout, and the stop timeout again for the post-stop
+    handler."""
     words = () if timeout is None else ("--timeout", f"{timeout:g}")
     main = stager.times.stop if timeout is None else timeout
     ask(stager, directory, running, ("app-stop", app, *words), main + stager.times.stop + _SLACK)
@@ -163,15 +165,15 @@ def ask(
     timeout: float,
     document: bytes | None = None,
 ) -> None:
-    """Runs such a call-in to its end; what it prints is kept for its error, as far as it is sane.
+    """Runs a call-in to its end. The printable part of its output becomes the text of an error.
 
     :param words: its name and arguments. :param timeout: seconds; then it is killed.
-    :raises StagerError: it says no, does not answer in time, or is not there.
+    :raises StagerError: the call-in fails, is missing, or does not end in time.
     """
     output = os.memfd_create("answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     try:
-        # It can neither fill the memory nor block.
+        # A sealed file: the call-in can neither fill the memory nor block on a write.
         os.ftruncate(output, _LIMIT)
         fcntl.fcntl(output, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         argv = (f"/opt/stager/{words[0]}", *words[1:])
@@ -187,7 +189,7 @@ def ask(
 
 
 def _sane(text: bytes) -> str:
-    """The last lines of what a call-in printed, in one."""
+    """The last lines of a call-in's output, joined to one."""
     lines = text.decode("utf-8", "replace").replace("\0", "").split("\n")
     return " / ".join(line.strip() for line in lines if line.strip())[-_SHOWN:]
 

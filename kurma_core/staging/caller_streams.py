@@ -1,4 +1,4 @@
-"""The caller's standard input, output and error, read and written by a relay on behalf of a program in a pod."""
+"""Reads and writes the caller's standard input, output and error, for a relay to a program in a pod."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import stat
 
 from kurma_core.errors import HostError, UsageError
 
-#: Errors that say that nobody reads any more: a pipe or a socket without a reader, a terminal that has gone.
+#: Errors of a pipe or socket without a reader, and of a terminal that was hung up.
 _NOBODY_READS = (errno.EPIPE, errno.ECONNRESET, errno.EIO, errno.ENXIO)
 
 
 def reader(fd: int) -> int:
-    """A descriptor to read the caller's ``fd`` by, closed by the callee; -1: there is nothing to be read.
+    """A new descriptor to read from the caller's ``fd``; -1: ``fd`` cannot be read from.
 
-    A pipe or a terminal is opened once more, so that reading does not block where another process was faster, and
-    the mode of the caller's own descriptor stays as it is. A file keeps its position, which others may share.
+    A pipe or a terminal is opened again, without blocking: another process may take the data first, and the flags
+    of the caller's own file description must not change. For a file, the position is shared with the caller.
 
     :raises IsADirectoryError: it is a directory.
     """
@@ -35,7 +35,7 @@ def reader(fd: int) -> int:
         try:
             return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
-            pass  # this process may not: it reads when there is something
+            pass  # not permitted: a copy is read when poll(2) reports data
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
@@ -48,7 +48,7 @@ def open_input(fd: int) -> int:
 
 
 def read(fd: int, most: int) -> bytes | None:
-    """Empty: the end of input. None: nothing now."""
+    """Reads input. :returns: empty: the end; None: no data now."""
     try:
         return os.read(fd, most)
     except BlockingIOError:
@@ -58,16 +58,16 @@ def read(fd: int, most: int) -> bytes | None:
 
 
 def write(fd: int, data: bytes) -> None:
-    """Writes all of it, and waits as long as that takes.
+    """Writes all data, however long that takes.
 
-    :raises BrokenPipeError: nobody reads it. :raises OSError: it cannot be written.
+    :raises BrokenPipeError: the reader has closed its end. :raises OSError: the data cannot be written.
     """
     view = memoryview(data)
     while view:
         try:
             view = view[os.write(fd, view) :]
         except BlockingIOError:
-            # Another process has set this on the description that both share.
+            # Another process has set O_NONBLOCK on the shared file description.
             poll = select.poll()
             poll.register(fd, select.POLLOUT)
             poll.poll()
@@ -78,10 +78,10 @@ def write(fd: int, data: bytes) -> None:
 
 
 class Outputs:
-    """The caller's standard output (1) and error (2), and the first error that writing them has met.
+    """The caller's standard output (1) and error (2), and the first error of writing to them.
 
-    :attr:`raw`: the caller's terminal is in raw mode. What the command writes then comes by the terminal; only
-    lines of the stager itself come for standard error, and they need a carriage return.
+    :attr:`raw`: the caller's terminal is in raw mode. The command's output comes from its terminal then; only the
+    stager's own lines come for standard error, and they need a carriage return.
     """
 
     def __init__(self, stdout: int, stderr: int) -> None:
@@ -90,7 +90,9 @@ class Outputs:
         self._error: HostError | None = None
 
     def write(self, number: int, data: bytes) -> None:
-        """:raises BrokenPipeError: it cannot be written any more; :meth:`check` tells whether that is an error."""
+        """Writes data. :raises BrokenPipeError: the stream is broken; :meth:`check` tells whether that is an
+        error.
+        """
         if number == 2 and self.raw:
             data = data.replace(b"\n", b"\r\n")
         try:
@@ -105,6 +107,6 @@ class Outputs:
             raise BrokenPipeError from None
 
     def check(self) -> None:
-        """:raises HostError: something could not be written, though somebody would read it."""
+        """:raises HostError: output could not be written for another reason than that its reader has gone."""
         if self._error is not None:
             raise self._error

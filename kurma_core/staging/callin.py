@@ -1,8 +1,8 @@
-"""Calls into a living stager (Kurma Stager Specification, Call Ins; G5).
+"""Runs call-ins of a running stager (Kurma Stager Specification, Call Ins).
 
-A call-in is a program of the stager's image, run in the stager's mount and network namespaces in a session of
-its own, with pipes or a terminal of Kurma's (:mod:`kurma_core.staging.relay`), and for ``run`` a document on
-descriptor 3.
+A call-in is a program of the stager's image. It runs in the stager's mount and network namespaces, in its own
+session, with pipes or a terminal of Kurma (:mod:`kurma_core.staging.relay`), and may get a document on descriptor
+3.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from kurma_core.spawn_plan import Starter
 
 _SIOCOUTQ = 0x5411
-# Seconds that a call-in has once it was asked to end.
+# Seconds between SIGTERM and SIGKILL for a call-in.
 _PATIENCE = 3.0
 _ENVIRONMENT = {"PATH": DEFAULT_PATH}
 
 
 def has_call_in(running: RunningStager, verb: str) -> bool:
-    """Whether the stager's root has that call-in: found as the stager itself would find it, links and all."""
+    """Whether the stager's root has that call-in. Symbolic links are resolved inside of that root."""
     try:
         root = os.open(f"/proc/{running.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        # Alive still, so the PID was its own when the root was opened.
+        # The stager is still alive, so its PID was not reused when the root was opened.
         if not running.alive():
             return False
         os.close(open_in_root(root, f"opt/stager/{verb}", os.O_PATH | os.O_CLOEXEC))
@@ -58,10 +58,12 @@ def has_call_in(running: RunningStager, verb: str) -> bool:
 
 @frozen
 class StagerTimes:
-    """:param stop: seconds between SIGTERM and SIGKILL for an app.
-    :param log_size: bytes after which an app's log is turned; ``log_count`` files are kept.
+    """Timeouts of stagers and call-ins, and limits of logs.
+
+    :param stop: seconds between SIGTERM and SIGKILL for an app.
+    :param log_size: bytes after which an app's log is rotated; ``log_count`` files are kept.
     :param status: seconds that a ``status`` call-in may take.
-    :param document: seconds in which a call-in must have read its document, its end included (G5).
+    :param document: seconds in which a call-in must have read its document to the end.
     :param change: seconds that the ``app-add`` and ``app-rm`` call-ins may take.
     """
 
@@ -74,10 +76,10 @@ class StagerTimes:
 
 
 class CallIn:
-    """One call-in that runs.
+    """A running call-in.
 
-    :param document_timeout: seconds in which the document must have been read.
-    :param cgroup: the pod's; the call-in runs in a child of it, so that the pod's end is its end.
+    :param document_timeout: seconds in which the call-in must have read the document.
+    :param cgroup: the pod's cgroup; the call-in runs in a child of it, so that it ends with the pod.
     :raises StagerError: the stager has no such call-in, or cannot be entered.
     """
 
@@ -113,10 +115,11 @@ class CallIn:
                     environment=_ENVIRONMENT,
                     cgroup=tuple(home.directories()),
                     fds=fds,
-                    # The caller's terminal is not this one's: /dev/tty would be it.
+                    # A new session, since /dev/tty would be the caller's terminal otherwise.
                     new_session=True,
                     controlling_tty=stdio.terminal and stdio.relayed,
-                    # Nobody would read its answer; passed on, it ends what the call-in runs as well.
+                    # Without the parent, the answer has no reader. SIGTERM, so that the call-in can pass it on to
+                    # the command that it runs.
                     parent_death_signal=signal.SIGTERM,
                 )
             )
@@ -124,7 +127,8 @@ class CallIn:
             if self._ours is not None:
                 self._ours.close()
             if process.wait_pidfd(pidfd, 0):
-                # The pod has ended, and its cgroup may have gone before we made ours: nobody would remove it.
+                # The pod has ended. If its cgroup was removed before we made the call-ins' cgroup, then we must
+                # remove that.
                 with contextlib.suppress(OSError):
                     home.remove()
             if isinstance(error, CommandNotFoundError):
@@ -140,9 +144,9 @@ class CallIn:
         return self._process.pid
 
     def wait(self, timeout: float | None = None) -> int:
-        """Hands over the document, waits for the end; the exit code, 128+N for signal N.
+        """Passes the document, and waits for the end. :returns: the exit code, 128+N for signal N.
 
-        :raises StagerError: the document was not read in time, or the time is over; the call-in is killed.
+        :raises StagerError: the document was not read in time, or the timeout is over; the call-in is killed.
         """
         try:
             code = self._wait(timeout)
@@ -156,9 +160,9 @@ class CallIn:
         return exit_code(code)
 
     def end(self) -> None:
-        """Asks it to end, and waits until it has.
+        """Ends the call-in by SIGTERM, or SIGKILL after a timeout.
 
-        May be repeated; after :meth:`wait` there is nothing to do.
+        It can be repeated, and does nothing after :meth:`wait`.
         """
         if self._ended:
             return
@@ -185,7 +189,7 @@ class CallIn:
             raise
 
     def _wait_ended(self, timeout: float | None) -> bool:
-        """Whether it has ended by then. Signals that come for it meanwhile are passed on."""
+        """Waits for the end, and passes signals on meanwhile. :returns: False: it has not ended in time."""
         if self._signals < 0:
             return process.wait_pidfd(self._process.pidfd, timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -198,18 +202,18 @@ class CallIn:
             if self._process.pidfd in ready or not ready:
                 return bool(ready)
             numbers = os.read(self._signals, 64)
-            if not numbers:  # who asked for it has gone
+            if not numbers:  # the caller has gone
                 poll.unregister(self._signals)
                 numbers = bytes([signal.SIGTERM])
             for number in numbers:
                 self._signal(number)
 
     def answer(self, output: int, limit: int, timeout: float) -> tuple[bytes, int]:
-        """What it prints, and its exit code; for a call-in without a document.
+        """Reads the output of a call-in without a document, to its end. :returns: the output and the exit code.
 
-        :param output: the other end of its standard output, a pipe.
-        :param limit: of bytes: one that prints more is killed, and one byte more is returned.
-        :raises StagerError: it does not end in time; it is killed.
+        :param output: the read end of its standard output, a pipe.
+        :param limit: bytes: a call-in that prints more is killed, and one byte more is returned.
+        :raises StagerError: the call-in does not end in time, and is killed.
         """
         deadline = time.monotonic() + timeout
         poll = select.poll()
@@ -219,7 +223,7 @@ class CallIn:
         while len(text) <= limit and (left := deadline - time.monotonic()) > 0:
             ready = [fd for fd, _ in poll.poll(left * 1000)]
             if output not in ready:
-                break  # it has ended, or is late; what it has started may hold the pipe for ever
+                break  # it has ended or timed out; a process that it has started may hold the pipe open for ever
             more = os.read(output, limit + 1 - len(text))
             if not more:
                 break
@@ -228,12 +232,12 @@ class CallIn:
             self._signal(signal.SIGKILL)
         if not process.wait_pidfd(self._process.pidfd, max(0.0, deadline - time.monotonic())):
             with contextlib.suppress(StagerError):
-                self.wait(0.0)  # which kills it
+                self.wait(0.0)  # kills it
             raise StagerError(f"the stager's call-in {self._verb!r} did not answer within {timeout:g} s")
         return text, self.wait()
 
     def _signal(self, number: int) -> bool:
-        """:returns: False: it has ended, and was waited for."""
+        """:returns: False: the call-in has ended, and was reaped."""
         try:
             process.pidfd_send_signal(self._process.pidfd, number)
         except ProcessLookupError:
@@ -247,7 +251,7 @@ class CallIn:
         process.exit_status(self._process.pidfd)
 
     def _hand_over(self, sock: socket.socket) -> None:
-        """Writes the document and its end, and sees that it is read in time."""
+        """Writes the document and its end, and waits until it is read. :raises StagerError: it is not, in time."""
         deadline = time.monotonic() + self._document_timeout
         sock.settimeout(self._document_timeout)
         try:
@@ -256,7 +260,7 @@ class CallIn:
         except OSError as error:
             if isinstance(error, TimeoutError) or error.errno not in (errno.EPIPE, errno.ECONNRESET):
                 raise self._unread() from None
-            return  # it closed the descriptor early: its exit code says what it thinks of the document
+            return  # the call-in has closed the descriptor early: its exit code tells whether it has failed
         poll = select.poll()
         poll.register(sock, select.POLLRDHUP | select.POLLHUP)
         poll.register(self._process.pidfd, select.POLLIN)

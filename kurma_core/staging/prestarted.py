@@ -1,8 +1,8 @@
-"""Stagers that were started before their pod is known, and wait for it (``kurma.io/stager/waits``; G10).
+"""Prestarted stagers, which wait for their pod (annotation ``kurma.io/stager/waits``).
 
-Whoever holds one holds the write end of its descriptor 5: the holder's death ends it, and nothing of it has to be
-found again. One byte there says that its root, cgroup and network are whole, as G1 and G2 have them. It is sent
-once, to one pod's stager; one that anything went wrong with is thrown away, never given to another pod.
+The process that has prestarted a stager holds the write end of the stager's descriptor 5. If that process ends,
+the stager ends, so that it need not be found again. One byte on the descriptor says that the root, cgroup and
+network of the pod are in place. After any error the stager is discarded, and not used for another pod.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_core.spawn_plan import Operation, Starter
 
-#: Seconds until a killed stager is given up.
+#: Seconds to wait for the end of a killed stager.
 _KILL_PATIENCE = 10.0
 _GO = b"."
-# It may be at its own start yet, and have a child by the time that it was moved itself.
+# Rounds of a move between cgroups: the stager may still be starting, and fork during the move.
 _ROUNDS = 8
 
 
 @frozen
 class PrestartPlace:
-    """Where a stager waits. The caller makes all of it, and removes what no pod has taken over.
+    """The directory, cgroup and network namespace of a prestarted stager. The caller makes them, and removes those
+    that no pod has taken over.
 
-    :param directory: for what it prints; on the file system of the pods' directories, to which that is moved.
-    :param cgroup: relative to the root of each hierarchy. A pod of another one costs the kernel a move, some ten
-        milliseconds, so this had better be the cgroup of the pod to come.
-    :param network_namespace: path of the one that its pod will have; None: the host's.
-    :param own: directory of the pod to come, which has its ``pod`` and may be renamed, and whose cgroup this is:
-        the stager sees both from its start. Empty: it sees neither before its pod is known.
+    :param directory: for its output; on the same file system as the pods' directories, to which the file is moved.
+    :param cgroup: relative to the root of each hierarchy. It should be the cgroup of the later pod: a move to
+        another one costs some ten milliseconds.
+    :param network_namespace: path of the pod's network namespace; None: the host's.
+    :param own: the later pod's directory, which has a subdirectory ``pod`` and may be renamed; ``cgroup`` is the
+        pod's then. The stager sees both from its start. Empty: it sees neither before its pod is known.
     """
 
     directory: str
@@ -49,7 +50,7 @@ class PrestartPlace:
 
 
 class PrestartedStager:
-    """One that waits. It is handed over once, or discarded; both close it."""
+    """A prestarted stager. It is handed over once, or discarded; both close it."""
 
     def __init__(self, image: StagerImage, place: PrestartPlace, begun: Begun) -> None:
         self.image = image.id
@@ -65,24 +66,25 @@ class PrestartedStager:
 
     @property
     def output(self) -> str:
-        """The file to which it prints."""
+        """The path of its output."""
         return f"{self.place.directory}/output"
 
     def printed_to(self, directory: str) -> None:
-        """The directory for what it prints was renamed."""
+        """Notes that the directory of its output was renamed."""
         self.place = replace(self.place, directory=directory)
 
     def fileno(self) -> int:
-        """Polls readable once it has ended."""
+        """The pidfd, which is readable when the stager has ended."""
         return self.pidfd
 
     def alive(self) -> bool:
         return self._go is not None and not process.wait_pidfd(self.pidfd, 0)
 
     def go(self) -> tuple[int, int]:
-        """All is in place: the byte. :returns: its pidfd and the read end of its descriptor 4, the caller's now.
+        """Tells the stager that its pod is in place. :returns: its pidfd and the read end of its descriptor 4,
+        which the caller closes.
 
-        :raises StagerError: it has ended.
+        :raises StagerError: the stager has ended.
         """
         assert self._go is not None, "a waiting stager is handed over once"
         try:
@@ -94,7 +96,7 @@ class PrestartedStager:
         return self.pidfd, self._ready
 
     def discard(self) -> None:
-        """Ends it, with all that it has started, and waits for that. Nothing where it was handed over."""
+        """Kills the stager with all its processes, and waits for their end. It does nothing after a hand-over."""
         if self._go is None:
             return
         os.close(self._go)
@@ -110,7 +112,7 @@ class PrestartedStager:
         CgroupTree(self.place.cgroup).kill()
 
     def why_not(self, pod: PodSetup) -> str | None:
-        """Why it cannot be the stager of that pod; None: it can."""
+        """The reason why it cannot be the stager of that pod; None: it can."""
         if not self.alive():
             return "it has ended"
         if any(app.interactive for app in pod.apps):
@@ -122,7 +124,7 @@ class PrestartedStager:
         return None
 
     def move_to(self, cgroup: str) -> None:
-        """Into the pod's cgroup, with all that it has started."""
+        """Moves the stager and its children to the pod's cgroup."""
         if cgroup == self.place.cgroup:
             return
         mine, home = CgroupTree(self.place.cgroup), CgroupTree(cgroup).leaf(OWN_CGROUP)
@@ -138,7 +140,8 @@ class PrestartedStager:
 
 
 def prestart(spawner: Starter, name: str, image: StagerImage, place: PrestartPlace) -> PrestartedStager:
-    """:raises StagerError: the image does not say that its stager may wait; or as :func:`begin`."""
+    """Prestarts a stager. :raises StagerError: its image does not declare that it can wait; or as
+    :func:`begin`."""
     if not image.waits:
         raise StagerError(f"stager {name}: its image {image.manifest.name} does not wait for its pod")
     begun = begin(

@@ -1,8 +1,8 @@
 """Relays standard input, output and error between a caller and a program that is started inside a pod.
 
-The program gets pipes, or a pseudo-terminal, of Kurma's own and never a descriptor of the caller: by
-``/proc/self/fd`` it could open the caller's file once more, with other rights, and a process that it leaves behind
-could read what is typed at the caller's terminal afterwards.
+The program gets pipes or a pseudo-terminal of Kurma, and never a descriptor of the caller: by ``/proc/self/fd`` it
+could open the caller's file again, with other rights, and a process that it leaves behind could later read the
+input at the caller's terminal.
 """
 
 from __future__ import annotations
@@ -26,27 +26,28 @@ if TYPE_CHECKING:
 
 _PIECE = 65536
 _FIONREAD = 0x541B
-#: Bytes that are still read of a terminal whose program has ended: another process may write to it for ever.
+#: Most bytes to read from a terminal whose program has ended: another process may write to it for ever.
 _LAST = 1 << 18
-#: Seconds that the last output has after an interruption.
+#: Seconds to wait for the last output after an interruption.
 _MOMENT = 0.5
 _OUTPUT, _ERROR = 1, 2
 
 
 class TooMuchInput(Exception):
-    """More input than may be kept until the program takes it."""
+    """There is more input than may be buffered for the program."""
 
 
 class Relay:
-    """Pipes or a pseudo-terminal, and the thread that carries what goes through. An output that blocks holds up
-    the other streams of this relay, and nothing else.
+    """Pipes or a pseudo-terminal, and the thread that copies the data. An output that blocks holds up the other
+    streams of this relay, and no other relay.
 
-    :param send: gets what the program writes: 1 or 2 for the stream, and the bytes. Raises BrokenPipeError where
-        nobody reads that stream: the program then finds it closed.
-    :param size: rows and columns of a pseudo-terminal that is the program's standard input; None: it is a pipe.
-    :param source: a descriptor that input is read from, closed by the relay; -1: input comes by :meth:`feed`.
-    :param readers: stream → descriptor to which it goes in the end: once nobody reads there, the stream is closed.
-    :param taken: told how many bytes of input have gone on to the program.
+    :param send: called with the stream (1 or 2) and the program's output. It raises BrokenPipeError if the
+        stream's reader has gone: the program's stream is closed then.
+    :param size: rows and columns of a pseudo-terminal as the program's standard input; None: it is a pipe.
+    :param source: a descriptor to read input from, closed by the relay; -1: input comes by :meth:`feed`.
+    :param readers: stream → the descriptor to which its output goes: if its reader closes it, the stream is
+        closed.
+    :param taken: called with the number of bytes of input that were written to the program.
 
     :attr:`stdin`, :attr:`stdout`, :attr:`stderr` are for the program; :meth:`close_program_ends` closes them.
     """
@@ -68,7 +69,7 @@ class Relay:
         self._lock = threading.Lock()
         self._drained = threading.Event()
         self._held = bytearray()
-        self._over = False  # no more input comes
+        self._over = False  # the input has ended
         self._finishing = False
         self._unwanted: set[int] = set()
         self._outputs: dict[int, int] = {}
@@ -101,7 +102,7 @@ class Relay:
         self.stdout, self.stderr = self._program_ends[1:]
 
     def start(self, begin: Callable[[threading.Thread], None] = threading.Thread.start) -> None:
-        """Starts the thread, by ``begin``; if that raises, nothing is left open."""
+        """Starts the thread, by ``begin``; if that raises, all descriptors are closed."""
         try:
             begin(self._thread)
         except BaseException:
@@ -110,8 +111,9 @@ class Relay:
             raise
 
     def feed(self, data: bytes, most: int) -> None:
-        """:param data: input; empty: there is no more.
-        :param most: bytes that are kept until the program takes them. :raises TooMuchInput: these are more.
+        """Adds input. :param data: empty: the end of input.
+
+        :param most: bytes that may be buffered. :raises TooMuchInput: the limit is exceeded.
         """
         with self._lock:
             if not data:
@@ -123,28 +125,28 @@ class Relay:
             self._stir()
 
     def close_output(self, number: int) -> None:
-        """Nobody reads that stream any more."""
+        """Closes that output stream of the program, since its reader has gone."""
         with self._lock:
             self._unwanted.add(number)
             self._stir()
 
     def resize(self, rows: int, columns: int) -> None:
-        """The kernel tells whoever has the terminal by SIGWINCH."""
+        """Sets the size of the pseudo-terminal. The kernel sends SIGWINCH to its foreground processes."""
         with self._lock:
             if self.terminal and self._input >= 0:
                 terminal.set_size(self._input, rows, columns)
 
     def close_program_ends(self) -> None:
-        """The program has its descriptors by now, or never will. May be repeated."""
+        """Closes the relay's copies of the program's descriptors, after the program's start. It can be
+        repeated."""
         while self._program_ends:
             os.close(self._program_ends.pop())
 
     def finish(self, timeout: float | None = None) -> bool:
-        """The program has ended. Comes back once all that it wrote has been sent on; what a process that it left
-        behind writes later goes nowhere. Input that came by :meth:`feed` and was not taken yet goes on to whoever
-        else reads it.
+        """Waits, after the program's end, until all of its output is sent. Later output of processes that it has
+        left behind is lost. Unread input of :meth:`feed` stays available to other readers of the pipe.
 
-        :returns: False: that takes longer.
+        :returns: False: the timeout is over.
         """
         with self._lock:
             self._finishing = self._over = True
@@ -208,16 +210,16 @@ class Relay:
         if data:
             self._held += data
         elif data is not None:
-            # It stays open: what of it is not read is given back at the end.
+            # Keep the source open: _give_back() returns unread input to it at the end.
             with self._lock:
                 self._over = True
                 if self.terminal:
-                    # The caller's terminal was hung up, so is the program's.
+                    # The caller's terminal was hung up: hang up the program's.
                     self._outputs.pop(self._input, None)
                     self._close_input()
 
     def _read(self, fd: int, most: int = _PIECE) -> int:
-        """:returns: how many bytes there were."""
+        """Reads output and sends it. :returns: the number of bytes."""
         try:
             data = os.read(fd, most)
         except BlockingIOError:
@@ -239,13 +241,15 @@ class Relay:
                 self._close_output(fd)
 
     def _close_output(self, fd: int) -> None:
-        """A pipe is closed: its program is told by SIGPIPE. A terminal stays, for its input."""
+        """Stops reading an output. A pipe is closed, and its writers get SIGPIPE; a terminal stays for its
+        input."""
         del self._outputs[fd]
         if fd != self._input:
             os.close(fd)
 
     def _drain(self) -> None:
-        """Reads what was written until now, and no more: the descriptors may be held by others for ever."""
+        """Reads the output that was written until now, and no more: other processes may hold the pipes for
+        ever."""
         for fd in list(self._outputs):
             left = _LAST if fd == self._input else _count(fd)
             while left > 0 and fd in self._outputs and self._outputs[fd] not in self._unwanted:
@@ -258,7 +262,8 @@ class Relay:
                 self._close_output(fd)
 
     def _give_back(self) -> None:
-        """Input that the program has not read is still there for the next one that reads the caller's file."""
+        """Moves the position of the caller's file back over input that the program has not read, so that the next
+        program reads it."""
         if self._source < 0:
             return
         if not self.terminal and self._program_ends:
@@ -314,17 +319,17 @@ class Relay:
         self._close_ours()
 
 
-#: Signals that end what runs at a terminal: its program is to know of them.
+#: Signals that end programs at a terminal, and are passed on to the program.
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 
 
 class CallerRelay(Relay):
-    """Between a program and the caller's own three descriptors, for a ``with`` statement.
+    """A relay between a program and the caller's own three descriptors, for a ``with`` statement.
 
-    :param wants_terminal: the program serves a terminal: where the caller's standard input is one, it gets
+    :param wants_terminal: the program can use a terminal: if the caller's standard input is one, the program gets
         a pseudo-terminal, and the caller's is in raw mode meanwhile.
-    :param reads_input: what comes in is for the program; else it finds the end of its input.
-    :param passes_signals: signals that come meanwhile go to the program, if there is a terminal.
+    :param reads_input: the program gets the caller's input; else its input is at its end.
+    :param passes_signals: signals are passed on to the program, if there is a terminal.
 
     :attr:`stdio` is for the program.
 
@@ -377,11 +382,11 @@ class CallerRelay(Relay):
         if self._passes_signals:
             self._signals, self._told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             numbers += _PASSED_ON
-            # The interpreter writes there, not the handler: a signal that comes just before poll(2) does not
-            # interrupt it. The program gets SIGWINCH and SIGCONT as well, which do it no harm.
+            # A wakeup descriptor, since a signal just before poll(2) runs its handler late. The program gets
+            # SIGWINCH and SIGCONT by it, too, which do no harm.
             self._outer = signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
         for number in numbers:
-            # A command that was started with a signal ignored (nohup) goes on ignoring it.
+            # Signals that were ignored at the command's start (nohup) stay ignored.
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._old[number] = signal.signal(number, self._came)
 
@@ -392,18 +397,18 @@ class CallerRelay(Relay):
         try:
             if number == signal.SIGCONT:
                 self._raw.again()
-            # No lock: this thread may hold it.
+            # Do not take the lock: the interrupted thread may hold it.
             size, master = self._raw.size(), self._input
             if size is not None and master >= 0:
                 terminal.set_size(master, *size)
         except OSError:
-            return  # it has gone
+            return  # the terminal was hung up
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         try:
-            # After Ctrl-C, an output that blocks is not waited for.
+            # After Ctrl-C, do not wait long for an output that blocks.
             if self.finish(None if kind is None or issubclass(kind, Exception) else _MOMENT):
                 self.close_program_ends()
         finally:
@@ -427,5 +432,5 @@ class CallerRelay(Relay):
 
 
 def _count(fd: int) -> int:
-    """Bytes that are there to be read of a pipe."""
+    """The number of bytes that can be read from a pipe."""
     return int.from_bytes(fcntl.ioctl(fd, _FIONREAD, bytes(4)), "little")

@@ -1,4 +1,4 @@
-"""The stager manifest: what a stager is told of its pod (Kurma Stager Specification, Stager Manifest; G4)."""
+"""Makes the stager manifest of a pod (Kurma Stager Specification, Stager Manifest)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup
     from kurma_core.models.isolator import IdRange, IsolatorPlan
 
-#: The one key of ``stagerConfig`` that Kurma keeps for itself, and the version of what stands there.
+#: The key of ``stagerConfig`` that is reserved for Kurma, and the version of its value.
 RESERVED_KEY = "kurma.io"
 RESERVED_VERSION = 1
-#: Where a stager finds the hosts files that the core keeps up to date (W10).
+#: The stager's directory of hosts files, which the core keeps up to date.
 NAMES = "/pod/hosts"
 
 
@@ -28,12 +28,12 @@ def stager_manifest(
     log_count: int,
     terminal_size: tuple[int, int] | None = None,
 ) -> bytes:
-    """The document as bytes.
+    """The manifest as JSON.
 
-    :param version: of Kurma.
-    :param stop_timeout: seconds an app has between SIGTERM and SIGKILL.
-    :param log_size: bytes after which an app's log is turned, ``log_count`` files are kept.
-    :param terminal_size: rows and columns that apps' terminals have at first.
+    :param version: version of Kurma.
+    :param stop_timeout: seconds between SIGTERM and SIGKILL for an app.
+    :param log_size: bytes after which an app's log is rotated; ``log_count`` files are kept.
+    :param terminal_size: initial rows and columns of the apps' terminals.
     """
     document = {
         "kurmaVersion": version,
@@ -95,6 +95,6 @@ def _app(pod: PodSetup, app: AppSetup, size: tuple[int, int] | None) -> dict[str
 
 
 def _plan(plan: IsolatorPlan) -> dict[str, Any]:
-    """Traffic is limited in the pod's network namespace, which is not the stager's to change; nor is it told who
-    may ask the daemon for what."""
+    """The plan for the stager, without the traffic limits, which the core applies to the pod's network namespace,
+    and without the app's rights on the daemon's API."""
     return replace(plan, traffic=(), api=None).to_json()

@@ -1,4 +1,4 @@
-"""A running stager: from the process that started it, or found again by any other."""
+"""The process of a running stager: waits until it reports its pod, signals it, finds it again by its record."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kurma_core.linux.programs import HeldProcess, is_exiting
 if TYPE_CHECKING:
     from kurma_core.staging.relay import CallerRelay
 
-#: How many of those that hold descriptor 4 an error names.
+#: How many holders of descriptor 4 an error names.
 _NAMED = 4
-#: Of a process's command line: bytes that are read, and characters that an error shows.
+#: Bytes of a process's command line that are read, and characters that an error shows.
 _WORDS, _LETTERS = 4096, 80
 
 
@@ -25,12 +25,13 @@ class StagerProcess(HeldProcess):
     """Implements :class:`kurma_core.hookspecs.stager.RunningStager`.
 
     :param pidfd: closed by :meth:`close`.
-    :param ready: the read end of the pipe whose other end is the stager's descriptor 4; None: found again.
-    :param last_output: gives the last lines that the stager printed, for error messages.
+    :param ready: the read end of the pipe whose write end is the stager's descriptor 4; None: the stager was found
+        again by its record.
+    :param last_output: returns the last lines that the stager printed, for error messages.
     :param image: ID of the image that it runs from.
-    :param members: gives the PIDs of all that is of its pod, to look for who holds descriptor 4.
-    :param unready: gives the apps that have not said that they are ready, and are to.
-    :param pipe: inode of the pipe that ``ready`` is an end of, from the record of one that is found again.
+    :param members: returns the PIDs of all processes of its pod, to find holders of descriptor 4.
+    :param unready: returns the apps that should report their readiness, and have not.
+    :param pipe: inode of the pipe of ``ready``, from the record of a stager that was found again.
     """
 
     def __init__(
@@ -51,25 +52,29 @@ class StagerProcess(HeldProcess):
         self._members = members
         self._unready = unready
         self._pipe = pipe if ready is None else os.fstat(ready).st_ino
-        #: carries the caller's standard input to an app; ended by :meth:`close`
+        #: relays the caller's standard input to an app; :meth:`close` ends it
         self.relay: CallerRelay | None = None
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """With the ID of the stager's image, which stays in the store while the pod is up (S3); and the inode of
-        the pipe by which it tells that the pod runs (G3)."""
+        """The process's identity, the ID of the stager's image, which stays in the store while the pod is up, and
+        the inode of the pipe of descriptor 4."""
         known = self._identity.to_json()
         if self._pipe is not None:
             known["pipe"] = self._pipe
         return known if self._image is None else {**known, "image": self._image}
 
     def has_come_up(self) -> bool:
-        """Of one that was found again, and whose starter has died before it was told: whether nobody in the pod
-        holds descriptor 4 any more, which says that the pod runs (G3)."""
+        """Whether the pod runs: no process of the pod holds descriptor 4 open. For a stager that was found again,
+        if the process that started it died before the pod ran."""
         return self._pipe is not None and self.alive() and not is_held(self._pipe, {self.pid, *self._members()})
 
     def wait_running(self, timeout: float) -> bool:
-        """Descriptor 4 closed = running; closed by the stager's end = ran and ended, or failed (G3)."""
+        """Waits until descriptor 4 is closed, which means that the pod runs. :returns: False: it has run and
+        ended.
+
+        :raises StagerError: the stager failed, or did not close the descriptor in time.
+        """
         if self._ready is None:
             return self.alive()
         closed = self._wait_closed(time.monotonic() + timeout)
@@ -84,14 +89,15 @@ class StagerProcess(HeldProcess):
             return False
         said = self._last_output()
         if status == 1 and said:
-            # It has ended in order, and said why: mostly that something in the pod's documents cannot be.
+            # It has ended normally and printed the reason: mostly an error in the pod's documents.
             raise StagerError(f"the pod cannot be started: {said}", status=status, said=said)
         how = "it ended in an unknown way" if status is None else f"it ended with status {status}"
         told = f"; it said: {said}" if said else ""
         raise StagerError(f"the stager failed to start its pod: {how}{told}", status=status, said=said)
 
     def _still_open(self, timeout: float) -> StagerError:
-        """It has closed descriptor 4 too late, or something else holds it by accident: who (G3)."""
+        """The error for a descriptor 4 that is not closed in time: it names the apps that are not ready, or the
+        processes that hold the descriptor."""
         apps = self._unready()
         if apps:
             many = len(apps) > 1
@@ -133,7 +139,7 @@ class StagerProcess(HeldProcess):
             if self._ready in events and os.read(self._ready, 4096) == b"":
                 return True
             if self._pidfd in events:
-                # It has ended, yet something that it started holds the descriptor: that counts as closed.
+                # The stager has ended. A process that it started may hold the descriptor: it counts as closed.
                 return True
 
     def _told(self) -> str:
@@ -160,7 +166,7 @@ def find_again(
     last_output: Callable[[], str],
     members: Callable[[], Iterable[int]] = tuple,
 ) -> StagerProcess | None:
-    """The stager of that identity, or None: it has ended, or the record is damaged."""
+    """Finds the stager with that identity; None: it has ended, or the record is damaged."""
     try:
         known = process.ProcessIdentity.from_json(dict(identity))
     except ValueError:
@@ -175,7 +181,7 @@ def find_again(
 
 
 class Holder:
-    """A process that holds a pipe: ``descriptor`` is its lowest number there."""
+    """A process that holds a pipe open; ``descriptor`` is the lowest of its descriptors of the pipe."""
 
     __slots__ = ("descriptor", "pid", "program")
 
@@ -186,11 +192,11 @@ class Holder:
 
 
 def holders(pipe: int, pids: Iterable[int]) -> Iterator[Holder]:
-    """Which of these processes hold an end of that pipe.
+    """The processes of these that hold an end of that pipe.
 
-    Those that end meanwhile, or that we may not look into, are passed over.
+    It skips processes that end meanwhile, or that we may not inspect.
 
-    :param pipe: a descriptor of ours of either end.
+    :param pipe: our descriptor of either end.
     """
     return _holders(f"pipe:[{os.fstat(pipe).st_ino}]", pids)
 
@@ -207,7 +213,7 @@ def _holders(name: str, pids: Iterable[int]) -> Iterator[Holder]:
 
 
 def is_held(inode: int, pids: Iterable[int]) -> bool:
-    """Whether one of these processes holds an end of the pipe of that inode."""
+    """Whether one of these processes holds an end of the pipe with that inode."""
     return any(True for _ in _holders(f"pipe:[{inode}]", pids))
 
 
@@ -219,9 +225,9 @@ def _link(path: str) -> str:
 
 
 def program(pid: int) -> str:
-    """The beginning of its command, or its name where it has none; nothing that a terminal would act on.
+    """The beginning of a process's command line, or its name if that is empty; only printable characters.
 
-    :raises OSError: it has ended.
+    :raises OSError: the process has ended.
     """
     with open(f"/proc/{pid}/cmdline", "rb") as file:
         text = file.read(_WORDS)

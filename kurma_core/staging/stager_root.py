@@ -1,4 +1,4 @@
-"""The root that a stager finds itself in (Kurma Stager Specification, Filesystem Configuration; G2)."""
+"""Plans the mounts of a stager's root (Kurma Stager Specification, Filesystem Configuration)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ if TYPE_CHECKING:
     from kurma_core.linux.cgroups import CgroupTree
     from kurma_core.models.image import RenderedLayer
 
-#: What a stager writes to its root besides ``/pod`` is kept in memory, and no more of it than this.
+#: Most memory for the files that a stager writes to its root, outside of ``/pod``.
 SCRATCH_SIZE = "64m"
-#: Where the pod's user namespace is, if it has one (H9).
+#: Where the pod's user namespace is pinned in the stager's root, if the pod has one.
 USER_NAMESPACE = "/userns"
 LAYERS, VOLUMES = "/layers", "/volumes"
 
 
 def stager_root(image: str, pod: PodSetup, manifest: bytes, tree: CgroupTree) -> RootPlan:
-    """:param image: the stager image's tree, shared by all its pods and never written to.
+    """The mounts of a stager's root.
+
+    :param image: the stager image's tree, shared by all its pods and never written to.
     :param manifest: the stager manifest.
     """
     places = places_of_pod(pod.directory, tree)
@@ -44,10 +46,10 @@ def stager_root(image: str, pod: PodSetup, manifest: bytes, tree: CgroupTree) ->
 
 
 def waiting_root(image: str) -> RootPlan:
-    """What every stager finds, whatever its pod; :func:`pod_parts` make it whole (G10)."""
+    """The mounts that do not depend on the pod; :func:`places_of_pod` and :func:`pod_parts` are the others."""
     return RootPlan(
         (
-            # The rest of the root may be written to as well, and is thrown away with the mount namespace.
+            # The stager may write to its root; its changes are lost at the end of the mount namespace.
             Overlay((image,), scratch=True, scratch_size=SCRATCH_SIZE),
             Directory(LAYERS),
             Directory(VOLUMES),
@@ -60,15 +62,16 @@ def waiting_root(image: str) -> RootPlan:
 
 
 def places_of_pod(directory: str, tree: CgroupTree) -> list[Operation]:
-    """Where a stager writes of its pod, and the pod's cgroup: what there can be before it is known what it runs.
+    """The mounts of ``/pod`` and of the pod's cgroup, which can be made before the pod's manifest is known.
 
-    :param directory: the pod's, which has a ``pod``. :param tree: made already.
+    :param directory: the pod's directory, which has a subdirectory ``pod``. :param tree: the existing cgroup.
     """
     return [Bind(f"{directory}/pod", "/pod", recursive=False), *cgroups(tree)]
 
 
 def pod_parts(pod: PodSetup, manifest: bytes) -> list[Operation]:
-    """What is one pod's own besides, for a root that is made or one that is lived in already."""
+    """The mounts of the pod's layers, volumes, user namespace and manifest, for a new root or a running
+    stager's."""
     return [
         *layer_binds(layer for app in pod.apps for layer in app.layers),
         *volume_mounts(pod.volumes, links=pod.volume_links),
@@ -78,13 +81,13 @@ def pod_parts(pod: PodSetup, manifest: bytes) -> list[Operation]:
 
 
 def layer_binds(layers: Iterable[RenderedLayer]) -> list[Operation]:
-    """Each layer once, read-only."""
+    """Read-only mounts of the layers, each once."""
     paths = {layer.id: layer.path for layer in layers}
     return [Bind(path, f"{LAYERS}/{name}", read_only=True, recursive=False) for name, path in paths.items()]
 
 
 def volume_mounts(volumes: Iterable[VolumeSetup], *, links: bool) -> list[Operation]:
-    """:param links: their sources may lead over symbolic links."""
+    """The mounts of the volumes. :param links: symbolic links in the sources' paths are followed."""
     return [_volume_mount(volume, links) for volume in volumes]
 
 
@@ -97,9 +100,10 @@ def _volume_mount(volume: VolumeSetup, links: bool) -> Operation:
 
 
 def of_volume(error: HostError, volumes: Iterable[VolumeSetup]) -> KurmaError:
-    """What is to be raised where a mount of the root has failed: of a volume, with its name (V1).
+    """The error to raise if a mount of the root has failed; that of a volume's mount names the volume.
 
-    Its source was there when it was looked at, and is bound as it is now, without following links.
+    The source existed when it was checked. The bind does not follow links, and fails if the source was changed
+    since.
     """
     for volume in volumes:
         if volume.tmpfs is not None and error.data.get("path") == f"{VOLUMES}/{volume.name}":
@@ -120,10 +124,10 @@ def of_volume(error: HostError, volumes: Iterable[VolumeSetup]) -> KurmaError:
 
 
 def _programs(image: str) -> tuple[Operation, ...]:
-    """The call-ins' directory, read-only, without the overlay.
+    """A read-only mount of ``/opt/stager`` without the overlay.
 
-    A process that the stager makes can be had to execute the stager's own program once more, by ``/proc/self/exe``
-    in an app's root, and that link leads back to the file: it must not be one to write to.
+    An app can make a process of the stager execute the stager's program again, by ``/proc/self/exe`` as a program
+    in the app's root. ``/proc/PID/exe`` of that process leads to the program's file, which must not be writable.
     """
     path = image
     for name in ("opt", "stager"):

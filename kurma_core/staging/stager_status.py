@@ -1,6 +1,6 @@
-"""What a stager leaves written: ``/pod/status.json``, and what its ``status`` call-in prints. Untrusted, both.
+"""Reads and checks a stager's ``/pod/status.json`` and the output of its ``status`` call-in, which are untrusted.
 
-Shapes: the Kurma Stager Specification ("status"), with ``running: false`` understood too (G5).
+The format is in the Kurma Stager Specification ("status"); ``running: false`` is accepted, too.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from kurma_core.models.pod import ETC_CONTENTS, ETC_FILES, REASONS, AppEnd, AppE
 from kurma_core.schema import JsonValue, Made, Maybe, SchemaError, Whole, child
 from kurma_core.value import field, fields, frozen
 
-#: More than this from a stager is nonsense.
+#: Most bytes of a status.
 LIMIT = 1 << 20
 _MOST = 1 << 31
-#: Bytes of a log's name: those of the files that were turned over are longer.
+#: Most bytes of a log's name, to which rotated files add a suffix.
 _NAME = 240
-#: Executions of one app, at most.
+#: Most earlier executions of one app.
 _EARLIER = 100
-#: Notes at most, and characters of any text.
+#: Most notes, and most characters of any text.
 _NOTES, _TEXT = 100, 4096
-#: Of ``status.json``.
+#: Version of ``status.json``.
 _VERSION = 1
 
 
 def read_status_file(directory: str) -> tuple[dict[str, AppStatus], tuple[str, ...]] | None:
-    """Apps and notes of ``pod/status.json`` below a pod's directory; None: the stager keeps no such file.
+    """The apps and notes of ``pod/status.json`` below a pod's directory; None: the stager has not written one.
 
-    :raises StagerError: it is there and nonsense.
+    :raises StagerError: the file cannot be read, or is malformed.
     """
     try:
-        # The stager may have put anything there: a link to a secret of the host, a device.
+        # The stager may have put a link to a secret of the host there, or a device.
         fd = open_regular(AT_FDCWD, f"{directory}/pod/status.json", os.O_RDONLY | os.O_NOFOLLOW, resolve=0)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -58,7 +58,7 @@ def read_status_file(directory: str) -> tuple[dict[str, AppStatus], tuple[str, .
 
 
 def unready(directory: str) -> list[str]:
-    """Apps of the pod in that directory that are to say that they are ready, and have not."""
+    """The apps of the pod in that directory that should report their readiness, and have not."""
     try:
         found = read_status_file(directory)
     except StagerError:
@@ -67,8 +67,9 @@ def unready(directory: str) -> list[str]:
 
 
 def parse_status_output(text: bytes) -> dict[str, AppStatus]:
-    """:param text: what the ``status`` call-in printed.
-    :raises StagerError: it is not what the specification says.
+    """Parses the output of the ``status`` call-in.
+
+    :raises StagerError: it does not conform to the specification.
     """
     return parse_apps(_decode(text, "its status call-in"), "its status call-in")
 
@@ -90,7 +91,7 @@ def parse_apps(value: object, what: str) -> dict[str, AppStatus]:
     if not isinstance(value, dict):
         raise StagerError(f"the stager is wrong: {what} names no apps")
     for name in value:
-        # It goes in front of each line of the app's log, among others.
+        # Commands print the name, for example before each line of the app's log.
         if not name.isprintable():
             raise StagerError(f"the stager is wrong: {what} names an app {name!r:.80}")
     try:
@@ -100,7 +101,7 @@ def parse_apps(value: object, what: str) -> dict[str, AppStatus]:
 
 
 def _clean(text: str) -> str:
-    """Halves of surrogate pairs, which JSON can name, are no text: nothing could write them out again."""
+    """Replaces lone surrogates, which JSON can contain and UTF-8 cannot encode."""
     return text[:_TEXT].encode("utf-8", "replace").decode()
 
 
@@ -111,13 +112,13 @@ def _note(value: object) -> str | None:
 def _log(value: object) -> str | None:
     if not isinstance(value, str) or not value:
         return None
-    # What is printable can be encoded; NUL is not.
+    # A printable name can be encoded, and has no NUL.
     if "/" in value or value.startswith(".") or not value.isprintable() or len(os.fsencode(value)) > _NAME:
         raise ValueError(value)
     return value
 
 
-#: Of what is for people alone, other types are ignored.
+#: Texts for people: values of other types are ignored.
 _NOTE = Made("text", _note)
 _REASON = Made("a reason", lambda value: value if isinstance(value, str) and value in REASONS else None)
 _LOG = Made(f"a name of a file of at most {_NAME} bytes", _log)
@@ -127,7 +128,7 @@ _PID = Maybe(Whole(1, 1 << 22))
 
 @frozen
 class _Execution(JsonValue):
-    """What a stager says of one execution of an app."""
+    """A stager's report on one execution of an app."""
 
     PARTIAL = True
 
@@ -146,7 +147,7 @@ class _Execution(JsonValue):
 
 @frozen
 class _Status(_Execution):
-    """What a stager says of an app. ``pid`` counts only while the app runs."""
+    """A stager's report on an app. ``pid`` is read only while the app runs."""
 
     pid: Any = None
     exited: bool | None = field(default=None, shape=_FLAG)
@@ -163,7 +164,7 @@ class _Status(_Execution):
 def _app(name: str, value: object, path: str) -> AppStatus:
     said = _Status.from_json(value, path)
     exited = said.exited is True or said.running is False
-    # The last executions before this one; one that does not say its number has that of its place.
+    # The last executions before this one; the number of one defaults to its place in the list.
     earlier = said.earlier if isinstance(said.earlier, list) else []
     first = max(0, len(earlier) - _EARLIER)
     executions = [

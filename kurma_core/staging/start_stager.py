@@ -1,4 +1,4 @@
-"""Starting the program of a stager's image, for a pod that is known, or for one that is yet to come (G1, G10)."""
+"""Starts the program of a stager's image, for a pod or, prestarted, before the pod is known."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
     from kurma_core.spawn_plan import RootPlan, Started, Starter
 
-#: Below the pod's cgroup, on v2: so that a stager may make children of that one, which is what it is shown.
+#: The stager's own cgroup below the pod's, on v2: so that it can enable controllers in the pod's, which is its
+#: root.
 OWN_CGROUP = "stager"
-#: On a stager's image: it may be started before its pod is known.
+#: Annotation of an image whose stager may be prestarted.
 WAITS = "kurma.io/stager/waits"
-#: On a stager's image: which of these call-ins it has, ``app-add,app-start,app-stop,app-rm``.
+#: Annotation of an image: the stager's call-ins of ``app-add,app-start,app-stop,app-rm``.
 CALL_INS = "kurma.io/stager/callins"
 _VERBS = ("add", "start", "stop", "rm")
 
 
 @frozen
 class StagerImage:
-    """A stager's image, verified for this use: ``path`` of its tree, its manifest."""
+    """A verified image of a stager; ``path`` is the path of its tree."""
 
     id: str
     path: str
@@ -35,22 +36,22 @@ class StagerImage:
 
     @property
     def waits(self) -> bool:
-        """Whether it may be started before its pod is known."""
+        """Whether the stager may be prestarted."""
         return self.manifest.annotation(WAITS) == "true"
 
     @property
     def app_verbs(self) -> frozenset[str]:
-        """The optional call-ins that it has: ``add`` for ``app-add``, and so on."""
+        """The optional call-ins that the image declares: ``add`` for ``app-add``, and so on."""
         words = {word.strip() for word in (self.manifest.annotation(CALL_INS) or "").split(",")}
         return frozenset(verb for verb in _VERBS if f"app-{verb}" in words)
 
 
 @frozen
 class Begun:
-    """A stager that was started. Descriptors are the holder's.
+    """A started stager. The caller closes the descriptors.
 
     :param ready: the read end of its descriptor 4.
-    :param go: the write end of its descriptor 5; None: its pod is known already.
+    :param go: the write end of its descriptor 5; None: it is not prestarted.
     """
 
     process: Started
@@ -71,13 +72,15 @@ def begin(
     environment: Mapping[str, str] | None = None,
     waits: bool = False,
 ) -> Begun:
-    """:param name: the stager's, for messages.
-    :param cgroup: relative, made already.
-    :param output: the file to which it prints; emptied.
-    :param environment: over the image's own.
-    :param waits: it gets a descriptor 5 to wait on.
-    :raises StagerError: its image cannot be a stager's, or its program not be executed.
-    :raises HostError: it could not be started.
+    """Starts a stager.
+
+    :param name: the stager's name, for messages.
+    :param cgroup: the existing cgroup, relative to the hierarchies' roots.
+    :param output: the file for its output; it is truncated.
+    :param environment: overrides the image's environment.
+    :param waits: it is prestarted, and gets a descriptor 5 to wait on.
+    :raises StagerError: the image is not a stager's, or its program cannot be executed.
+    :raises HostError: the process could not be started.
     """
     argv, found, directory = _command(name, image)
     printed = os.open(
@@ -111,7 +114,7 @@ def begin(
         for fd in ours:
             os.close(fd)
         if isinstance(error, (CommandNotFoundError, CommandNotExecutableError)):
-            # Not the command that the user asked for: the exit code must not say so.
+            # The exit codes 126 and 127 are for the user's own command.
             raise StagerError(f"stager {name}: {error.message}") from None
         raise
     finally:
@@ -121,7 +124,7 @@ def begin(
 
 
 def _command(name: str, image: StagerImage) -> tuple[tuple[str, ...], dict[str, str], str]:
-    """Arguments, environment and working directory that the image gives."""
+    """The arguments, environment and working directory of the image's manifest."""
     app = image.manifest.app
     if app is None or not app.exec:
         raise StagerError(f"stager {name}: its image {image.manifest.name} gives no command (app.exec)")
