@@ -19,7 +19,6 @@ import kurma_stager_default
 from kurma_core.errors import StagerError
 from kurma_core.formats import elf
 from kurma_core.formats.small_json import decode
-from kurma_stager_default import compiling
 
 NAME = "kurma.io/stager/default"
 PREFIX = "opt/stager"
@@ -263,6 +262,8 @@ def _modules(
 
     :returns: the files of the extension modules.
     """
+    from kurma_stager_default import compiling
+
     listed = _run(program, ["-c", _LIST, *_standard_names(sources)])
     stdlib = _stdlib()
     standard: list[tuple[str, str, str]] = []
@@ -362,6 +363,8 @@ def plain(rootfs: str) -> None:
 def launcher(rootfs: str, name: str) -> None:
     """Writes a program's start script: compiled code cannot begin with ``#!``. The script reads the code itself,
     since the interpreter would read a large file in small pieces."""
+    from kurma_stager_default import compiling
+
     path = f"{rootfs}/{PREFIX}/{name}"
     with open(path, "w") as file:
         file.write(
