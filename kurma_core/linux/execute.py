@@ -1,7 +1,7 @@
 """Executes a program by execve(2), found in PATH as a shell does.
 
 What counts is what this process finds: call it in the root, and as the user, that the program is to have. Why a
-program cannot be executed is said by :mod:`kurma_core.formats.exec_errors`: a process must import that before it
+program cannot be executed is said by :mod:`kurma_core.linux.exec_errors`: a process must import that before it
 changes its root.
 """
 
@@ -70,7 +70,7 @@ def execute_after(last: Callable[[], None], argv: Sequence[str], environment: Ma
 
     :raises ExecuteError: as :func:`execute`; what ``last`` raises goes through.
     """
-    from kurma_core.formats import exec_errors
+    from kurma_core.linux import exec_errors
 
     path = _find(argv[0], environment)
     reasons = exec_errors.expected(path)
@@ -96,7 +96,7 @@ def execute_after(last: Callable[[], None], argv: Sequence[str], environment: Ma
 
 
 def _nowhere(name: str, searched: str) -> ExecuteError:
-    from kurma_core.formats import exec_errors
+    from kurma_core.linux import exec_errors
 
     where = f"not found in {searched or 'the current directory'}"
     return ExecuteError(errno.ENOENT, where + exec_errors.of_one_name(name), name)
@@ -132,7 +132,7 @@ def _find(name: str, environment: Mapping[str, str]) -> str:
 
 
 def _may_not(path: str) -> ExecuteError | None:
-    from kurma_core.formats import exec_errors
+    from kurma_core.linux import exec_errors
 
     try:
         # Our effective rights count, as they do for execve.
@@ -149,7 +149,7 @@ def _try(path: str, argv: Sequence[str], environment: Mapping[str, str]) -> Exec
     try:
         os.execve(path, tuple(argv), environment)  # noqa: S606 - that is the job
     except OSError as error:
-        from kurma_core.formats import exec_errors
+        from kurma_core.linux import exec_errors
 
         return ExecuteError(*exec_errors.why_not(path, error.errno or errno.EIO), path)
     except ValueError as error:  # a NUL in a word, or a variable's name with a "=" in it

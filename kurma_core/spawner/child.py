@@ -13,8 +13,13 @@ import fcntl
 import marshal
 import os
 
-from kurma_core.formats import exec_errors  # noqa: F401 - see execute
-from kurma_core.linux import execute, mounts, namespaces, process
+from kurma_core.linux import (
+    exec_errors,  # noqa: F401 - see execute
+    execute,
+    mounts,
+    namespaces,
+    process,
+)
 from kurma_core.linux.clone import Birthplace
 from kurma_core.spawner import root
 from kurma_core.spawner.root import StepError

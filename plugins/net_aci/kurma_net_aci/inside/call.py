@@ -12,8 +12,11 @@ import select
 import time
 
 # The modules must be imported before pivot_root(2): later the host's files cannot be reached.
-from kurma_core.formats import exec_errors  # noqa: F401 - see execute
-from kurma_core.linux import execute, process
+from kurma_core.linux import (
+    exec_errors,  # noqa: F401 - see execute
+    execute,
+    process,
+)
 from kurma_net_aci.inside import job, offspring, root
 
 TYPE_CHECKING = False

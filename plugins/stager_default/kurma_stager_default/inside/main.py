@@ -88,7 +88,7 @@ def _load_for_apps() -> None:
     """Loads the modules that only an app's child needs. A prestarted stager does it while no user waits."""
     import fcntl  # noqa: F401
 
-    from kurma_core.formats import exec_errors  # noqa: F401
+    from kurma_core.linux import exec_errors  # noqa: F401
     from kurma_core.trees import mount_targets, overlay, user_database  # noqa: F401
     from kurma_stager_default.inside.app import etc_hosts  # noqa: F401
 

@@ -140,7 +140,7 @@ def apply_limits(plan: Plan) -> None:
     """
     # Import these before the change of root, after which their files cannot be found. The supervisor does not need
     # them in its memory.
-    from kurma_core.formats import exec_errors  # noqa: F401
+    from kurma_core.linux import exec_errors  # noqa: F401
     from kurma_core.trees import mount_targets, user_database  # noqa: F401
 
     wanted = _before[:1] if plan.oom_score_adj is None else [str(plan.oom_score_adj)]
