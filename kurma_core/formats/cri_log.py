@@ -46,7 +46,7 @@ def parse_line(app: str, line: bytes, make: Make[T]) -> T:
 
 
 def texts(app: str, data: bytes, make: Make[T], open_lines: set[str]) -> Iterator[T]:
-    """What stands in some whole lines of the file. Lines of one moment and stream come out together: a stager that
+    """Parses whole lines of the file. Lines of one moment and stream come out together: a stager that
     stamps what it reads in pieces writes hundreds of them, and taking each apart costs more than all else. The end
     of a line in parts comes alone, for it did not begin at that moment.
 
@@ -68,7 +68,7 @@ def texts(app: str, data: bytes, make: Make[T], open_lines: set[str]) -> Iterato
             stop = data.index(b"\n", max(end, data.rfind(joint, start, start + window)) + 1)
             lines = data[start:stop].split(b"\n")
             if len(lines) > 1 and data.count(joint, start, stop) == len(lines) - 1:
-                size = len(head)  # faster, so, than to replace what stands between lines
+                size = len(head)  # faster than to replace the heads between lines
                 yield make(app, at, stream, False, b"\n".join([line[size:] for line in lines]))
                 # More where much was found: what is looked through bears a ratio to that.
                 start, window = stop + 1, min(max(_FEWEST, 4 * (stop - start)), _MOST)
@@ -94,9 +94,9 @@ class LogFile:
         self._open: set[str] = set()
 
     def read_all(self) -> Iterator[Any]:
-        """What came since the last time in whole lines, up to the present end.
+        """Reads the new whole lines, up to the present end.
 
-        What stood behind the last newline is read again: on a full disk, its writer takes half a line back.
+        Bytes behind the last newline are read again: on a full disk, its writer takes half a line back.
         """
         if self._rest and not self._raw and self.chain.back(len(self._rest)):
             self._rest = b""
@@ -118,7 +118,7 @@ class LogFile:
                 yield from texts(self.app, data, self._make, self._open)
 
     def _part(self) -> Any:
-        """The beginning of a line that is too long to be kept; what follows has the same head."""
+        """The beginning of a line that is too long to be kept; the rest has the same head."""
         line, self._rest = self._rest, b""
         if self._raw:
             return self._make(self.app, "", "stdout", True, line)
@@ -128,7 +128,7 @@ class LogFile:
         return self._make(self.app, at, stream, True, text)
 
     def rest(self) -> Iterator[Any]:
-        """What stands behind the last newline, once nothing more can come."""
+        """The bytes behind the last newline, once the log is complete."""
         if self._rest:
             line, self._rest = self._rest, b""
             if self._raw:
@@ -142,7 +142,7 @@ class LogFile:
 
 class Filter:
     """Chooses by time and stream. A line in parts is taken, or not, as a whole: by the time at which it began.
-    What has no time (a note that something is missing, the output of a stager without logs) is always taken.
+    Text without a time (a note about missing output, the output of a stager without logs) is always taken.
 
     :param since: nanoseconds since the epoch.
     :param stream: ``stdout`` or ``stderr``; None: both.
@@ -178,7 +178,7 @@ class Filter:
         try:
             return moment(at) >= (self._since or 0)
         except ValueError:
-            return True  # who knows
+            return True  # a time that cannot be read
 
 
 def tail(found: Iterable[T], count: int | None, make: Make[T]) -> Iterator[T]:
@@ -188,7 +188,7 @@ def tail(found: Iterable[T], count: int | None, make: Make[T]) -> Iterator[T]:
         return
     if not count:
         for _ in found:
-            pass  # what follows it is wanted
+            pass  # only later lines are wanted
         return
     kept: dict[int, list[T]] = {}  # by the number of the line, in order
     lines = 0

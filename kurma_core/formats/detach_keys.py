@@ -4,7 +4,7 @@ library that ships inside the stager.
 
 from __future__ import annotations
 
-#: What people expect.
+#: As Docker and podman have it.
 DEFAULT = "ctrl-p,ctrl-q"
 #: How to write one.
 HOW = "a character, or ctrl- and one of a-z @ [ \\ ] ^ _"
@@ -40,7 +40,7 @@ class DetachKeys:
         self.seen = False
 
     def look(self, data: bytes) -> bytes:
-        """What of it goes on. The beginning of the keys is held back until it is known what it is."""
+        """Returns the bytes that go on. The beginning of the keys is held back until the next byte decides."""
         keys = self._keys
         if not keys or (not self._held and keys[0] not in data):
             return data

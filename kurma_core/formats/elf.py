@@ -1,4 +1,4 @@
-"""What an ELF program needs besides itself, for images made of this machine's: its loader and its libraries."""
+"""Finds the loader and the shared libraries of an ELF program, to make images of this machine's programs."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def loader_of(program: str) -> str | None:
 
 
 def libraries(loader: str, objects: list[str], ask: Callable[[list[str]], str]) -> dict[str, str]:
-    """Shared libraries that the given programs and modules load: where each is on this machine, by the place in a
-    root of its own where the loader looks for it without any configuration, which is beside the C library.
+    """Shared libraries that the given programs and modules load: their paths on this machine, by their paths in a
+    root of their own. The loader looks there without any configuration, since it is beside the C library.
 
     The loader itself is asked, so what counts is what this machine's configuration makes of it.
 
-    :param ask: runs a command to its end; what it prints.
+    :param ask: runs a command to its end, and returns its output.
     :raises OSError: one is missing here.
     """
     found: dict[str, str] = {}

@@ -1,8 +1,8 @@
 """One log that its writer turns over while it is read: ``NAME``, older ``NAME.1``, still older ``NAME.2`` …
 
 Every file of the chain is held open from the moment it is seen: one that is turned away and deleted can still be
-read to its end, and its inode number cannot be given to another one in the meantime. What is held takes space on
-the disk; there is a bound to it.
+read to its end, and its inode number cannot be given to another one in the meantime. Held files take space on
+the disk, within a bound.
 
 Part of the light library that ships inside the stager.
 """
@@ -20,8 +20,8 @@ from kurma_core.linux.beneath import AT_FDCWD, NotRegularError, open_regular
 _CHUNK = 1 << 20
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW
 _TRIES = 16
-#: Seconds that a lock is waited for, and between two tries: a writer that looks for readers holds it for a moment,
-#: which lasts as long as the machine lets it stand still there.
+#: Seconds to wait for a lock, and between two tries. A writer that looks for readers holds it for a moment, or
+#: longer if the machine suspends it there.
 _PATIENCE, _PAUSE = 1.0, 0.001
 #: Bytes of turned files that wait to be read at most: beyond, the oldest of them are given up.
 HELD_BYTES = 1 << 30
@@ -45,7 +45,7 @@ class LogChain:
         self._lock = _thread.allocate_lock()
         self._shares = False
         self._patience = _PATIENCE
-        #: What :meth:`read` gave last does not follow what it gave before: something is missing in between.
+        #: Text is missing between the last two results of :meth:`read`.
         self.gap = False
 
     def start_at(self, inode: int, at: int) -> None:

@@ -27,7 +27,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def openat2(dir_fd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
     """``openat2(2)``, always close-on-exec.
 
-    :param dir_fd: where a relative path starts; -100 (``AT_FDCWD``) for the current directory.
+    :param dir_fd: start of a relative path; -100 (``AT_FDCWD``) for the current directory.
     :returns: the new descriptor.
     :raises OSError: among others ``EXDEV`` (the path leaves the root) and ``ELOOP`` (a link where none may be).
     """
@@ -71,7 +71,7 @@ def remove_tree(parent_fd: int, name: str) -> None:
 
     By descriptor throughout, without recursion (any depth), following no link and crossing no mount.
 
-    :raises OSError: ``EXDEV`` or ``EBUSY`` if something is mounted below; nothing of that mount is touched.
+    :raises OSError: ``EXDEV`` or ``EBUSY`` if something is mounted below; that mount is not touched.
     """
     if name in ("", ".", "..") or "/" in name:
         raise OSError(errno.EINVAL, "not the name of one entry", name)
@@ -129,7 +129,7 @@ def _empty(fd: int) -> None:
                 tries += 1
                 if error.errno != errno.ENOTEMPTY or tries > _TRIES:
                     raise
-                todo[-1].append(gone)  # somebody writes while we remove: look again
+                todo[-1].append(gone)  # another process writes here meanwhile: look again
     finally:
         os.close(fd)
 
@@ -180,11 +180,11 @@ class NotRegularError(OSError):
 def open_regular(
     dir_fd: int, path: str, flags: int = os.O_RDONLY, *, resolve: int = _STRICTLY, proc: bool = True
 ) -> int:
-    """Open a regular file of a tree that strangers fill. Nothing else is ever opened.
+    """Open a regular file of a tree that strangers fill. No other kind of file is ever opened.
 
     To open a device has effects (a watchdog starts, a tape rewinds), and to open a FIFO waits for its other end.
-    So the file is found with ``O_PATH``, which opens nothing, looked at, and opened by that descriptor: whatever
-    takes its name meanwhile is not opened.
+    So the file is found with ``O_PATH``, which opens nothing, looked at, and opened by that descriptor: a file
+    that takes its name meanwhile is not opened.
 
     :param flags: ``O_NOFOLLOW`` refuses a link at the end of the path where ``resolve`` permits links.
     :param resolve: as for :func:`kurma_core.linux.beneath.openat2`. Without it no link is followed, and no way

@@ -1,6 +1,6 @@
 """Small eBPF programs: the devices that a cgroup may open, and connections that a listening socket is given.
 
-They are assembled by hand: nothing is compiled but comparisons. Needs CAP_BPF and CAP_NET_ADMIN on the host.
+They are assembled by hand: only comparisons are compiled. Needs CAP_BPF and CAP_NET_ADMIN on the host.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _rule(rule: str) -> list[bytes]:
     for register, value in tests:
         steps -= 1
         made.append(instruction(_JUMP, register, offset=steps, value=value))
-    # What is wanted beyond what is allowed must be nothing.
+    # The requested access must be a subset of the allowed access.
     made += [
         instruction(_COPY, _ANSWER, _WANTED),
         instruction(_AND, _ANSWER, value=_EVERY_ACCESS & ~allowed),
@@ -188,7 +188,7 @@ _FIRST, _SECOND, _THIRD, _CONTEXT, _SOCKET, _STACK = 1, 2, 3, 6, 7, 10
 
 
 def socket_lookup_program(sockets: int, address: bytes, port: int) -> bytes:
-    """The program: what comes over loopback for that address and port is the socket's, all else goes its way.
+    """The program: the socket gets loopback connections to that address and port; others are not changed.
 
     :param sockets: descriptor of the map whose entry 0 the socket is.
     :param address: IPv4, four bytes.

@@ -1,7 +1,7 @@
-"""Capabilities: names, sets, and giving up what was not granted (X2).
+"""Capabilities: their names, the sets of this process, and dropping those that were not granted.
 
-:func:`apply` leaves a process, and whatever it execs, with exactly the granted set: root holds it; a plain user
-holds none of it, yet is bounded by it, unless it was granted explicitly (then by way of the ambient set).
+:func:`apply` leaves a process, and the programs that it execs, with exactly the granted set. Root holds it. A
+plain user holds none of it, but is bounded by it, unless it was granted explicitly (then it is ambient).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ NAMES = (
 )
 BITS = {name: bit for bit, name in enumerate(NAMES)}
 
-# What a container gets unless it asks for more or less.
+# The default of a container.
 DEFAULT_SET = frozenset(
     BITS["CAP_" + name]
     for name in (
@@ -119,7 +119,7 @@ def _each(option: int, *before: int, leave: frozenset[int] = frozenset()) -> Ite
     """Make one ``prctl`` for each capability that the kernel knows.
 
     The kernel says by ``EINVAL`` where its capabilities end. No file is asked: a process that has entered an app's
-    root has the app's ``/proc``, whatever that is.
+    root has the app's ``/proc``, which the app may have replaced.
 
     :param before: the arguments that stand before the bit. :param leave: bits for which no call is made.
     :returns: each bit, and what the call returned.
@@ -200,8 +200,8 @@ def apply(
 ) -> None:
     """Reduce this process, and all that it execs, to ``keep``, and change to the app's user on the way.
 
-    Runs as root with CAP_SETPCAP, and CAP_SETUID and CAP_SETGID for ``become``. What this process does not hold
-    itself cannot be kept and is left out.
+    Runs as root with CAP_SETPCAP, and CAP_SETUID and CAP_SETGID for ``become``. Capabilities that this process
+    does not hold itself are left out.
 
     :param uid: the user that ``become`` leads to.
     :param granted: ``keep`` was granted explicitly, so that a plain user really holds it, across exec too; else a

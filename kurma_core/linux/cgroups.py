@@ -2,7 +2,7 @@
 
 Three layouts: ``v1`` (a hierarchy per controller), ``v2`` (one for all), ``hybrid`` (v1's controllers and a v2
 hierarchy beside them, used for its ``cgroup.kill``). A :class:`CgroupTree` stands for one relative name,
-``kurma/UUID``, on all of them. Nothing outside of that name is written to, except that controllers are switched on
+``kurma/UUID``, on all of them. Writes stay below that name, except that controllers are switched on
 above it on v2, and that the shared parent (``kurma``) is made and, when empty, removed. Needs root.
 """
 
@@ -97,14 +97,14 @@ class Layout:
         """Version by controller: of each that there is."""
         found: dict[str, int] = {}
         for hierarchy in self.hierarchies:
-            # What v1 has taken, v2 does not list.
+            # v2 does not list the controllers that v1 uses.
             names = hierarchy.controllers if hierarchy.version == 1 else controllers(hierarchy.directory)
             found.update(dict.fromkeys(names, hierarchy.version))
         return found
 
 
 def controllers(directory: str) -> list[str]:
-    """What a v2 cgroup can have switched on for its children; none if it is not there, or v1's."""
+    """The controllers that a v2 cgroup can switch on for its children; none if it is missing, or v1's."""
     try:
         with open(directory + "/cgroup.controllers") as file:
             return file.read().split()
@@ -172,8 +172,8 @@ class CgroupTree:
         """The directories for a process of the tree that may make children of it.
 
         A v2 cgroup that has controllers for its children takes no process of its own. There this is the child
-        ``name``, made if it is missing, and the controllers are switched on while nobody has to be moved for it,
-        which would take the kernel some ten milliseconds. Elsewhere it is the tree itself.
+        ``name``, made if it is missing, and the controllers are switched on while no process has to be moved for
+        it: a move takes the kernel some ten milliseconds. Elsewhere it is the tree itself.
         """
         found = []
         for hierarchy in self._ordered():
@@ -199,7 +199,7 @@ class CgroupTree:
     def write(self, controller: str, file: str, value: str) -> None:
         """Write one setting, e.g. ``("memory", "memory.max", "67108864")``.
 
-        :param controller: which hierarchy it is on (v1), or which controller it belongs to (v2).
+        :param controller: the controller of the file; on v1, it selects the hierarchy.
         :param file: the file's name in this host's cgroup version.
         :raises OSError: ``ENOENT`` if the host has no such controller or file; else names the file and the value.
         """
@@ -249,14 +249,14 @@ class CgroupTree:
         Its processes must have ended (:meth:`kill`); the kernel lets go of a cgroup a moment later, which is
         waited for.
 
-        :raises OSError: ``EBUSY``: somebody is still in it.
+        :raises OSError: ``EBUSY``: a process is still in it.
         """
         end = time.monotonic() + _PATIENCE
         for hierarchy in self._ordered():
             path = self._path(hierarchy)
             for directory in reversed(list(_below(path))):
                 _remove_directory(directory, end)
-            # Above, only what is ours to share, and only if nobody else is in it.
+            # Shared parents go only if they are empty.
             parent = os.path.dirname(path)
             while parent != hierarchy.directory:
                 try:
@@ -267,7 +267,7 @@ class CgroupTree:
                 parent = os.path.dirname(parent)
 
     def mount_plan(self) -> list[tuple[str, str]]:
-        """What to bind, read-write, to show a root its own cgroup and no other.
+        """The binds, read-write, that show a root its own cgroup and no other.
 
         :returns: ``(source directory, target relative to /sys/fs/cgroup)``; ``"."`` for the whole (v2).
         """
@@ -301,7 +301,7 @@ class CgroupTree:
             except FileExistsError:
                 made = False
             if "cpuset" in hierarchy.controllers and hierarchy.version == 1:
-                # Also where it is there: whoever has just made it may not have come to that yet.
+                # Also if it exists: the process that made it may not have filled it yet.
                 _fill_cpuset(parent, at)
             if made and "memory" in hierarchy.controllers and hierarchy.version == 1:
                 _count_children(parent, at)
@@ -314,7 +314,7 @@ class CgroupTree:
                     _write_if_there(self._path(hierarchy) + "/freezer.state", state)
 
     def thaw(self) -> None:
-        """On v1 what is frozen does not die, whoever has frozen it, or a child of it, and was killed meanwhile."""
+        """Thaws the tree on v1, where a frozen process does not die. The freezing process may have been killed."""
         for hierarchy in self.layout.hierarchies:
             if hierarchy.version == 1 and "freezer" in hierarchy.controllers:
                 for directory in _below(self._path(hierarchy)):
@@ -343,7 +343,7 @@ def _kill_member(pid: int, directory: str) -> None:
         if pid in _read_pids(directory):
             process.pidfd_send_signal(pidfd, _SIGKILL)
     except (ProcessLookupError, PermissionError):
-        pass  # a profile of AppArmor may let nobody signal it: cgroup.kill asks none, nor does its PID 1's end
+        pass  # an AppArmor profile may forbid signals; cgroup.kill, and the end of its PID 1, ask no profile
     finally:
         os.close(pidfd)
 
@@ -400,7 +400,7 @@ def _count_children(parent: str, at: str) -> None:
 
 
 def _below(path: str) -> Iterator[str]:
-    """``path`` and the cgroups below it, parents first; nothing if it is not there."""
+    """``path`` and the cgroups below it, parents first; empty if it is missing."""
     waiting = [path]
     while waiting:
         directory = waiting.pop()

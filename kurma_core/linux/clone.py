@@ -7,9 +7,9 @@ writes itself into ``tasks``.
 On Linux 6.18 a child that is cloned into a cgroup dies at once, by SIGKILL, if that cgroup and the one that it is
 cloned from were killed (by ``cgroup.kill``, their own or a parent's) a different number of times, however long
 ago: from one that was never killed into one that was, and from one that was into a fresh one. One that moves by
-``cgroup.procs`` lives, and so does one that is cloned into a cgroup which was removed and made anew. So whoever
-clones here must learn whether the child has come to life, and if not, do it again by ``move``, as
-:func:`fork_into` does. Needs root.
+``cgroup.procs`` lives, and so does one that is cloned into a cgroup which was removed and made anew. So the
+caller must find out whether the child lives, and if not, clone again with ``move``, as :func:`fork_into` does.
+Needs root.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLONE_INTO_CGROUP = 0x200000000
 _SIGCHLD = 17
 
 # Kernels before 5.7 know no cgroup there; filters of system calls, such as those of containers, may refuse it.
-# Where there may be no more processes none is born, and one that moves there is let in: to look after them.
+# A cgroup that is full (EAGAIN) refuses a clone, but accepts a process that moves there.
 _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.E2BIG, errno.EPERM, errno.EAGAIN)
 
 

@@ -1,6 +1,6 @@
 """Explains why execve(2) of a program failed: its interpreter, its ELF loader, its mode, its mount.
 
-What counts is what this process finds: call it in the root, and as the user, that the program is to have.
+It looks at files as this process sees them: call it in the program's root, as the program's user.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LINE = 256
 _NESTED = 5
 _ST_NOEXEC = 8
 _MISSING = (errno.ENOENT, errno.ENOTDIR)
-# What execve says of a file that may be executed, when it, its interpreter or its loader is not what it should be.
+# The errors of execve for a file that may be executed, but that is damaged, or lacks its interpreter or loader.
 _FINE = 0
 _AFTER = (errno.ENOENT, errno.ENOEXEC, errno.EACCES, errno.ELOOP)
 SAID = {
@@ -50,7 +50,7 @@ _START = 4096
 
 
 def expected(program: str) -> Mapping[int, str]:
-    """What ``execve`` of ``program`` will mean by an error number, for who cannot look any more by then."""
+    """Reasons by error number, found before ``execve`` of ``program``, after which the caller cannot look."""
     # Looked at once, most programs are found to be in order.
     if _reason(program, _FINE, 0).endswith(os.strerror(_FINE).lower()):
         return {}
@@ -74,7 +74,7 @@ def why_not(program: str, code: int) -> tuple[int, str]:
 
 
 def of_one_name(name: str) -> str:
-    """What to add of a program that is not found, whose name looks as if it was a command with its arguments."""
+    """A hint for a program that is not found, and whose name looks like a command with its arguments; or ""."""
     return "; the blanks belong to its name: arguments are words of their own" if " " in name.strip() else ""
 
 
@@ -88,7 +88,7 @@ def _reached(error: OSError) -> str:
 
 
 def _reason(path: str, code: int, nested: int) -> str:
-    """What is wrong with a file that was to be executed, or that such a file needs.
+    """Finds the reason why a file, or its interpreter or loader, cannot be executed.
 
     :param nested: how many scripts have led here.
     """
@@ -133,7 +133,7 @@ def _not_waiting(path: str, flags: int) -> int:
 
 
 def _denied(path: str, status: os.stat_result) -> str | None:
-    """What forbids to execute a regular file; None: nothing that is to be seen."""
+    """The permission or mount that forbids to execute a regular file; None: there is none."""
     mode = f"{stat.S_IMODE(status.st_mode):04o}"
     if not status.st_mode & 0o111:
         return f"is not executable (mode {mode})"
@@ -171,7 +171,7 @@ def _script(head: bytes, code: int, nested: int) -> str:
 
 
 def _elf(head: bytes, fd: int, code: int, more: Callable[[], bytes]) -> str:
-    """:param fd: of the program. :param more: what follows ``head``, if the table reaches as far."""
+    """:param fd: of the program. :param more: reads the bytes after ``head``, if the table is longer."""
     if len(head) < 64:
         return "is a truncated ELF program"
     order = "little" if head[5] == 1 else "big"

@@ -1,6 +1,6 @@
 """Executes a program by execve(2), found in PATH as a shell does.
 
-What counts is what this process finds: call it in the root, and as the user, that the program is to have. Why a
+The search sees files as this process does: call it in the program's root, as the program's user. Why a
 program cannot be executed is said by :mod:`kurma_core.linux.exec_errors`: a process must import that before it
 changes its root.
 """
@@ -68,7 +68,7 @@ def execute_after(last: Callable[[], None], argv: Sequence[str], environment: Ma
 
     So the program is looked for before, and what may be wrong with it is looked at before.
 
-    :raises ExecuteError: as :func:`execute`; what ``last`` raises goes through.
+    :raises ExecuteError: as :func:`execute`; errors of ``last`` pass through.
     """
     from kurma_core.linux import exec_errors
 

@@ -1,6 +1,6 @@
 """Files of our own directories: replaced whole, locked, and spread over the disk.
 
-Nothing here resolves a path of a tree that strangers have filled: see :mod:`kurma_core.linux.beneath`.
+For paths in trees that strangers have filled, see :mod:`kurma_core.linux.beneath`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def replace_file(path: str, content: bytes, mode: int = 0o600, *, alone: bool = 
     """Writes ``path`` by way of a temporary file beside it and a rename.
 
     A crash leaves the old file, and at worst a ``.TID.tmp`` beside it (the thread's number), which the next writer
-    with that number replaces; or, of who is ``alone`` by a lock, a ``.tmp``, which the next writer replaces. Not
+    with that number replaces; or a ``.tmp`` with ``alone``, for a caller that holds a lock. Not
     synced: a power cut may lose the newest version, never tear one (the rename is ordered behind the data on the
     file systems in use).
 
@@ -51,7 +51,7 @@ def replace_file(path: str, content: bytes, mode: int = 0o600, *, alone: bool = 
 
 def spare_file(path: str, content: bytes) -> None:
     """A file for :func:`use_spare`, made while there is time for that. With a content, it has its place on the
-    disk soon: what is written over it then has it too, and a rename does not wait for that.
+    disk soon: content that is written over it uses the same blocks, and a rename does not wait for them.
 
     :raises OSError: a full disk, a missing directory.
     """
@@ -101,14 +101,15 @@ _ATTEMPTS = 100
 def lock_file(
     path: str, *, alone: bool = True, wait: bool = True, flock: Callable[[int, int], object] = fcntl.flock
 ) -> int:
-    """Locks a file, which is made where it is not there, its directory too, both root's alone.
+    """Locks a file. Makes it, and its directory, if they are missing; both are root's alone.
 
-    Who holds it alone may remove it, or its whole directory: whoever waits locks a new file at its place then.
+    The holder of an exclusive lock may remove the file, or its whole directory: a process that waits then locks a
+    new file at its place.
 
-    :param alone: nobody else has it; False: it is shared with others who do not want it alone.
-    :param flock: waits, where that may be given up, as by :func:`kurma_core.cancellation.lock`.
+    :param alone: the lock is exclusive; False: it is shared.
+    :param flock: waits for the lock, e.g. :func:`kurma_core.cancellation.lock`, which can be cancelled.
     :returns: the descriptor that holds it, until it and all copies that children have inherited are closed.
-    :raises BlockingIOError: ``wait`` is False and somebody else has it.
+    :raises BlockingIOError: ``wait`` is False and another process has it.
     :raises OSError: it cannot be made.
     """
     how = (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB)
@@ -176,7 +177,7 @@ _TOP = 0x20000
 def spread(directory: str) -> None:
     """Each directory made in that one from here on has a group of its own to begin with. Repeatable.
 
-    Nothing happens on file systems that have no such groups, or where it may not be said.
+    Does nothing on file systems without such groups, or without the right to set the attribute.
     """
     try:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -90,7 +90,7 @@ class Watch:
         return found
 
     def remove(self, number: int) -> None:
-        """Watches that no more. Nothing happens if what it watched is gone."""
+        """Ends one watch. It may have ended already, with its directory."""
         self._watches.discard(number)
         try:  # noqa: SIM105 - contextlib is not light
             libc.syscall(self._remove, self.fd, number)
@@ -98,7 +98,7 @@ class Watch:
             pass
 
     def forget(self) -> None:
-        """Watches nothing any more, for who has yet something else to do before :meth:`close`: the kernel takes
+        """Ends all watches, for a caller that does other work before :meth:`close`: the kernel takes
         some twenty milliseconds to let go of a watch, and a close waits for that."""
         while self._watches:
             try:  # noqa: SIM105 - contextlib is not light
@@ -118,14 +118,14 @@ _LOOK_AGAIN = 0.5
 class SharedWatch:
     """Polls readable when something in a directory changes: as :class:`Watch`, and there may be any number.
 
-    Where other programs have used up the host's instances, it does so twice a second.
+    If other programs have used up the host's instances, it polls readable twice a second.
 
     :raises OSError: ``ENOENT``; ``ENOSPC`` when the host's watches are used up; ``EAGAIN`` for want of a thread.
     """
 
     def __init__(self, directory: str, mask: int = IN_MODIFY | IN_CLOSE_WRITE | IN_CREATE | IN_MOVED_TO) -> None:
         self.mask = mask
-        #: What has happened, and nobody has asked for yet; under the lock.
+        #: Kinds of events since the last :meth:`drain`; under the lock.
         self._kinds = 0
         self._number: int | None = None
         self._hub: _Hub | None = None
@@ -167,7 +167,7 @@ class SharedWatch:
         os.close(self._fd)
 
 
-#: Over all that follows: who is told of what.
+#: Guards the hub and its table of watches.
 _LOCK = _thread.allocate_lock()
 
 
@@ -242,7 +242,7 @@ class _Hub:
                     self._tell_all()
                 else:
                     self._tell(self._watch.events())
-        # The kernel takes some time for it: nobody waits for this thread.
+        # The kernel takes some time for it; no thread joins this one.
         self._close()
 
     def _tell(self, events: list[tuple[int, int, str]]) -> None:

@@ -1,6 +1,6 @@
 """System calls that the standard library does not offer, made through libc's ``syscall()``.
 
-``ctypes`` itself costs some three milliseconds to import, most of it for types that nobody here uses; the module
+``ctypes`` itself costs some three milliseconds to import, most of it for types that Kurma does not use; the module
 below it, ``_ctypes``, costs a tenth of that. Start-up latency is the product, so the few types that are needed are
 declared here.
 """
@@ -116,7 +116,7 @@ def syscall(name: str | int, *args: int | bytes | object | None, path: str | byt
 
     :param name: a name of :data:`NUMBERS`, or a number.
     :param args: integers, NUL-terminated strings as :class:`bytes`, buffers of :func:`buffer`, None for NULL.
-    :param path: what the call is about, for the error.
+    :param path: for the error.
     :returns: the call's result.
     :raises OSError: with ``errno`` and, if given, ``filename``.
     """
@@ -153,8 +153,8 @@ def buffer(data: bytearray) -> object:
 
 
 def address(data: bytearray) -> int:
-    """Where ``data``, which is not empty, is, for a structure that points to it; it must outlive that, and keep
-    its size."""
+    """The address of ``data``, which must not be empty, for a structure that points to it. ``data`` must outlive
+    the structure and keep its size."""
     return _ctypes.addressof(_Char.from_buffer(data))
 
 
@@ -175,8 +175,8 @@ _M_ARENA_MAX = -8
 def one_heap() -> None:
     """Have all threads that begin from here on allocate from one heap, where this libc would give them several.
 
-    For a process that runs Python, whose threads allocate one after the other anyway. What was freed in one of
-    several heaps is of no use to the others, and :func:`trim_heap` shortens none but the first.
+    For a process that runs Python, whose threads allocate one after the other anyway. Memory that
+    is freed in one of several heaps is of no use to the others, and :func:`trim_heap` shortens only the first.
     """
     call("mallopt", _M_ARENA_MAX, 1)
 

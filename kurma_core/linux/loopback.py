@@ -27,7 +27,7 @@ def raise_lo() -> None:
         fcntl.ioctl(sock.fileno(), _SIOCGIFFLAGS, request)
         flags = int.from_bytes(request[16:18], "little")
         if flags & _IFF_UP:
-            return  # who only asks need not wait for the lock of all interfaces
+            return  # reading the flags does not wait for the lock of all interfaces
         request[16:18] = (flags | _IFF_UP).to_bytes(2, "little")
         fcntl.ioctl(sock.fileno(), _SIOCSIFFLAGS, request)
     except OSError as error:
@@ -44,8 +44,8 @@ _ERROR_AT, _EEXIST = 16, 17
 
 
 def add_lo_address(address: bytes) -> None:
-    """Give the loopback interface of the current network namespace one more address, alone in its net, that is
-    told to nobody else. Needs CAP_NET_ADMIN; it may be there already.
+    """Give the loopback interface of the current network namespace one more address, alone in its net, with
+    host scope. Needs CAP_NET_ADMIN; it may be there already.
 
     :param address: IPv4, four bytes.
     :raises OSError: as the kernel says.

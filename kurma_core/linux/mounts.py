@@ -132,7 +132,7 @@ def set_attributes(
 
 def map_ids(mount_fd: int, userns_fd: int, *, recursive: bool = True) -> None:
     """Show files under other owners: host user 0 is what the user namespace's map makes of its 0, and so on, both
-    ways. Nothing on disk changes. An owner outside of the map is nobody's.
+    ways. The disk does not change. An owner outside of the map shows as the overflow id.
 
     :param mount_fd: a detached mount, as :func:`open_tree` gives it, that is not mapped yet.
     :raises OSError: ``EINVAL`` where a file system there cannot be mapped, ``EPERM`` where one is mapped already.

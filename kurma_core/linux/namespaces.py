@@ -82,7 +82,7 @@ def share_directory(directory: str) -> None:
 
 
 def _shared(directory: str) -> int:
-    """:returns: a descriptor that holds its lock: until that is closed, nobody takes it away."""
+    """:returns: a descriptor that holds its lock: until it is closed, no process removes the directory."""
     import fcntl
 
     os.makedirs(os.path.dirname(directory), exist_ok=True)
@@ -124,10 +124,10 @@ def unshare_directory(directory: str) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         if os.fstat(fd).st_dev != os.stat(os.path.dirname(directory)).st_dev:
-            return  # somebody has mounted something of his own there
+            return  # another file system is mounted there
         if os.listdir(fd):
             return
-        # Not for good at once: we, and whoever waits for the lock, have it open.
+        # Detached mounts stay until we, and processes that wait for the lock, close it.
         while _is_at(fd, directory) and _detach(directory):
             pass
         if _is_at(fd, directory):
@@ -160,7 +160,7 @@ def is_pinned(path: str) -> bool:
 
 
 def mounted_on(path: str) -> list[str]:
-    """What is mounted on ``path``, the lowest first: of a namespace as ``net:[4026532567]``, else the directory or
+    """The mounts on ``path``, the lowest first: a namespace as ``net:[4026532567]``, else the directory or
     file of its file system.
     """
     return [one.root for one in mounts.mountinfo() if one.target == path]
@@ -171,7 +171,7 @@ def make_netns(path: str) -> None:
 
     :param path: ``/run/netns/NAME``; must not exist.
     :raises FileExistsError: something is there already.
-    :raises OSError: as the kernel says; nothing stays behind.
+    :raises OSError: as the kernel says; the file is removed again.
     """
     unshare(CLONE_NEWNET)
     pin("/proc/thread-self/ns/net", path)
@@ -181,7 +181,7 @@ def pin(namespace: str, path: str) -> None:
     """Keep a namespace, e.g. ``/proc/PID/ns/net``, by binding it on ``path``, which must not exist.
 
     :raises FileExistsError: something is there already.
-    :raises OSError: as the kernel says; nothing stays behind.
+    :raises OSError: as the kernel says; the file is removed again.
     """
     held = _shared(os.path.dirname(path))
     try:
@@ -206,7 +206,7 @@ def unpin(path: str) -> None:
 
 
 def _detach(path: str) -> bool:
-    """Takes away the uppermost mount there. :returns: False: nothing (more) is mounted there."""
+    """Takes away the uppermost mount there. :returns: False: there is no mount (left)."""
     try:
         mounts.umount(path, mounts.UMOUNT_NOFOLLOW | mounts.MNT_DETACH)
     except OSError as error:
@@ -258,7 +258,7 @@ def write_maps(pid: int, uids: list[tuple[int, int, int]], gids: list[tuple[int,
 
 
 def in_network_namespace(path: str, function: Callable[[], T]) -> T:
-    """What ``function`` returns, or raises, when it runs inside the network namespace pinned at ``path``.
+    """Runs ``function`` inside the network namespace pinned at ``path``, and returns or raises its outcome.
 
     Needs CAP_SYS_ADMIN, over the namespace's owner too. Sockets that ``function`` opens stay in that namespace.
 

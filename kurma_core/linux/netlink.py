@@ -1,7 +1,7 @@
 """Links, addresses and routes of a network namespace, by rtnetlink(7): a small client, light to import.
 
-A message to the kernel takes some microseconds; the library that knows all of netlink takes 190 ms to import. What
-is here is what joining a pod to a bridge takes. Errors say what was asked and, where the kernel tells them, its
+A message to the kernel takes some microseconds; the library that knows all of netlink takes 190 ms to import. This
+module has what joins a pod to a bridge. Errors say what was asked and, where the kernel tells them, its
 reasons in its own words (NETLINK_EXT_ACK).
 """
 
@@ -289,9 +289,9 @@ class Netlink:
         self._change(f"change interface {name}", _NEWLINK, 0, body)
 
     def delete_link(self, name: str, *, index: int = 0) -> bool:
-        """False: there is none. A pair goes whole, whatever namespace its other end is in.
+        """False: there is none. A veth pair goes as a whole, also if its other end is in another namespace.
 
-        :param index: that very one, whatever its name is by now: names are used again. 0: any of that name.
+        :param index: removes this link, also if it was renamed; names are used again. 0: any of that name.
         """
         body = _LINK.pack(0, 0, index, 0, 0) + (b"" if index else string(_IFLA_NAME, name))
         try:
@@ -316,7 +316,7 @@ class Netlink:
         return found
 
     def add_address(self, index: int, address: bytes, length: int) -> None:
-        """Without IPv6's question whether somebody else has it: it can be used at once.
+        """Adds an address without IPv6's duplicate address detection: it can be used at once.
 
         :param address: 4 or 16 bytes. :param length: of the prefix. :raises NetlinkError: EEXIST: it is there.
         """

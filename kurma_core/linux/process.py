@@ -1,7 +1,6 @@
 """Processes: hold one by a pidfd, tell one from another, learn how it ended.
 
-A process is told apart by its PID, the time it started at and the boot it belongs to; it is held by a pidfd, which
-works for processes that are not our children too.
+PID, start time and boot identify a process. A pidfd holds it, also if it is not our child.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import time
 
 from kurma_core.linux import libc
 
-#: Where programs are looked for if the environment has no PATH.
+#: The search path if the environment has no PATH.
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Seconds: what poll(2) can wait for is less than 25 days.
 LONGEST_POLL = 2_000_000
@@ -73,7 +72,7 @@ def start_time(pid: int) -> int:
 
 
 def start_time_of_self() -> int:
-    """As :func:`start_time` of this process, whatever its PID is in the namespace that ``/proc`` shows."""
+    """As :func:`start_time` of this process, also if ``/proc`` shows another PID namespace."""
     with open("/proc/self/stat", "rb") as file:
         return int(file.read().rpartition(b")")[2].split()[19])
 

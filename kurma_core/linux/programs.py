@@ -61,7 +61,7 @@ def find_program(name: str) -> str | None:
 
 
 def one_line(said: bytes | str) -> str:
-    """What a program has printed, for people: printable, one line, of bearable length. It is not trusted with the
+    """The output of a program, for people: printable, one line, of bearable length. It is not trusted with the
     terminal, nor to be short.
     """
     text = said if isinstance(said, str) else said.decode(errors="replace")
@@ -81,7 +81,7 @@ def run(
     :raises ProgramTimeout: it was killed, as was all that it started; says why.
     :raises OSError: it could not be started.
     """
-    # Files in memory instead of pipes: nothing can block, whoever keeps an end of them.
+    # Files in memory instead of pipes: a process that keeps one open cannot block us.
     files = [os.memfd_create(name, os.MFD_CLOEXEC) for name in ("stdin", "stdout", "stderr")]
     try:
         os.pwrite(files[0], stdin, 0)
@@ -130,7 +130,7 @@ def _wait(pid: int, timeout: float, outputs: list[int]) -> int:
 def _kill_all(pid: int) -> None:
     """Kills a child that is not reaped yet, what descends from it, and what is left in its session.
 
-    Stopped first, until nobody new is found: what is stopped starts nothing any more.
+    Each is stopped first, until a look finds no new process: a stopped process cannot fork.
     """
     found: set[int] = {pid}
     seen: set[int] = set()
@@ -166,7 +166,7 @@ def _signal(pids: set[int], number: int) -> None:
 
 
 def exit_code(status: int) -> int:
-    """What a shell makes of an exit status: 128+N for signal N, which is -N."""
+    """An exit status as a shell shows it: 128+N for signal N, which is -N."""
     return status if status >= 0 else 128 - status
 
 

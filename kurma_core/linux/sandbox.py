@@ -98,7 +98,7 @@ def refuse_keys() -> bytes:
 # A process in a domain may trace (and so: read the root, memory, environment or descriptors of, through /proc)
 # only processes of its own domain and of those made below it. Nothing else is meant to be restricted here, so
 # every right that the domain handles is granted again beneath "/". A process in a domain may not mount either,
-# which is no loss to one without CAP_SYS_ADMIN.
+# and one without CAP_SYS_ADMIN could not mount anyway.
 
 _CREATE_RULESET = 444
 _ADD_RULE = 445

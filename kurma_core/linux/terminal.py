@@ -34,7 +34,7 @@ def get_size(fd: int) -> tuple[int, int] | None:
 
 
 def set_size(fd: int, rows: int, columns: int) -> None:
-    """What has the terminal is told by SIGWINCH, if that is a change. Values that no terminal has are cut."""
+    """Sets the size, at most 65535. If it changes, the kernel sends SIGWINCH to the foreground process group."""
     content = b"".join([min(max(number, 0), 0xFFFF).to_bytes(2, "little") for number in (rows, columns, 0, 0)])
     fcntl.ioctl(fd, _TIOCSWINSZ, content)
 
@@ -64,7 +64,7 @@ def open_pair() -> tuple[int, int]:
 
 
 def open_other(master: int) -> int:
-    """A master's slave: by the master, not by a path, so that nobody can put anything in between."""
+    """A master's slave: by the master, not by a path that another process could replace."""
     return fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
 
 
@@ -76,7 +76,7 @@ def take(slave: int, uid: int) -> None:
 
 
 def reopen(fd: int) -> int:
-    """A terminal once more, without blocking: what is set on that descriptor concerns nobody who shares ``fd``.
+    """Opens a terminal once more, without blocking: its new flags do not affect processes that share ``fd``.
 
     :raises OSError: it cannot be.
     """
@@ -158,7 +158,7 @@ class Held:
             raise OSError(*error.args) from None
 
     def restore(self) -> None:
-        """As it was found; also from the background. Nothing happens if it is so already, or has gone."""
+        """Restores the settings, also from the background. A terminal that has gone is left alone."""
         import termios
 
         # A shell may have taken the terminal back from who was killed; it still wants it as it was. Blocked is as
@@ -208,7 +208,7 @@ class RawTerminal:
             try:  # noqa: SIM105 - contextlib is not light
                 os.write(self._pipe, b"\n")
             except OSError:
-                pass  # somebody has killed it
+                pass  # the guard was killed
             os.close(self._pipe)
             self._pipe = -1
         if self._guard > 0:

@@ -123,7 +123,7 @@ def _become_user(request: Request) -> None:
 def arrange(fds: dict[int, int]) -> None:
     """Give descriptors their numbers; every other one closes at exec, the pipe that reports failures included.
 
-    Must come after whatever needs a descriptor by its old number.
+    Must come after all uses of a descriptor by its old number.
     """
     above = max(fds) + 1
     moved = {target: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for target, fd in fds.items()}
@@ -153,7 +153,7 @@ def fork(
 
 
 def _report(write_end: int, run: Callable[[], None], place: Birthplace) -> None:
-    """The new process: run, report, end. Never returns, whatever happens."""
+    """The new process: run, report, end. Never returns."""
     code = 0
     try:
         write_end = _raised(write_end)

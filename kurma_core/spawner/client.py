@@ -70,7 +70,7 @@ class Spawner:
         self.close()
 
     def open(self) -> None:
-        """Start the program now, so that the first request need not wait for it. Nothing if it is there."""
+        """Start the program now, so that the first request need not wait for it. It may run already."""
         with self._lock:
             if self._socket is None:
                 self._start_program()
@@ -123,7 +123,7 @@ class Spawner:
         """Make a network namespace and pin it at ``path``; ``linux.namespaces.unpin`` undoes it.
 
         :param path: ``/run/netns/NAME``.
-        :param userns: where the user namespace is pinned that it is to belong to; None: the host's.
+        :param userns: path of the pinned user namespace that owns it; None: the host's.
         :raises HostError: something is at ``path`` already, or as the kernel says.
         """
         answer, _ = self._ask({"action": "network_namespace", "path": path, "userns": userns}, [])
@@ -172,7 +172,7 @@ class Spawner:
         """Carry out mount operations in the root of a running process; sources are the host's paths.
 
         :param pidfd: guards against a reused PID.
-        :param meanwhile: called while the program works; what it raises is raised once that is done. It must not
+        :param meanwhile: called while the program works; its exception is raised once that is done. It must not
             ask the spawner for anything.
         :raises HostError: as :meth:`start`. Operations before the failed one stay.
         """
@@ -186,7 +186,7 @@ class Spawner:
         _raise_failure(answer, f"cannot mount into process {pid}")
 
     def unbind_from(self, pid: int, targets: Sequence[str], *, pidfd: int | None = None) -> None:
-        """Take mounts away from the root of a running process, with their places; what is not there is success.
+        """Take mounts away from the root of a running process, with their places; a missing mount is success.
 
         :param targets: absolute paths in that root.
         :raises HostError: as :meth:`enter`. Those before the failed one are gone.
@@ -263,7 +263,7 @@ class Spawner:
         raise HostError("the spawner died before it answered", hint="is memory short? see the kernel's log")
 
     def _failure_of(self, work: Callable[[], None]) -> Exception | None:
-        """What it raises while an answer is waited for; an interruption of this process goes on."""
+        """Runs ``work`` while an answer is awaited. :returns: its exception. KeyboardInterrupt passes through."""
         self._busy = True
         try:
             work()

@@ -46,7 +46,7 @@ def _make_namespace(
     """Pinned here, on the host.
 
     :param make: run in a process of its own, which then has the namespace.
-    :param finish: what is done to it from here, given the PID of that process.
+    :param finish: runs here, with the PID of that process, before the namespace is pinned.
     """
     go_read, go_write = os.pipe2(os.O_CLOEXEC)
     made_read, made_write = os.pipe2(os.O_CLOEXEC)

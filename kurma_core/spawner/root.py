@@ -29,8 +29,8 @@ _MANY = 100
 class StepError(Exception):
     """A step on the way to a started process failed; plain, since it crosses a pipe.
 
-    :param step: what was done, e.g. ``bind``.
-    :param path: what it was done to.
+    :param step: the failed step, e.g. ``bind``.
+    :param path: its subject.
     :param exit_code: only for ``exec``: 127 or 126.
     """
 
@@ -64,7 +64,7 @@ def build(operations: list[Operation]) -> int:
 
 
 def _built(operations: list[Operation]) -> int:
-    # All sources before there is a new root: it lies on top of "/", and whatever leads there would lead into it.
+    # All sources before there is a new root: it lies on top of "/", and absolute paths would lead into it.
     made = [_prepared(operation) for operation in operations]
     root_fd = -1
     for operation, fd in zip(operations, made, strict=True):
@@ -72,7 +72,7 @@ def _built(operations: list[Operation]) -> int:
             if root_fd < 0:
                 if fd is None or operation["target"].strip("/"):
                     raise OSError(errno.EINVAL, "the first operation must mount the root itself, /")
-                # Anywhere would do; on top of "/" nobody who is already inside sees it.
+                # Any place would do; on top of "/", no process that is already inside sees it.
                 mounts.move_mount_to(fd, "/")
                 root_fd = fd
             else:
@@ -90,7 +90,7 @@ def _prepared(operation: Operation) -> int | None:
 
 
 def subject(operation: Operation) -> str:
-    """What an operation is about, for its error."""
+    """The paths of an operation, for its error."""
     source = operation.get("source")
     return f"{source} on {operation['target']}" if source else str(operation["target"])
 
@@ -136,8 +136,8 @@ def place(operation: Operation, fd: int | None, root_fd: int) -> None:
 
 
 def unplace(target: str, root_fd: int) -> None:
-    """Take away what is mounted at ``target``, and the empty place itself; nothing there is success. Whoever is
-    in it, or has mounted it elsewhere, keeps what he has. Runs in the root's mount namespace."""
+    """Take away what is mounted at ``target``, and the empty place itself; a missing mount is success.
+    Processes that are in it, or have mounted it elsewhere, keep it. Runs in the root's mount namespace."""
     parent, _, name = target.rstrip("/").rpartition("/")
     if name in ("", ".", ".."):
         raise OSError(errno.EINVAL, "not the place of a mount", target)

@@ -94,7 +94,7 @@ def _hold(request: Request, fds: list[int]) -> tuple[int, int]:
 
 
 def _numbered(request: Request, fds: list[int]) -> dict[int, int]:
-    """Number in the program → descriptor here. What is missing of 0, 1, 2 is the host's /dev/null."""
+    """Number in the program → descriptor here. Missing ones of 0, 1, 2 are the host's /dev/null."""
     numbered = dict(zip(request["fds"], fds, strict=False))
     for number in range(3):
         if number not in numbered:

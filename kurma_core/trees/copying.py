@@ -1,6 +1,6 @@
 """Copies of single entries, with everything that they have: owner, mode, times, attributes, links among them.
 
-By descriptor of the directory and one name; no link is followed. What cannot be copied is an error, not a loss.
+By descriptor of the directory and one name; no link is followed. An entry that cannot be copied is an error.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Shift:
         return self._id(uid), self._id(gid)
 
     def attribute(self, name: str, value: bytes) -> bytes:
-        """What an extended attribute is for the new owners: file capabilities count in the namespace alone.
+        """Converts an extended attribute for the new owners: file capabilities count in the namespace alone.
 
         :raises OSError: as :meth:`owner`.
         """
@@ -78,14 +78,14 @@ _FICLONE = 0x40049409
 # The file system (or the pair of them) cannot do it that way; the next way is tried.
 _CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.EPERM, errno.ETXTBSY)
 _PIECE = 1 << 20
-#: Bytes that the kernel copies at a time: somebody may want an end.
+#: Bytes that the kernel copies between two checks for cancellation.
 _STRETCH = 64 << 20
 # The system gives these to every file by its own rules; they can be set, but not taken away.
 _STAYS = ("security.selinux", "security.SMACK64")
 
 
 def go_on() -> None:
-    """Nobody wants an end."""
+    """Never ends the work."""
 
 
 class Copies:
@@ -95,7 +95,7 @@ class Copies:
 
     def __init__(self, top: int, check: Callable[[], object] = go_on, shift: Shift | None = None) -> None:
         """:param top: the tree's top directory; stays the caller's.
-        :param check: called again and again; what it raises ends the work.
+        :param check: called again and again; its exceptions end the work.
         :param shift: of the owners.
         """
         self.shift = shift
@@ -118,7 +118,7 @@ class Copies:
 
         :param way: the names that lead from the top of the tree to ``target``.
         :raises FileExistsError: the target has that name.
-        :raises OSError: a copy with all its attributes cannot be made; what was begun is taken away.
+        :raises OSError: a copy with all its attributes cannot be made; the partial copy is removed.
         """
         status = os.stat(name, dir_fd=source, follow_symlinks=False)
         shared = (status.st_dev, status.st_ino) if status.st_nlink > 1 else None
@@ -167,7 +167,7 @@ class Copies:
             that = os.open(name, _THIS, dir_fd=target)
             try:
                 if not stat.S_ISLNK(status.st_mode):
-                    # By the magic link, since chmod by name would follow a link that somebody has just put there.
+                    # By the magic link, since chmod by name would follow a link that has just come there.
                     os.chmod(f"/proc/self/fd/{that}", stat.S_IMODE(status.st_mode))
                 # The xattr calls refuse O_PATH descriptors; the magic link leads to the very entry, links too.
                 _copy_attributes(f"/proc/self/fd/{this}", f"/proc/self/fd/{that}", self.shift)

@@ -1,8 +1,8 @@
-"""Laying directory trees over one another: by hard links, or as copies with everything that a file has.
+"""Merges directory trees: lays them over one another by hard links, or as copies with all attributes.
 
-What is in the trees was written by strangers; nothing else writes to them meanwhile. So every step goes from one
-open directory to an entry of it, following no link, and back up only to the very directory that was left. Trees
-may be deeper than there are descriptors or than a path may be long.
+Strangers wrote the trees; no other process writes to them meanwhile. So every step goes from one open directory to
+an entry of it, following no link, and back up only to the very directory that was left. Trees may be deeper than
+there are descriptors, or than a path may be long.
 
 Runs as root where owners, devices and ``security.*`` attributes are to be kept.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     class Step(Protocol):
         """One directory to lay over the target.
 
-        ``root``: where in the target (relative, "" for its top). ``filter``: what is kept of it, None: all.
+        ``root``: path in the target (relative, "" for its top). ``filter``: the paths that are kept, None: all.
         ``removed``, ``opaque``: paths and directories' contents that it takes away from what is there already.
         ``implied``: directories, by their paths in it, whose looks give way to those of a directory that is there.
         """
@@ -69,13 +69,13 @@ def merge(
 ) -> None:
     """Lay the steps' directories over ``target``, in order (N2).
 
-    What comes later replaces what is there; only a directory on a directory joins with it, and has the later one's
-    owner, mode, times and attributes then. A link where a directory is to be is removed, never followed.
+    A later entry replaces an earlier one. Only directories are joined, and get the owner, mode, times and
+    attributes of the later one. A link where a directory is to be is removed, never followed.
 
-    :param target: an empty directory. What no step says anything about looks plain: ours, 0755, of the year 1970.
+    :param target: an empty directory. A directory of no step looks plain: ours, 0755, of the year 1970.
     :param copy: make files of its own, sharing their blocks where the file system can; else hard links, and
         copies only where no link can be made.
-    :param check: called again and again; what it raises ends the work.
+    :param check: called again and again; its exceptions end the work.
     :param shift: of the owners, where copies are made.
     :raises OSError: with the path, as the kernel says.
     """
@@ -93,9 +93,9 @@ def merge(
 
 
 def _lay(top: int, step: Step, copies: copying.Copies, copy: bool, fresh: bool) -> bool:
-    """One step. Nothing happens, and the answer is False, if the filter leaves nothing of it, its root included.
+    """One step. :returns: False: it was skipped, since its filter excludes its root.
 
-    :param fresh: nothing has been laid down yet: the top has no looks of its own.
+    :param fresh: it is the first step: the top has no looks of its own.
     """
     if step.filter is not None and step.root not in step.filter.directories:
         return False
@@ -173,7 +173,7 @@ class _Laying:
             os.close(self.target)
 
     def _kept_times(self, made: bool) -> tuple[int, int] | None:
-        """What to set the directory's times back to if it keeps its looks; None if it gets the source's."""
+        """The times to restore if the directory keeps its looks; None if it gets the source's."""
         if made or not self.implied or "/".join(self.names[self.root :]) not in self.implied:
             return None
         return _times(self.target)
@@ -257,7 +257,7 @@ def _back(fd: int, expected: tuple[int, int]) -> int:
 
 
 def _directory_in(parent: int, name: str) -> tuple[int, bool]:
-    """A descriptor of the directory ``name``, and whether it was made: whatever else has that name goes."""
+    """A descriptor of the directory ``name``, and whether it was made. A file of that name is removed."""
     for _ in range(2):
         try:
             os.mkdir(name, 0o700, dir_fd=parent)
@@ -291,7 +291,7 @@ def _names(path: str) -> list[str]:
 
 
 def _take_away(top: int, step: Step) -> None:
-    """What a layer hides goes, before its own entries come. Directories keep their times."""
+    """Removes the entries that a layer hides, before its own are added. Directories keep their times."""
     for path in step.opaque:
         fd = copying.descend(top, _names(path))
         if fd is not None:

@@ -1,6 +1,6 @@
-"""Directories and places to mount on, made in trees that somebody else has filled (V3).
+"""Makes directories and mount points in trees that strangers have filled.
 
-As in :mod:`kurma_core.linux.beneath`: by descriptor, beneath a root, whatever links the tree holds.
+As in :mod:`kurma_core.linux.beneath`: by descriptor, beneath a root; links of the tree do not lead out.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def make_dirs(
 
 
 class Place:
-    """Where something will be mounted.
+    """A mount point.
 
     :param fd: a descriptor of it (``O_PATH``); the caller closes it.
-    :param path: where it really is in the root: absolute, no link on the way, as long as it may be.
+    :param path: its real path in the root: absolute, without links, of any length.
     :param replaced: paths of what stood in the way of a directory, and was removed.
     """
 
@@ -60,8 +60,8 @@ class Place:
 def make_place(root_fd: int, path: str, *, directory: bool, owner: tuple[int, int] = (0, 0)) -> Place:
     """Find or make the place inside ``root_fd`` where something will be mounted (V3).
 
-    Links are followed, but only ever inside the root, dangling ones too: what they point at is made. What is
-    missing is made with mode 0755, parents included. A file in the way of a directory becomes a directory.
+    Links are followed, but only ever inside the root, dangling ones too: their target is made. Missing
+    directories, parents included, are made with mode 0755. A file in the way of a directory becomes a directory.
 
     :param directory: the target is a directory; else a file (made empty, 0644).
     :param owner: user and group of what is made.
@@ -84,7 +84,7 @@ def make_place(root_fd: int, path: str, *, directory: bool, owner: tuple[int, in
 
 
 def make_mount_target(root_fd: int, path: str, *, directory: bool, owner: tuple[int, int] = (0, 0)) -> int:
-    """:func:`make_place` for who needs the descriptor alone."""
+    """As :func:`make_place`; returns the descriptor alone."""
     return make_place(root_fd, path, directory=directory, owner=owner).fd
 
 
@@ -92,7 +92,7 @@ class _Walk:
     """A walk from a root, one name at a time, each opened in the directory before it.
 
     It knows the names by which it came, none of them a link: ``..`` goes back by these, from the root, so neither
-    a link nor a rename by somebody else can lead out. It holds two descriptors, however deep it goes.
+    a link nor a rename by another process can lead out. It holds two descriptors, however deep it goes.
     """
 
     __slots__ = ("_here", "_root", "links", "names", "path", "replaced", "todo")
@@ -228,7 +228,7 @@ def _names(path: str) -> list[str]:
 
 
 def _make_dir(parent_fd: int, name: str, mode: int, uid: int, gid: int) -> None:
-    """``mkdir`` with exact mode and owner; quiet if it is there already (somebody was faster)."""
+    """``mkdir`` with exact mode and owner; quiet if it is there already."""
     try:
         os.mkdir(name, 0o700, dir_fd=parent_fd)
     except FileExistsError:

@@ -30,7 +30,7 @@ def mount_overlay(
     Runs with CAP_SYS_ADMIN in the mount namespace that has the directories mounted.
 
     :param lowers: directories, the top one first. One alone, without an ``upper``, is bound.
-    :param upper: where changes go; None: a read-only mount.
+    :param upper: the directory for changes; None: a read-only mount.
     :param work: an empty directory on the same file system as ``upper``.
     :param volatile: never sync ``upper`` (unmounting would write out its file system); ``work`` must be fresh.
     :param attributes: ``mounts.ATTR_…`` bits.

@@ -23,12 +23,12 @@ _TURNS = 64
 
 
 def unmount_below(path: str) -> int:
-    """Unmount all that is mounted on ``path`` and below it; nothing there is success. Nothing else is unmounted.
+    """Unmount the mounts on ``path`` and below it, and no others. No mounts there is success.
 
     The kernel repeats an unmount below the peers of the mount's *parent*, which may be the host's own mounts. So
     each tree of mounts is made private as a whole before it is detached. This goes by a descriptor of the tree's
     root: a path leads to the uppermost of stacked mounts alone, and leaves those beneath it shared.
-    What is busy is detached, and goes when its last user goes.
+    A busy mount is detached, and goes when its last user goes.
 
     :returns: how many mounts went.
     :raises OSError: ``EBUSY``: a mount lies on one that is shared with mounts elsewhere and that no path leads to.

@@ -1,6 +1,6 @@
 """Users and groups as an image knows them (H6): its own ``/etc/passwd`` and ``/etc/group``, read beneath its root.
 
-Links are followed as a process inside would follow them, and never lead out; what is no regular file is not read.
+Links are followed as a process inside would follow them, and never lead out. Only regular files are read.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 _LIMIT = 16 << 20
 # Of a line of /etc/passwd; what follows is the last one's.
 _FIELDS = 7
-# Nothing there, a loop of links, or something that is not a file.
+# A missing file, a loop of links, or a file of another kind.
 _NO_DATABASE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ESTALE, errno.EACCES, errno.EPERM)
 # The kernel reserves the all-ones ID for "unchanged".
 _HIGHEST_ID = 0xFFFFFFFE
 
 
 class User:
-    """Who a process runs as. :attr:`name`, :attr:`home`, :attr:`shell`: None where the image says nothing."""
+    """The user of a process. :attr:`name`, :attr:`home`, :attr:`shell`: None where the image says nothing."""
 
     __slots__ = ("gid", "home", "name", "shell", "uid")
 
@@ -47,7 +47,7 @@ def find_user(root_fd: int, text: str, *, proc: bool = False) -> User:
     :param text: empty: user 0.
     :param proc: ``/proc`` is the caller's own, and not that of the root, as it is for the stager in an app's root.
     :returns: ``gid`` is the primary group where ``/etc/passwd`` gives one, else 0; for a path, the file's group.
-    :raises LookupError: none of them fits; the message says what was looked for.
+    :raises LookupError: there is no such user.
     :raises OSError: the file of a path, or the database, cannot be read.
     """
     data = _read(root_fd, "/etc/passwd", proc=proc)
@@ -75,7 +75,7 @@ def find_user(root_fd: int, text: str, *, proc: bool = False) -> User:
 def find_group(root_fd: int, text: str) -> int:
     """The group ID that a ``group`` field means: a name of ``/etc/group``, a number, or a path's group.
 
-    :raises LookupError: none of them fits.
+    :raises LookupError: there is no such group.
     :raises OSError: as :func:`find_user`.
     """
     for fields in _lines(_read(root_fd, "/etc/group"), text + ":"):
@@ -162,7 +162,7 @@ def _lines(data: bytes, holding: str) -> Iterator[list[str]]:
 
 
 def _read(root_fd: int, path: str, *, proc: bool = False) -> bytes:
-    """The file; nothing where it is missing or not a regular one.
+    """The content of the file; empty if it is missing or not a regular one.
 
     :raises OSError: ``EFBIG``: no honest database is that large.
     """
@@ -185,6 +185,6 @@ def _read(root_fd: int, path: str, *, proc: bool = False) -> bytes:
 
 
 def _left(fd: int, text: bytes) -> int:
-    """Bytes to read next, up to the file's size. A file of ``/proc`` has none: what other processes keep in their
-    environment or memory is never read."""
+    """Bytes to read next, up to the file's size. A file of ``/proc`` has size 0: the environment or
+    memory of other processes is never read."""
     return min(max(os.fstat(fd).st_size - len(text), 0), 65536)
