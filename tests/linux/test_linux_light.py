@@ -24,10 +24,10 @@ def test_system_calls_and_the_spawners_program_are_light():
     script = f"""
 import sys
 sys.path.append({str(Path(kurma_core.__file__).parent.parent)!r})
-from kurma_core.formats import exec_errors, small_json, timestamps
+from kurma_core.formats import small_json, timestamps
 from kurma_core.linux import (
-    beneath, bpf, capabilities, cgroups, clone, execute, files, libc, loopback, mounts, namespaces, netlink,
-    process, sandbox,
+    beneath, bpf, capabilities, cgroups, clone, exec_errors, execute, files, libc, loopback, mounts, namespaces,
+    netlink, process, sandbox,
 )
 from kurma_core.trees import mount_targets, overlay, user_database
 from kurma_core.spawner import server
