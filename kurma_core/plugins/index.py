@@ -219,7 +219,7 @@ class PluginIndex:
 
     def _read(self) -> None:
         try:
-            with open(self._path, "rb", opener=_without_link) as file:
+            with open(self._path, "rb", opener=_opened) as file:
                 if others_may_write(os.fstat(file.fileno())) or not _is_guarded(self._path):
                     return
                 value = loads(file.read(), own=True)
@@ -248,8 +248,9 @@ class PluginIndex:
             return  # no state directory, or one that we may not write; a path that is not UTF-8
 
 
-def _without_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _opened(path: str, flags: int) -> int:
+    """Opens no symbolic link, and waits for nothing if the path is a FIFO."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _is_guarded(path: str) -> bool:
@@ -378,8 +379,11 @@ def _unchanged(files: Mapping[str, Stamp]) -> bool:
 
 
 def _settled(stamps: Iterable[Stamp], when: int) -> bool:
-    """Whether these files last changed long enough before a moment (nanoseconds)."""
-    return all(max(stamp[1:]) < when - _SETTLED for stamp in stamps)
+    """Whether these files last changed long enough before a moment (nanoseconds).
+
+    Only the kernel sets the time of the inode's change; the other may lie in the future.
+    """
+    return all(stamp[2] < when - _SETTLED for stamp in stamps)
 
 
 def _module_files(module: str) -> dict[str, Stamp | None]:

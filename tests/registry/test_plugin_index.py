@@ -197,13 +197,16 @@ def test_what_it_says_is_used(site):
     assert "lie" in site.start()[0]
 
 
-@pytest.mark.parametrize("which", ["file", "directory", "above", "link"])
+@pytest.mark.parametrize("which", ["file", "directory", "above", "link", "fifo"])
 def test_it_is_not_believed_if_others_may_write_it(site, tmp_path, which):
     site.warm("one")
     _lie(site.index)
     if which == "link":
         site.index.rename(tmp_path / "elsewhere")
         site.index.symlink_to(tmp_path / "elsewhere")
+    elif which == "fifo":
+        site.index.unlink()
+        os.mkfifo(site.index)
     else:
         place = {"file": site.index, "directory": site.state, "above": tmp_path}[which]
         place.chmod(place.stat().st_mode | 0o002)
@@ -211,8 +214,9 @@ def test_it_is_not_believed_if_others_may_write_it(site, tmp_path, which):
     assert "one" in names
     assert "lie" not in names
     assert "importlib.metadata" in modules
-    if which in ("file", "link"):  # its place is root's alone: another is made there
+    if which in ("file", "link", "fifo"):  # its place is root's alone: another is made there
         site.warm("one")
+        assert site.index.is_file()
         assert not site.index.is_symlink()
         assert site.index.stat().st_mode & 0o777 == 0o600
 
