@@ -20,7 +20,7 @@ from kurma_core.linux.process import exit_status
 from kurma_core.models.streams import Stdio
 from kurma_core.pods.manager import PodManager
 from kurma_core.pods.record.document import read_document
-from kurma_core.pods.run.launch import Launch, bring_up, tear_down
+from kurma_core.pods.run.launch import STEP_NAMES, Launch, bring_up, claim_places, tear_down
 from kurma_core.pods.services import Services
 from kurma_core.spawn_plan import SpawnPlan
 from kurma_core.staging.aci_stager import AciStager
@@ -52,11 +52,13 @@ class Starting:
         record = self._manager.prepare(self._request)
         directory = self._services.store.directory(record.uuid)
         launch = Launch(self._services, directory, read_document(directory), Stdio(0, 1, 2))
+        claim_places(launch)
+        launch.record(steps=STEP_NAMES)
         bring_up(launch)
         assert launch.stager is not None
         launch.stager.wait_running(60)
         taken = time.perf_counter() - self._executed[-1]
-        for failure in tear_down(launch):
+        for failure in tear_down(launch)[1]:
             raise failure
         launch.stager.close()
         self._manager.remover.remove(record.uuid)

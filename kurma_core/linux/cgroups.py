@@ -39,6 +39,10 @@ class Hierarchy:
         return f"<Hierarchy v{self.version} {','.join(self.controllers)} {self.directory}>"
 
 
+#: What :meth:`Layout.of_host` has found, by the state of the directory of all hierarchies.
+_remembered: tuple[tuple[int, ...], Layout] | None = None
+
+
 class Layout:
     """All hierarchies of a host; :attr:`kind` is ``v1``, ``v2``, ``hybrid`` or ``none``."""
 
@@ -80,6 +84,21 @@ class Layout:
                 if controllers:
                     found.setdefault(controllers, Hierarchy(1, controllers, mount.target, place))
         return cls(list(found.values()))
+
+    @classmethod
+    def of_host(cls) -> Layout:
+        """As :meth:`detect`, remembered by this process: a hierarchy that is mounted or unmounted changes the
+        directory in which all of them are.
+        """
+        global _remembered
+        try:
+            status = os.stat(CGROUP_ROOT)
+        except OSError:
+            return cls.detect()
+        stamp = status.st_dev, status.st_ino, status.st_nlink, status.st_mtime_ns
+        if _remembered is None or _remembered[0] != stamp:
+            _remembered = stamp, cls.detect()
+        return _remembered[1]
 
     def of(self, controller: str) -> Hierarchy | None:
         """The hierarchy on which ``controller`` is set: its v1 one, else the v2 one if that has it."""
@@ -133,7 +152,7 @@ class CgroupTree:
         if not all(parts) or any(part in (".", "..") or part.startswith("cgroup.") for part in parts):
             raise OSError(errno.EINVAL, "not the name of a cgroup", name)
         self.name = name
-        self.layout = Layout.detect() if layout is None else layout
+        self.layout = Layout.of_host() if layout is None else layout
 
     def directories(self) -> list[str]:
         """The tree's directory on each hierarchy, there or not; the v2 one first."""

@@ -71,6 +71,51 @@ class PodManager:
         :raises KurmaError: see :func:`kurma_core.pods.prepare.prepare_pod.pod_document`.
         :raises PodExistsError: its UUID or name is taken.
         """
+        directory, lock, _, record = self._prepare(request, progress, {}, prestarted)
+        directory.drop_records()
+        # A prestarted pod is owned from its making to its start.
+        if prestarted is None or prestarted.lock < 0:
+            os.close(lock)
+        return record
+
+    def prepare_to_start(
+        self, request: PodRequest, progress: Progress | None = None
+    ) -> tuple[PodRecord, OwnedPod]:
+        """As :meth:`prepare`; this process owns the pod from then on. :meth:`start_prepared` is to follow, or
+        :meth:`OwnedPod.close`, which leaves it prepared.
+        """
+        rendered: dict[str, RenderedImage] = {}
+        images = self.services.images.keeping()
+        images.__enter__()
+        try:
+            directory, lock, document, record = self._prepare(request, progress, rendered)
+        except BaseException:
+            images.__exit__(None, None, None)
+            raise
+        launch = Launch(self.services, directory, document, rendered=rendered)
+        return record, OwnedPod(launch, lock, self.events, images)
+
+    def start_prepared(self, pod: OwnedPod, stdio: Stdio, settled: Callable[[], None] = lambda: None) -> OwnedPod:
+        """Starts the pod of :meth:`prepare_to_start`.
+
+        :raises KurmaError: as :meth:`start`; the pod is given up.
+        """
+        try:
+            pod.use(stdio)
+            self._claim(pod)
+            return self._bring_up(pod, settled)
+        except BaseException:
+            pod.close()
+            raise
+
+    def _prepare(
+        self,
+        request: PodRequest,
+        progress: Progress | None,
+        rendered: dict[str, RenderedImage],
+        prestarted: PrestartedPod | None = None,
+    ) -> tuple[PodDirectory, int, PodDocument, PodRecord]:
+        """:param rendered: gets the apps' images. :returns: with the owner lock."""
         from kurma_core.pods.prepare.prepare_pod import pod_document
 
         if prestarted is not None and request.uuid is not None:
@@ -87,13 +132,13 @@ class PodManager:
             directory, lock = prestarted.become(name), prestarted.lock
         try:
             with self.services.images.keeping():
-                rendered: dict[str, RenderedImage] = {}
                 document = pod_document(request, uuid, name, created_at, self.services, progress, rendered)
                 if prestarted is not None and not prestarted.fits(document):
                     lock, prestarted = prestarted.withdraw(), None
                 if prestarted is None:
                     directory.write_state(PodState("preparing"))
-                directory.write_pod(document.to_json())
+                directory.keep_records()
+                directory.write_pod(document.to_json(), document)
             state = PodState("prepared")
             if prestarted is None:
                 directory.write_state(state)
@@ -105,18 +150,16 @@ class PodManager:
         except BaseException:
             if prestarted is not None:
                 lock = prestarted.withdraw()
+            directory.drop_records()
             self.store.delete(directory, name)
+            os.close(lock)
             raise
-        finally:
-            # A prestarted pod is owned from its making to its start.
-            if prestarted is None or prestarted.lock < 0:
-                os.close(lock)
         if prestarted is None:
             self.events.tell("prepared", document)
         else:
             at = timestamp()
             prestarted.tell_later(lambda: self.events.tell("prepared", document, at=at))
-        return record
+        return directory, lock, document, record
 
     @staticmethod
     def _name(request: PodRequest, uuid: str) -> str:
@@ -179,11 +222,11 @@ class PodManager:
             pod = OwnedPod(launch, lock, self.events)
             try:
                 self._check_power(document)
-                self._claim(pod, directory, document)
+                self._claim(pod)
             except BaseException:
-                tear_down(launch)  # it is as any other that was prepared
+                left, _ = tear_down(launch)  # it is as any other that was prepared
                 directory.drop_spare()
-                directory.change_state(only_in=("preparing",), state="prepared")
+                directory.change_state(only_in=("preparing",), state="prepared", steps=left)
                 prestarted.told()
                 raise
             return self._bring_up(pod, settled)
@@ -239,13 +282,12 @@ class PodManager:
         if state.state != "prepared":
             executions.keep(directory)
         self._clear_run(directory)
-        self._claim(pod, directory, document, again=again)
+        self._claim(pod, again=again)
         return self._bring_up(pod, settled)
 
-    def _claim(
-        self, pod: OwnedPod, directory: PodDirectory, document: PodDocument, *, again: bool = False
-    ) -> None:
-        """It is about to start, which keeps its ports for it."""
+    def _claim(self, pod: OwnedPod, *, again: bool = False) -> None:
+        """Records that the pod is about to start, which keeps its ports for it."""
+        directory, document, _ = pod.records()
         with port_claims.claimed(
             directory, self.store, document.name, port_claims.published(document.attachments)
         ):

@@ -6,7 +6,6 @@ Start-up latency is the product: ``kurma list`` loads no plugin, starts no spawn
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -146,15 +145,10 @@ class Services:
 
     @staticmethod
     def cgroup_versions() -> Mapping[str, int]:
-        """cgroup version by controller that the host has. A hierarchy that is mounted, or taken away, has a place
-        where all are: that has not changed, or they are looked for."""
-        from kurma_core.linux.cgroups import CGROUP_ROOT
+        """cgroup version by controller that the host has."""
+        from kurma_core.linux.cgroups import Layout
 
-        try:
-            found = os.stat(CGROUP_ROOT)
-        except OSError:
-            return _versions()
-        return _versions(found.st_dev, found.st_ino, found.st_nlink, found.st_mtime_ns)
+        return Layout.of_host().versions()
 
     def close(self) -> None:
         """Ends the spawner, if one was started, and the metadata service. What was started by it goes on."""
@@ -162,14 +156,6 @@ class Services:
             self.metadata.close()
         if "spawner" in self.__dict__:
             self.spawner.close()
-
-
-@functools.lru_cache(1)
-def _versions(*seen: int) -> Mapping[str, int]:
-    """:param seen: by which it is known that they are the same still."""
-    from kurma_core.linux.cgroups import Layout
-
-    return Layout.detect().versions()
 
 
 class Events:

@@ -54,14 +54,10 @@ class PodLogs:
         """
         record = self._pods.finder.pod(pod)
         if instance is None:
-            apps, directory = self._files(record, app), None
+            apps, directory = self.files(record, app), None
         else:
             apps, directory = self._file_of_execution(record, app, instance)
         return self._read(record, app, apps, directory, options, idle)
-
-    def files(self, pod: str) -> list[tuple[str, str]]:
-        """The logs of a pod's apps: (app, name of the file)."""
-        return self._files(self._pods.finder.pod(pod))
 
     def of_failed_start(self, pod: str) -> Iterator[LogText]:
         """The output of a pod that has failed to come up, such as that of pre-start handlers."""
@@ -70,14 +66,14 @@ class PodLogs:
         try:
             record = self._pods.finder.pod(pod)
             path = self._pods.services.store.directory(record.uuid).path
-            with LogReader(path, self._files(record)) as reader:
+            with LogReader(path, self.files(record)) as reader:
                 if reader.kept:  # else it is its stager's own, which the error tells
                     yield from reader.rest()
         except KurmaError:
             return  # the pod has gone, or its logs cannot be read
 
     @staticmethod
-    def _files(record: PodRecord, app: str | None = None) -> list[tuple[str, str]]:
+    def files(record: PodRecord, app: str | None = None) -> list[tuple[str, str]]:
         if app is not None:
             from kurma_core.pods.record.pod_record import the_app
 
@@ -157,7 +153,7 @@ class PodLogs:
         """Logs of a pod whose stager keeps none in files: the output of its ``logs`` call-in, app by app."""
         from kurma_core.pods.inside.logs_by_call_in import arguments, called_logs
 
-        names = [name for name, _ in self._files(record, app)]
+        names = [name for name, _ in self.files(record, app)]
         if options.follow and len(names) > 1:
             raise AppNotFoundError(
                 f"the stager of pod {record.name} shows the log of one app at a time",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText, Stdio
     from kurma_core.models.summary import PodSummary
+    from kurma_core.pods.run.owner import OwnedPod
     from kurma_core.progress import Progress
     from kurma_core.signals import Signals
 
@@ -58,10 +59,15 @@ class LocalPods:
         self._m.services.spawner.open()
         self._m.registry.check_required()
         with self._m.signals() as signals:
-            record = self._m.pods.prepare(request, progress)
+            record, pod = self._m.pods.prepare_to_start(request, progress)
             try:
-                prepared(record)
-                return self._foreground(record.uuid, stdio, output, signals)
+                try:
+                    prepared(record)
+                except BaseException:
+                    pod.close()
+                    raise
+                start = lambda settled: self._m.pods.start_prepared(pod, stdio, settled)  # noqa: E731
+                return self._foreground(record.uuid, start, stdio, output, signals)
             except KurmaError as error:
                 if not request.ephemeral:
                     from kurma_core.client.client import add_unstarted_pod
@@ -78,7 +84,8 @@ class LocalPods:
         self._m.services.spawner.open()
         with self._m.signals() as signals:
             try:
-                return self._foreground(pod, stdio, output, signals)
+                start = lambda settled: self._m.pods.start(pod, stdio, settled)  # noqa: E731
+                return self._foreground(pod, start, stdio, output, signals)
             finally:
                 signals.settle()
 
@@ -92,8 +99,14 @@ class LocalPods:
             self._m.settings.note(error.message)
 
     def _foreground(
-        self, reference: str, stdio: Stdio, output: Callable[[LogText], None], signals: Signals
+        self,
+        reference: str,
+        start: Callable[[Callable[[], None]], OwnedPod],
+        stdio: Stdio,
+        output: Callable[[LogText], None],
+        signals: Signals,
     ) -> PodRecord:
+        """:param start: starts the pod; calls its argument once the pod is up, or on its way down."""
         from kurma_core.pods.run.foreground import Shown, run_to_end
 
         begun: list[bool] = []
@@ -103,7 +116,7 @@ class LocalPods:
             signals.settle()
 
         try:
-            pod = self._m.pods.start(reference, stdio, settled)
+            pod = start(settled)
         except KurmaError:
             shown = Shown(output)
             for text in self._m.logs.of_failed_start(reference) if begun else ():
@@ -120,10 +133,10 @@ class LocalPods:
                 relay = CallerRelay(stdio, wants_terminal=True, passes_signals=False)
                 relay.__enter__()
                 typing = type_into(self._m.services, pod, app, relay.stdio)
-            record = self._m.pods.finder.pod(pod.uuid)
+            record = self._m.pods.finder.record(*pod.records())
             self._m.settings.tell_service(f"READY=1\nSTATUS=pod {record.name} runs")
             ending = lambda: self._m.settings.tell_service("STOPPING=1")  # noqa: E731 - functools is not light
-            return run_to_end(pod, self._m.logs.files(record.uuid), signals, output, stdio.stdout, ending)
+            return run_to_end(pod, self._m.logs.files(record), signals, output, stdio.stdout, ending)
         except BaseException:
             # The output's disk is full, say: a pod in the foreground does not outlive its command.
             pod.abandon()

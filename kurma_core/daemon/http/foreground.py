@@ -132,7 +132,9 @@ class _ForegroundPod:
 
     def _send_logs(self, running: RunningPod) -> None:
         """:raises Gone: the client has disconnected."""
-        with running.follow_logs(self._call.client.here.logs.files(running.uuid)) as (reader, following):
+        here = self._call.client.here
+        record = here.pods.finder.pod(running.uuid)
+        with running.follow_logs(here.logs.files(record)) as (reader, following):
             poll = select.poll()
             poll.register(following, select.POLLIN)
             poll.register(self._ended, select.POLLIN)

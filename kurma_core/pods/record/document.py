@@ -138,6 +138,10 @@ class PodDocument(JsonValue):
 
 def read_document(directory: PodDirectory) -> PodDocument:
     """:raises PodNotFoundError: the pod was never wholly made. :raises PodDamagedError: its record is nonsense."""
+    return directory.record("pod.json", lambda: _read_document(directory))
+
+
+def _read_document(directory: PodDirectory) -> PodDocument:
     value = directory.read_pod()
     try:
         document = PodDocument.from_json(value)

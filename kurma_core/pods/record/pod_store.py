@@ -20,7 +20,7 @@ import fcntl
 import os
 import struct
 import time
-from _thread import get_native_id
+from _thread import allocate_lock, get_native_id
 
 from kurma_core.errors import (
     AmbiguousReferenceError,
@@ -41,10 +41,13 @@ from kurma_core.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from typing import Any
+    from collections.abc import Callable, Collection, Iterator
+    from typing import Any, TypeVar, cast
 
     Json = Any
+    T = TypeVar("T")
+else:
+    cast = lambda kind, value: value  # noqa: E731 - typing is not light
 
 VERSION = 1
 _HEX = frozenset("0123456789abcdef-")
@@ -69,12 +72,43 @@ def new_uuid() -> str:
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
+class _Kept:
+    """A record that was read or written, and what its file was then.
+
+    :param fd: of that file, without rights to read it: as long as it is open, no other file has its inode number.
+    """
+
+    __slots__ = ("fd", "stamp", "value")
+
+    def __init__(self, path: str) -> None:
+        self.fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self.stamp = _stamp(os.fstat(self.fd))
+        self.value: Any = None
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
 class PodDirectory:
-    """The files of one pod. Cheap to make: it opens nothing by itself."""
+    """The files of one pod. Cheap to make: it opens nothing by itself.
+
+    Each look at a record reads its file. For the pod's owner, which looks often, :meth:`keep_records` has a record
+    read again only if another process has replaced it.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.uuid = os.path.basename(path)
+        self._kept: dict[str, _Kept] | None = None
+        self._lock = allocate_lock()
+        self._spares: list[str] = []
+
+    def moved_to(self, path: str) -> PodDirectory:
+        """This directory after its renaming."""
+        found = PodDirectory(path)
+        found._spares = self._spares
+        return found
 
     def file(self, name: str) -> str:
         return f"{self.path}/{name}"
@@ -85,6 +119,49 @@ class PodDirectory:
 
     # -- records --
 
+    def keep_records(self) -> None:
+        """Reads a record again only if its file was replaced; :meth:`drop_records` is to follow."""
+        if self._kept is None:
+            self._kept = {}
+
+    def drop_records(self) -> None:
+        """Closes what :meth:`keep_records` holds open. Repeatable."""
+        with self._lock:
+            kept, self._kept = self._kept, None
+        for one in (kept or {}).values():
+            os.close(one.fd)
+
+    def record(self, name: str, read: Callable[[], T]) -> T:
+        """The value of a record. :param read: reads the file."""
+        if self._kept is None:
+            return read()
+        with self._lock:
+            kept = (self._kept or {}).get(name)
+            with contextlib.suppress(OSError):
+                if kept is not None and _stamp(os.stat(self.file(name))) == kept.stamp:
+                    return cast("T", kept.value)
+        # Its file is held first: if it is replaced while it is read, the next look reads it again.
+        return self._keep(name, read)
+
+    def _keep(self, name: str, read: Callable[[], T]) -> T:
+        """:param read: gives the value of the record that is there now."""
+        try:
+            found = _Kept(self.file(name))
+        except OSError:
+            return read()  # it is gone, or damaged
+        try:
+            found.value = value = read()
+        except BaseException:
+            os.close(found.fd)
+            raise
+        with self._lock:
+            before: _Kept | None = found
+            if self._kept is not None:
+                before, self._kept[name] = self._kept.get(name), found
+        if before is not None:
+            os.close(before.fd)
+        return value
+
     def read_pod(self) -> dict[str, Json]:
         """``pod.json``.
 
@@ -93,12 +170,18 @@ class PodDirectory:
         """
         return self._read("pod.json")
 
-    def write_pod(self, value: dict[str, Json]) -> None:
+    def write_pod(self, value: dict[str, Json], document: object = None) -> None:
+        """:param document: that value as it was declared: :meth:`keep_records` has it kept."""
         with self._writing("pod.json"):
             use_spare(self.file(_SPARE_POD), self.file("pod.json"), _lines(value))
+        if self._kept is not None and document is not None:
+            self._keep("pod.json", lambda: document)
 
     def read_state(self) -> PodState:
         """``state.json``. :raises: as :meth:`read_pod`."""
+        return self.record("state.json", self._read_state)
+
+    def _read_state(self) -> PodState:
         try:
             return PodState.from_json(self._read("state.json"), "the record")
         except SchemaError as error:
@@ -120,11 +203,21 @@ class PodDirectory:
             return []
 
     def write_state(self, state: PodState) -> None:
+        """Replaces ``state.json``, by a file of :meth:`spare` as long as there is one.
+
+        The caller holds the op lock, or is the only process that knows of the pod.
+        """
+        path, lines = self.file("state.json"), _lines(state.to_json())
         with self._writing("state.json"):
-            replace_file(self.file("state.json"), _lines(state.to_json()))
+            if self._spares:
+                use_spare(self.file(self._spares.pop(0)), path, lines)
+            else:
+                replace_file(path, lines)
+        if self._kept is not None:
+            self._keep("state.json", lambda: state)
 
     def spare(self, state: PodState) -> None:
-        """Makes files for the pod's first records, of which :meth:`write_spare` and :meth:`write_pod` then need no
+        """Makes files for the pod's first records, so that :meth:`write_state` and :meth:`write_pod` then need no
         new ones; :meth:`drop_spare` is to follow. :param state: what ``state.json`` says by now.
         """
         with self._writing("state.json"):
@@ -135,26 +228,19 @@ class PodDirectory:
                 os.link(self.file(name), self.file(f"{name}.old"))
         with self._writing("pod.json"):
             spare_file(self.file(_SPARE_POD), b"")
+        self._spares = list(_SPARES)
 
     def drop_spare(self) -> None:
-        """Nobody needs what :meth:`spare` has made any more. Repeatable."""
+        """Removes what is left of :meth:`spare`. Repeatable; for a process that died, too."""
+        self._spares = []
         for name in (*_SPARES, *(f"{name}.old" for name in ("state.json", *_SPARES[:-1])), _SPARE_POD):
             with contextlib.suppress(OSError):
                 os.unlink(self.file(name))
 
-    def write_spare(self, state: PodState) -> None:
-        """As :meth:`write_state`, by way of what :meth:`spare` has made, as long as there is some of it."""
-        with self._writing("state.json"):
-            spare = next((name for name in _SPARES if os.path.lexists(self.file(name))), _SPARES[0])
-            use_spare(self.file(spare), self.file("state.json"), _lines(state.to_json()))
-
-    def change_state(
-        self, *, only_in: Collection[str] | None = None, spare: bool = False, **changes: Any
-    ) -> PodState:
+    def change_state(self, *, only_in: Collection[str] | None = None, **changes: Any) -> PodState:
         """Reads, changes and replaces ``state.json`` under the op lock.
 
         :param only_in: nothing is changed where the pod is in none of these states.
-        :param spare: see :meth:`write_spare`.
         :param changes: fields of :class:`PodState`.
         :returns: the state as it then is.
         """
@@ -162,7 +248,7 @@ class PodDirectory:
             state = self.read_state()
             if only_in is None or state.state in only_in:
                 state = replace(state, **changes)
-                (self.write_spare if spare else self.write_state)(state)
+                self.write_state(state)
             return state
 
     def move_to(self, state: str, *, only_in: Collection[str]) -> bool:
@@ -382,7 +468,7 @@ class PodStore:
         except BaseException:
             os.rename(path, reserved.path)
             raise
-        return PodDirectory(path)
+        return reserved.moved_to(path)
 
     def reserved(self) -> dict[str, PodDirectory]:
         """By UUID, what :meth:`reserve` has made and no pod has taken over, whether its owner lives or not."""

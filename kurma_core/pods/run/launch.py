@@ -1,7 +1,8 @@
 """Launches a prepared pod: the table of start steps (cgroup, namespaces, networks, stager …), each with its undo.
 
-The steps' names are on disk before the first is done. Teardown undoes what is on disk, in reverse, and takes each
-name off once it is undone: a process that dies anywhere leaves a list that any other can finish.
+The steps' names are on disk before the first is done. Teardown undoes what is on disk, in reverse, and records the
+end of the pod with what is left of the list: a process that dies anywhere leaves a list that any other can finish,
+since every undo can be repeated.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Launch:
         self.patience = _KILL_PATIENCE
 
     def record(self, **changes: Any) -> None:
-        self.directory.change_state(spare=self.prestarted is not None, **changes)
+        self.directory.change_state(**changes)
 
 
 class Step(Protocol):
@@ -318,16 +319,16 @@ def ends_now(launch: Launch) -> None:
         raise _host_error("end its processes", launch, error) from None
 
 
-def planned_steps(launch: Launch) -> dict[str, Any]:
-    """What goes on record before any step is done; of networks, what `del` gets as well after a death half-way."""
-    return {
-        "steps": tuple([step.name for step in STEPS]),
-        "attachments": launch.document.attachments,
-    }
+#: On record before any of them is done.
+STEP_NAMES = tuple([step.name for step in STEPS])
 
 
-def bring_up(launch: Launch) -> None:
-    """Does all steps. On failure nothing is undone here: the caller tears down."""
+def claim_places(launch: Launch) -> None:
+    """Records which namespaces will be pinned, and clears their places, before the steps are on record: from then
+    on their undo releases what is there.
+
+    :raises HostError: something else is there.
+    """
     document = launch.document
     kinds = {"user": document.user_namespace, "net": document.network_namespace}
     if any(kinds.values()):
@@ -339,23 +340,27 @@ def bring_up(launch: Launch) -> None:
             wanted,
             kept=() if launch.prestarted is None else ("net",),
         )
-    if launch.prestarted is None:
-        launch.record(**planned_steps(launch))
+
+
+def bring_up(launch: Launch) -> None:
+    """Does all steps, which are on record. On failure nothing is undone here: the caller tears down."""
     for step in STEPS:
         check()
         step.do(launch)
 
 
-def tear_down(launch: Launch) -> list[KurmaError]:
-    """Undoes every step on record, in reverse; a failure does not keep it from the rest.
+def tear_down(launch: Launch) -> tuple[tuple[str, ...], list[KurmaError]]:
+    """Undoes every step on record, in reverse; a failure does not keep it from the rest. All of them stay on
+    record meanwhile: if this process dies, the next teardown repeats them.
 
-    :returns: what failed; those steps stay on record, and the next teardown tries them again.
+    :returns: the steps that are still to be undone, for the record; and what failed.
     """
     try:
-        on_record = list(launch.directory.read_state().steps)
+        on_record = launch.directory.read_state().steps
     except (PodNotFoundError, PodDamagedError):
-        # Somebody removed or broke the record of a pod that we know. What was not done does no harm undone.
-        on_record = [step.name for step in STEPS]
+        # The record of a pod that we know was removed or broken. What was not done does no harm undone.
+        on_record = STEP_NAMES
+    left: list[str] = []
     failures: list[KurmaError] = []
     for step in reversed(STEPS):
         if step.name not in on_record:
@@ -365,23 +370,14 @@ def tear_down(launch: Launch) -> list[KurmaError]:
                 step.undo(launch)
         except KurmaError as error:
             failures.append(error)
+            left.append(step.name)
             # What did not die in that time is not waited for a second time.
             launch.patience = _QUICK_LOOK
-            continue
-        on_record.remove(step.name)
-        try:
-            launch.record(steps=tuple(on_record))
-        except (PodNotFoundError, PodDamagedError):
-            continue
-        except HostError as error:
-            # On a full disk, what is undone stays on record, and undoing it twice does no harm.
-            if not unwritable(error):
-                failures.append(error)
     if not failures:
         if port_claims.published(launch.document.attachments):
             port_claims.let_go(launch.directory)
         launch.services.joined.forget(launch.document.uuid)
-    return failures
+    return tuple([name for name in STEP_NAMES if name in left]), failures
 
 
 def not_complete(launch: Launch, failures: list[KurmaError]) -> str:

@@ -25,13 +25,16 @@ from kurma_core.pods.record.pod_record import by_force, conclusion, forced, pod_
 from kurma_core.pods.record.pod_store import unwritable
 from kurma_core.pods.record.state import PodEnd, mark
 from kurma_core.pods.run import pod_restarts
-from kurma_core.pods.run.launch import Launch, bring_up, not_complete, planned_steps, tear_down
+from kurma_core.pods.run.launch import STEP_NAMES, Launch, bring_up, claim_places, not_complete, tear_down
 from kurma_core.staging.aci_stager import last_output
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from kurma_core.hookspecs.stager import RunningStager
     from kurma_core.models.pod import PodRecord
+    from kurma_core.models.streams import Stdio
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory
     from kurma_core.pods.record.state import PodState
@@ -39,17 +42,23 @@ if TYPE_CHECKING:
 
 
 class OwnedPod:
-    """Made with the owner lock in hand; keeps it until :meth:`close`.
+    """The handle of a pod from its preparation, or its start, to its end: its records and its owner lock.
 
-    :param lock: the owner lock's descriptor.
+    :param lock: the owner lock's descriptor; kept until :meth:`close`.
+    :param images: entered: what keeps the pod's images until the pod is up (``ImageManager.keeping``).
     """
 
-    def __init__(self, launch: Launch, lock: int, events: Events) -> None:
+    def __init__(
+        self, launch: Launch, lock: int, events: Events, images: AbstractContextManager[None] | None = None
+    ) -> None:
+        launch.directory.keep_records()
+        self._images = images
         self._launch = launch
         self._lock = lock
         self._events = events
         self._over = False
         self._unrecorded: KurmaError | None = None
+        self._unclaimed: Exception | None = None
         #: Its stager had ended before the pod was up.
         self.over_at_once = False
 
@@ -75,6 +84,14 @@ class OwnedPod:
         except KurmaError as error:
             services.note(f"pod {document.name} goes on without its metadata service: {error.message}")
         return cls(launch, lock, events)
+
+    def use(self, stdio: Stdio) -> None:
+        """The standard streams of the pod to come."""
+        self._launch.stdio = stdio
+
+    def records(self) -> tuple[PodDirectory, PodDocument, PodState]:
+        """The pod's directory, and what its records say by now. :raises KurmaError: they cannot be read."""
+        return self._launch.directory, self._launch.document, self._launch.directory.read_state()
 
     @property
     def uuid(self) -> str:
@@ -123,16 +140,15 @@ class OwnedPod:
                 raise PodStateError(
                     f"pod {self._launch.document.name} is not to be started again: it was stopped", pod=self.uuid
                 )
-            # What was prestarted has its places already: nothing that the steps undo can be another's.
-            steps = {} if self._launch.prestarted is None else planned_steps(self._launch)
-            value = replace(state, **{**self._beginning(state, again), **steps})
-            if self._launch.prestarted is None:
-                self._launch.directory.write_state(value)
-            else:
-                self._launch.directory.write_spare(value)
+            steps: tuple[str, ...] = STEP_NAMES
+            try:
+                claim_places(self._launch)
+            except (KurmaError, OSError) as error:
+                # The steps would undo what is another's.
+                self._unclaimed, steps = error, ()
+            self._launch.directory.write_state(replace(state, steps=steps, **self._beginning(state, again)))
 
-    @staticmethod
-    def _beginning(state: PodState, again: bool) -> dict[str, Any]:
+    def _beginning(self, state: PodState, again: bool) -> dict[str, Any]:
         return {
             "state": "starting",
             "owner": os.getpid(),
@@ -143,7 +159,8 @@ class OwnedPod:
             "finished_at": None,
             "over": None,
             "stager": None,
-            "attachments": (),
+            # Without results: what a teardown after a death half-way leaves.
+            "attachments": self._launch.document.attachments,
             "metadata": None,
             "notes": (),
             "apps": None,
@@ -168,6 +185,8 @@ class OwnedPod:
         try:
             try:
                 try:
+                    if self._unclaimed is not None:
+                        raise self._unclaimed
                     bring_up(launch)
                 except (OSError, RuntimeError) as error:
                     known = HostError.of_shortage(error)
@@ -188,6 +207,7 @@ class OwnedPod:
                     launch.directory.change_state(only_in=("starting",), state="running")
             finally:
                 settled()
+                self._free_images()
                 if launch.prestarted is not None:
                     launch.directory.drop_spare()
         except BaseException as error:
@@ -299,11 +319,11 @@ class OwnedPod:
 
     def _end(self, end: PodEnd) -> list[KurmaError]:
         self._over = True
-        failures = tear_down(self._launch)
+        left, failures = tear_down(self._launch)
         if failures:
             end = replace(end, state="errored", reason=not_complete(self._launch, failures))
         try:
-            self._launch.record(**end.changes(), finished_at=timestamp(), over=mark(), owner=None)
+            self._launch.record(**end.changes(), finished_at=timestamp(), over=mark(), owner=None, steps=left)
         except KurmaError as error:
             # Whoever comes by once the disk is not full any more finds a dead pod, and records it.
             if unwritable(error):
@@ -320,9 +340,17 @@ class OwnedPod:
 
     def release(self) -> None:
         """As :meth:`close`; the lock stays with who has given it."""
+        self._free_images()
         self._launch.services.forget_metadata(self.uuid)
         if self._launch.stager is not None:
             self._launch.stager.close()
+        self._launch.directory.drop_records()
+
+    def _free_images(self) -> None:
+        """From now on the images of the pod are kept by its record alone."""
+        images, self._images = self._images, None
+        if images is not None:
+            images.__exit__(None, None, None)
 
 
 def _never_up(error: BaseException) -> PodEnd:

@@ -113,13 +113,13 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
         end = PodEnd(state.state, state.reason, state.exit_code)
     if rebooted and state.cause != pod_restarts.STOPPED:
         end = replace(end, cause=pod_restarts.REBOOTED)
-    failures = tear_down(launch)
+    left, failures = tear_down(launch)
     if failures:
         end = replace(end, state="errored", reason=not_complete(launch, failures))
     unrecorded: HostError | None = None
     when: dict[str, Any] = {} if state.finished_at else {"finished_at": timestamp(), "over": mark()}
     try:
-        directory.change_state(**end.changes(), **when, owner=None)
+        directory.change_state(**end.changes(), **when, owner=None, steps=left)
         directory.drop_spare()
         events.ended(end, document)
     except HostError as error:
