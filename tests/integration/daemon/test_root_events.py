@@ -163,10 +163,15 @@ def test_the_command_prints_them(kurmad, by):
     words = [*KURMA, "--dir", house.state, "--config", house.config_file]
     words += ["--host", by or f"unix:{daemon.socket}", "events", "--format", "json"]
     with subprocess.Popen([*words, "--since", since], stdout=subprocess.PIPE, text=True) as following:
-        record, _ = house.run("exit 5")
-        while (event := json.loads(following.stdout.readline()))["kind"] != "stopped":
-            assert event["id"] == record.uuid
-        assert event["detail"] == {"exitCode": 5}
+        run = house.launch("echo ready; until [ -e /dev/shm/go ]; do sleep 0.02; done; exit 5")
+        run.wait_output("ready")
+        # A follower that comes late is told of the last of two states: it has seen that the pod runs by then.
+        while (event := json.loads(following.stdout.readline()))["kind"] != "running":
+            assert event["id"] == run.uuid
+        assert house.enter(run.uuid, "touch", "/dev/shm/go")[0] == 0
+        event = json.loads(following.stdout.readline())
+        assert (event["kind"], event["id"], event["detail"]) == ("stopped", run.uuid, {"exitCode": 5})
+        assert run.wait() == 5
         following.send_signal(signal.SIGINT)
         assert following.wait(10) == 130
     done = subprocess.run([*words, "--no-follow", "--since", since], capture_output=True, text=True, timeout=30)
