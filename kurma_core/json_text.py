@@ -1,7 +1,7 @@
 """Reads JSON text strictly, and writes it with sorted keys.
 
 :func:`loads` accepts UTF-8 alone, one value and nothing after it, no ``NaN``, no number that Python cannot hold,
-no key twice in one object, and bounded nesting. What Kurma's own programs say to each other is read by
+no key twice in one object, and bounded nesting. Kurma's own programs read each other's messages by
 :mod:`kurma_core.formats.small_json`, which this module uses, too: ``json`` is imported only to tell where a
 text is wrong.
 """
@@ -192,7 +192,7 @@ class _Constant(ValueError):
 
 
 def _malformed(text: str) -> JsonError:
-    """What is wrong, and where."""
+    """The error that tells where a text stops being JSON."""
     import json
     import re
     import sys

@@ -6,8 +6,8 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Told how long work goes on. All calls are cheap; ``total`` is in bytes, None when unknown. What is skipped
-    is done, but was there from an earlier attempt: it says nothing of the speed."""
+    """Hears of the progress of work. All calls are cheap; ``total`` is in bytes, None when unknown. Skipped bytes
+    are done by an earlier attempt, and do not count for the speed."""
 
     def start(self, what: str, total: int | None) -> None: ...
     def skip(self, count: int) -> None: ...

@@ -28,7 +28,7 @@ def explained(message: str, hint: str | None, number: object, path: object) -> t
     """The message and the hint, with the limit that is reached.
 
     :param number: the ``errno``, ENOSPC or EAGAIN.
-    :param path: what could not be written, where it is known.
+    :param path: of the file that could not be written; None: not known.
     """
     if number == errno.EAGAIN:
         message = message.replace(_NO_PROCESS, _REACHED)
@@ -47,7 +47,7 @@ def explained(message: str, hint: str | None, number: object, path: object) -> t
 def no_inodes(path: object) -> bool:
     """Whether the file system of ``path`` lacks inodes, and not bytes.
 
-    What was half-made may have been removed since the error, so a few inodes (2 %) count as none where there are
+    Half-made files may have been removed since the error, so a few inodes (2 %) count as none where there are
     more free bytes. File systems without a fixed number of inodes (btrfs) say 0 of 0.
     """
     if not isinstance(path, str | bytes) or not os.path.isabs(path):

@@ -59,7 +59,7 @@ def _send_lost_again(lost: sys.UnraisableHookArgs) -> None:
 def _postponed(number: int, frame: FrameType | None) -> bool:
     """Sends a signal again, a moment later, if it has interrupted a step of an import. :returns: whether it has.
 
-    :param frame: what was interrupted, as the signal's handler gets it.
+    :param frame: that was interrupted, as the signal's handler gets it.
     """
     if frame is None or frame.f_code.co_filename != _IMPORTING:
         return False
@@ -100,7 +100,7 @@ class Signals:
         if self._taken:
             self._outer = _signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in self._taken:
-            # Who was started with a signal ignored (nohup) goes on ignoring it.
+            # A signal that is ignored from the start (nohup) stays ignored.
             if _signal.getsignal(number) != _signal.SIG_IGN:
                 self._old[number] = _signal.signal(number, self._came)
         return self

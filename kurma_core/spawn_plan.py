@@ -115,7 +115,7 @@ def sysfs(target: str = "/sys", *, read_only: bool = True) -> FileSystemMount:
 
 
 def cgroups(tree: CgroupTree) -> tuple[Operation, ...]:
-    """What shows a root its own cgroup, read-write, and no other (G2). Comes after :func:`sysfs`.
+    """Mounts that show a root its own cgroup, read-write, and no other. They come after :func:`sysfs`.
 
     :param tree: made already.
     """
@@ -220,7 +220,7 @@ class Started(Protocol):
 
 
 class Starter(Protocol):
-    """What starts programs by such plans: the spawner, as those see it who are handed one."""
+    """Starts programs by such plans: the spawner, as other packages see it."""
 
     def start(self, plan: SpawnPlan) -> Started:
         """:raises CommandNotFoundError, CommandNotExecutableError, HostError: it could not be started."""
@@ -240,13 +240,13 @@ class Starter(Protocol):
     ) -> None:
         """Carries out mount operations in the root of a running process.
 
-        :param meanwhile: called while another process does that; what it raises is raised once that is done.
+        :param meanwhile: called while another process does that; its exception is raised once that is done.
         :raises HostError: one failed; those before it stay.
         """
         ...
 
     def unbind_from(self, pid: int, targets: Sequence[str], *, pidfd: int | None = None) -> None:
-        """Takes mounts away from such a root; what is not there is success.
+        """Removes mounts from such a root; a missing one is no error.
 
         :raises HostError: one failed; those before it are gone.
         """

@@ -79,7 +79,7 @@ def parse_ports(text: str) -> tuple[PortMapping, ...]:
         raise _port_error(text, why)
     host, colon, pod = rest.partition(":")
     if not colon:
-        # Which port of the host would be chosen? Nobody could tell beforehand whom a firewall lets in.
+        # A port of the host that Kurma chose could not be known to firewall rules beforehand.
         address = f"[{host_ip}]:" if host_ip else ""
         hint = f"for the same port on both sides: {address}{host}:{host}{slash}{protocol if slash else ''}"
         raise _port_error(text, "the pod's port is missing", hint if host else "")

@@ -33,7 +33,7 @@ class Client(Api):
     """Use it as a context manager: leaving it ends what it started for itself, never a pod.
 
     The operations are those of :class:`Api`. The further methods are made of them, or work in this process on the
-    caller's files, whatever the transport is.
+    caller's files, with either transport.
 
     :param transport: does the operations.
     :param here: gives the managers of this process; raises :class:`ConfigError` where the configuration is wrong.

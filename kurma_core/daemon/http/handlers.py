@@ -71,8 +71,8 @@ def pod_start(call: Call) -> PodRecord:
 
 
 def _started(call: Call, start: Callable[[Callable[[RunningPod], None]], RunningPod]) -> PodRecord:
-    """The pod that was started, also if it is over, and removed at its end. One that was over before it was up, or
-    because a program could not be executed, is told of as it has ended.
+    """The record of the started pod, also if it has ended and was removed. A pod that has ended before it was up,
+    or whose programs could not be executed, is described as it has ended.
     """
     with contextlib.ExitStack() as held:
         running = start(lambda running: held.enter_context(running.reading()))

@@ -31,7 +31,7 @@ _SETTLING = 0.3
 
 
 class RunDirectory:
-    """:param path: of the socket. :param state_dir: what is served.
+    """:param path: of the socket. :param state_dir: that is served.
     :param hint: tells which setting names the run directory.
     """
 

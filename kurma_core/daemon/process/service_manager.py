@@ -14,11 +14,11 @@ _OURS = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDO
 
 
 class Service:
-    """What a service manager has given to this process.
+    """The service manager of this process.
 
-    :param notify: where to say that we are ready; None: nobody asks.
-    :param sockets: descriptors that it hands over, which we own now.
-    :param watchdog: seconds within which it wants to hear that we are well, each time; None: it does not.
+    :param notify: address for notifications; None: it takes none.
+    :param sockets: descriptors that it has passed; this process owns them now.
+    :param watchdog: seconds within which it expects each sign of life; None: it expects none.
     """
 
     __slots__ = ("notify", "sockets", "watchdog")
@@ -32,8 +32,8 @@ class Service:
 
 
 def take(environment: MutableMapping[str, str]) -> Service:
-    """Takes it out of the environment: nothing that this process starts has any business with it. Sockets that
-    were handed over are closed at each exec."""
+    """Removes its variables from the environment, so that started programs do not get them. Passed sockets are
+    closed at each exec."""
     found = {name: environment.pop(name, "") for name in _OURS}
     sockets = []
     count = found["LISTEN_FDS"]
