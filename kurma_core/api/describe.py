@@ -1,7 +1,8 @@
 """Describes the API from its declarations: an OpenAPI 3.1 document with JSON Schemas (draft 2020-12).
 
-All keys of a value are there: what has no value is null. Keys are only ever added, so readers ignore unknown ones.
-What a caller sends may have no unknown keys: kurmad would not do what they ask for.
+All keys of a value are there: one without a value is null. Keys are only ever added, so readers ignore unknown
+ones. Values that a caller sends may have no unknown keys: kurmad would ignore
+their wishes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Json = Any
 _JSON = "application/json"
 _BYTES = "bytes that are no UTF-8 are U+DC80 and on, as Python has them"
 _NULL: Json = {"type": "null"}
-#: What stands in braces in paths.
+#: Names in braces in paths.
 _PLACES = {
     "pod": "UUID, unique prefix of one of four characters or more, or name",
     "app": "name of an app of the pod",
@@ -133,7 +134,7 @@ def _reference(kind: type[JsonValue], asked: bool) -> Json:
 def class_schema(kind: type[JsonValue], *, asked: bool | None = None) -> Json:
     """Of a class, with all its keys, described by the ``:param x:`` lines of its documentation.
 
-    :param asked: as of :func:`json_schema`; None: whatever is sent of that class is asked for by a caller.
+    :param asked: as of :func:`json_schema`; None: if callers send values of that class.
     """
     asked = kind.PARTIAL if asked is None else asked
     partial = kind.PARTIAL and asked
@@ -293,7 +294,7 @@ def _parameter(one: Parameter, help_of: dict[str, str]) -> Json:
 
 
 def parameter_help(documentation: str) -> dict[str, str]:
-    """What the ``:param x:`` lines of a docstring say, by name in Python."""
+    """The texts of the ``:param x:`` lines of a docstring, by name in Python."""
     found = {}
     for part in re.split(r":(?=param |returns:|raises )|\n\n", documentation)[1:]:
         match = re.match(r"param (\w+): (.*)", part, re.DOTALL)
@@ -304,7 +305,7 @@ def parameter_help(documentation: str) -> dict[str, str]:
 
 
 def class_help(kind: type[JsonValue]) -> dict[str, str]:
-    """What the documentation of a class and of its bases says of the fields, by name in Python."""
+    """The documentation of the fields of a class and its bases, by name in Python."""
     found: dict[str, str] = {}
     for one in reversed(kind.__mro__):
         found |= parameter_help(one.__doc__ or "")

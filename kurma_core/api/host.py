@@ -7,7 +7,7 @@ from _collections_abc import Mapping  # without collections
 from kurma_core.schema import Count, JsonValue, Pid, Timestamp, Whole, Words
 from kurma_core.value import field, frozen
 
-#: What an event can happen to.
+#: Subjects of events.
 SUBJECTS = ("pod", "image", "daemon")
 #: Kinds of events by subject.
 KINDS: Mapping[str, tuple[str, ...]] = {
@@ -72,7 +72,7 @@ class NetworkInfo(JsonValue):
     :param interface: name or template of the interface inside the pod.
     :param default: whether pods that name no network join it.
     :param optional: true: its failure does not fail the pod.
-    :param config: what the driver is given.
+    :param config: of its driver.
     :param problem: why it cannot be used; null: no problem is known.
     :param names: whether pods on it find each other by name.
     """
@@ -92,12 +92,12 @@ class NetworkInfo(JsonValue):
 
 @frozen
 class NetworkFinding(JsonValue):
-    """Something that is wrong on the host with a network, or was.
+    """A problem of a network on this host, present or mended.
 
     :param kind: ``network``, ``namespace``, ``record``, ``pod``, ``attachment``, or a plugin's word: ``address``,
         ``interface``, ``chain``, …
     :param network: its name; null: it concerns no network. :param pod: its UUID; null: it concerns no pod.
-    :param what: the thing. :param why: what is wrong with it.
+    :param what: the thing. :param why: its problem.
     :param mended: true: ``--repair`` has mended it.
     """
 
@@ -119,9 +119,9 @@ class StagerInfo(JsonValue):
     """A stager that a pod may name.
 
     :param name: of the stager.
-    :param kind: where it comes from. :param image: its locator; null: it is a plugin's.
+    :param kind: its source. :param image: its locator; null: it is a plugin's.
     :param default: whether it is used without ``--stager``.
-    :param config: what ``kurma.yml`` says of it: its section of ``stagers``, and the options of its plugin.
+    :param config: from ``kurma.yml``: its section of ``stagers``, and the options of its plugin.
     """
 
     JSON_NAME = "Stager"
@@ -137,9 +137,9 @@ class StagerInfo(JsonValue):
 class CheckLine(JsonValue):
     """One line of the contract suite for stagers.
 
-    :param name: of the line. :param about: what the line says.
+    :param name: of the line. :param about: the rule that it checks.
     :param outcome: of the check.
-    :param detail: what was seen, or why it was skipped; null where it holds.
+    :param detail: the observation, or why it was skipped; null: the rule holds.
     """
 
     JSON_NAME = "StagerCheckLine"
@@ -152,15 +152,15 @@ class CheckLine(JsonValue):
 
 @frozen
 class IsolatorInfo(JsonValue):
-    """One isolator, and what this host makes of it.
+    """One isolator, and its effect on this host.
 
     :param name: of the isolator.
     :param plugin: that compiles it; of several that claim it, all.
-    :param scopes: ``app``, ``pod`` or both; empty where the plugin does not tell, as the next two.
+    :param scopes: ``app``, ``pod`` or both; empty if the plugin does not tell, as the next two.
     :param value: the form of its value, in words. :param example: a value.
-    :param outcome: what becomes of the example on this host; empty: there is no example.
+    :param outcome: of the example on this host; empty: there is no example.
     :param note: how, or why.
-    :param default: what holds for an app, or a pod, that does not ask for it; null: nothing.
+    :param default: the value for an app, or a pod, that does not ask for it; null: none.
     """
 
     JSON_NAME = "Isolator"
@@ -184,7 +184,7 @@ class PluginInfo(JsonValue):
     :param version: of that package; null: likewise.
     :param status: ``ok``, ``disabled``, ``skipped`` (this host lacks something), ``failed``; ``found`` when it was
         not to be loaded.
-    :param reason: why it is not ``ok``; empty where the plugin works.
+    :param reason: why it is not ``ok``; empty if the plugin works.
     """
 
     JSON_NAME = "Plugin"
@@ -199,11 +199,11 @@ class PluginInfo(JsonValue):
 
 @frozen
 class PluginOption(JsonValue):
-    """What a plugin takes in its section of ``kurma.yml``.
+    """An option of a plugin, in its section of ``kurma.yml``.
 
-    :param name: of the option. :param type: of its value, in words. :param default: where it is left out.
+    :param name: of the option. :param type: of its value, in words. :param default: its value if it is left out.
     :param least: of a number; null: any. :param most: likewise.
-    :param help: what it does.
+    :param help: its effect.
     """
 
     name: str
@@ -216,10 +216,10 @@ class PluginOption(JsonValue):
 
 @frozen
 class PluginPage(JsonValue):
-    """A plugin and what it takes.
+    """A plugin and its options.
 
     :param settings: its section of ``kurma.yml``, defaults filled in.
-    :param options: what it takes there.
+    :param options: that the section may have.
     """
 
     JSON_NAME = "PluginPage"
@@ -234,7 +234,7 @@ class PluginPage(JsonValue):
 
 @frozen(kw_only=True)
 class Target(JsonValue):
-    """What the configuration has kurmad keep.
+    """A pod or an image that kurmad keeps by its configuration.
 
     :param name: in the configuration. :param state: of kurmad's attempts.
     :param error: why it failed; null: it has not. :param next: when kurmad tries again; null: it does not.
@@ -276,7 +276,7 @@ class DaemonInfo(JsonValue):
 
 @frozen(kw_only=True)
 class HostInfo(JsonValue):
-    """What this host and this installation are, for people and bug reports.
+    """This host and this installation, for people and bug reports.
 
     :param version: Kurma's. :param kernel: its release. :param machine: the architecture, as the kernel names it.
     :param state_directory: path.
@@ -309,15 +309,15 @@ class HostInfo(JsonValue):
 
 @frozen
 class Event(JsonValue):
-    """Something that has happened.
+    """An event.
 
     :param seq: its number, greater than of every event before it; one that is missing is kept no longer.
     :param at: when it happened.
-    :param subject: what it happened to.
+    :param subject: the kind of thing that it is about.
     :param kind: ``fetched`` is of an image, ``started``, ``reloaded`` and ``ended`` are of the daemon, ``removed``
         is of a pod or an image, and any other is of a pod.
     :param id: the pod's UUID, the image's ID; null: the daemon's.
-    :param name: the pod's, the image's; empty where it is not known any more.
+    :param name: the pod's, the image's; empty if it is not known any more.
     :param detail: ``exitCode``, ``reason`` of a pod that has ended, ``trust`` of an image, ``pid``, ``version`` of
         a daemon.
     """
@@ -346,7 +346,7 @@ class Version(JsonValue):
 class Health(JsonValue):
     """Whether kurmad is well.
 
-    :param problems: what keeps it from its work, a line for each.
+    :param problems: that keep it from its work, a line for each.
     """
 
     JSON_NAME = "Health"
@@ -358,10 +358,10 @@ class Health(JsonValue):
 
 @frozen
 class ErrorFacts(JsonValue):
-    """What went wrong.
+    """An error.
 
     :param kind: a class of :mod:`kurma_core.errors`.
-    :param hint: what to do; null: there is no hint.
+    :param hint: advice for the user; null: there is no hint.
     :param exit_code: of the command line.
     :param data: text, numbers, true or false, by name.
     """

@@ -59,9 +59,9 @@ else:
 
 @frozen
 class ListedImage(JsonValue):
-    """An image of the store, and what vouches for it now.
+    """An image of the store, and its trust now.
 
-    :param trust: what vouches for it now, the best of its provenance.
+    :param trust: the best of its provenance, as of now.
     """
 
     record: ImageRecord = field(inline=True)
@@ -70,7 +70,7 @@ class ListedImage(JsonValue):
 
 @frozen
 class ImageListing:
-    """:param damaged: what is wrong with images whose record cannot be read."""
+    """:param damaged: errors of images whose records cannot be read."""
 
     images: tuple[ListedImage, ...]
     damaged: tuple[KurmaError, ...]
@@ -80,7 +80,7 @@ class ImageListing:
 class ImagePage(JsonValue):
     """An image of the store with its manifest.
 
-    :param trust: what vouches for it now, the best of its provenance.
+    :param trust: the best of its provenance, as of now.
     :param lapse: why a signature that it came in by counts no longer: ``unknown`` (its key is not trusted for the
         name) or ``revoked``; null: every signature counts.
     :param manifest: the image manifest, as App Container's specification writes it.
@@ -124,7 +124,7 @@ class ImageSigned(JsonValue):
     :param file: the archive; null, as ``signature``, ``over`` and ``fingerprint``: an image of the store.
     :param id: of the image in it. :param name: of the image.
     :param signature: the signature's file.
-    :param over: what it is over: ``archive`` (as it lies there) or ``tar`` (unpacked).
+    :param over: the signed bytes: ``archive`` (as it lies there) or ``tar`` (unpacked).
     :param fingerprint: of the key that signed. :param users: the key's user IDs, where they are known.
     """
 
@@ -143,7 +143,7 @@ class ImageSigned(JsonValue):
 class ImageVerified(JsonValue):
     """An image whose files are as they were extracted, or an archive whose signature is good.
 
-    :param trust: what vouches for it now.
+    :param trust: its trust as of now.
     :param trees: how many trees rendered from it were checked, too.
     """
 
@@ -156,7 +156,7 @@ class ImageVerified(JsonValue):
 
 @frozen
 class ImageChecked(JsonValue):
-    """What a check of an image of the store has found.
+    """The result of a check of an image of the store.
 
     :param image: its record.
     :param lapse: as of :class:`ImagePage`.
@@ -173,7 +173,7 @@ class ImageChecked(JsonValue):
 class Removal(JsonValue):
     """One thing that was removed, or would be.
 
-    :param kind: what it is.
+    :param kind: of thing.
     :param name: its ID, key or file name.
     :param size: bytes on disk.
     """
@@ -185,7 +185,7 @@ class Removal(JsonValue):
 
 @frozen
 class ImageGc(JsonValue):
-    """What was removed from the image store, or would be.
+    """Things that were removed from the image store, or would be.
 
     :param removed: each thing. :param dry_run: true: nothing was removed.
     :param freed: bytes that all of it takes on disk.
@@ -199,7 +199,7 @@ class ImageGc(JsonValue):
 
     @property
     def freed(self) -> int:
-        """What all of it takes on disk, in bytes."""
+        """Bytes of all of them on disk."""
         return sum([removal.size for removal in self.removed])
 
 
@@ -224,8 +224,8 @@ class HostImage(JsonValue):
 class TrustedKey(JsonValue):
     """One file of a keystore.
 
-    :param scope: what it may sign: ``root`` (any image), ``prefix`` (those below a name) or ``host`` (images that
-        run with host privilege).
+    :param scope: of images that it may sign: ``root`` (any image), ``prefix`` (those below a name) or ``host``
+        (images that run with host privilege).
     :param prefix: the name; null unless the scope is ``prefix``.
     :param fingerprint: of the key.
     :param state: ``trusted``; ``masked`` or ``replaced`` by a later directory; ``mask`` (an empty file);
@@ -275,7 +275,7 @@ class Key(JsonValue):
 
 @frozen
 class TrustChange(JsonValue):
-    """What was done to a keystore, or would be.
+    """A change of a keystore, done or planned.
 
     :param action: ``added``, ``refreshed`` (it was there), ``unmasked``, ``removed`` or ``masked``.
     :param fingerprint: of the key.

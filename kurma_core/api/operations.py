@@ -1,4 +1,4 @@
-"""Every operation of Kurma, declared once: what a client calls, and what kurmad serves over HTTP.
+"""Every operation of Kurma, declared once: methods of clients, served by kurmad over HTTP.
 
 A method of :class:`Api` below is the declaration. Its signature gives the parameters: those in braces in the path,
 those of the query, and those of the body; its annotations give their JSON, and its result's. Its first line is the
@@ -80,7 +80,7 @@ else:
     TerminalSize = Whole(0, 65535)
     LineCount = Whole(0, 2**63 - 1)
 
-#: Where the names of types are.
+#: Modules of types.
 _WHERE = {
     "AppOverrides AppRow PodRequest EnterRequest Exit Usage Process Collected LogLine": "kurma_core.api.pods",
     "ListedImage ImagePage ImageChecked ImageGc ImageId ImageRendered ImageSigned": "kurma_core.api.images",
@@ -116,7 +116,7 @@ class Parameter:
 
     :param name: in Python. :param key: in JSON, in the query, or in the path.
     :param place: ``path``, ``query``, ``body`` (a key of it) or ``whole body``.
-    :param annotation: its type, as text. :param default: where it is left out.
+    :param annotation: its type, as text. :param default: its value if it is left out.
     :param help: of one that is not a parameter of the method.
     """
 
@@ -284,7 +284,7 @@ def operation(
 
     :param path: ``/v1/pods/{pod}``.
     :param name: as the OpenAPI document and the metrics call it; None: as the method.
-    :param rights: who may ask for it: ``read`` or ``full``.
+    :param rights: that a caller needs: ``read`` or ``full``.
     :param kind: ``json``: the answer is the result; ``stream``: frames on an upgraded connection
         (:mod:`kurma_core.api.wire`); ``bytes``: a document; ``lines``: NDJSON.
     :param body: name of the schema of the body, whose keys are the parameters.
@@ -358,7 +358,7 @@ class Api:
 
     @operation("GET", "/v1/listing", name="listing", rights="read")
     def summaries(self) -> list[PodSummary]:
-        """List pods, the oldest first: what a table shows of each."""
+        """List summaries of pods, the oldest first, for a table."""
 
     @operation("POST", "/v1/pods", name="pod_prepare", given_up=True)
     def prepare(self, request: PodRequest, progress: Progress | None = None, *, start: bool = False) -> PodRecord:
@@ -415,7 +415,7 @@ class Api:
 
     @operation("GET", "/v1/usage", rights="read")
     def usage(self, pod: Collection[str] = ()) -> list[Usage]:
-        """What pods use by now.
+        """Show the resource usage of pods.
 
         :param pod: only of these; else of all that run
         """
@@ -439,7 +439,7 @@ class Api:
         stream: OutputStream | None = None,
         instance: Nanoseconds | None = None,
     ) -> Iterator[LogLine]:
-        """What the apps of a pod have written, a line of JSON for each.
+        """Read the logs of a pod, a line of JSON for each text.
 
         :param app: only of that one
         :param follow: and what they will write
@@ -461,7 +461,7 @@ class Api:
         stream: OutputStream | None = None,
         instance: Nanoseconds | None = None,
     ) -> Iterator[LogText]:
-        """What the apps of a pod have written, in frames.
+        """Read the logs of a pod, in frames.
 
         :param app: only of that one
         :param follow: and what they will write
@@ -511,7 +511,7 @@ class Api:
         """Join a running app: its output from now on, and its standard input.
 
         :param app: which; it may be left out where the pod has one
-        :param stdin: what is typed goes to the app
+        :param stdin: pass input to the app
         :param detach_keys: ctrl-p,ctrl-q; empty: none
         :returns: the app's exit code if it ends meanwhile, 0 if the person left it.
         """
@@ -550,7 +550,7 @@ class Api:
 
     @operation("GET", "/v1/images", name="images", rights="read", result="list[ListedImage]")
     def images_list(self) -> ImageListing:
-        """List images; what is wrong with damaged ones is told."""
+        """List images; errors of damaged ones come as messages."""
 
     @operation("POST", "/v1/images", body="ImageWish", given_up=True)
     def image_fetch(
@@ -696,7 +696,7 @@ class Api:
 
     @operation("POST", "/v1/stagers/check", body="StagerWish", given_up=True)
     def stager_check(self, image: Nonempty, tell: Callable[[CheckLine], None]) -> list[CheckLine]:
-        """Run the contract suite on a stager; each line is told as soon as it is known.
+        """Run the contract suite on a stager; each line is sent as soon as it is known.
 
         :param tell: gets each line as soon as it is known.
         """
@@ -714,7 +714,7 @@ class Api:
 
     @operation("GET", "/v1/info", rights="read")
     def info(self) -> HostInfo:
-        """What this host and this installation are."""
+        """Describe this host and this installation."""
 
     @operation("GET", "/v1/version", rights="read")
     def version(self) -> Version:
@@ -742,7 +742,7 @@ class Api:
         subject: Collection[EventSubject] = (),
         kind: Collection[EventKind] = (),
     ) -> Iterator[Event]:
-        """What has happened, and what happens: a line of JSON for each, or server-sent events.
+        """Read events, and follow them: a line of JSON for each, or server-sent events.
 
         :param since: only events behind that number (Last-Event-ID says it, too); else all that are kept
         :param follow: and those that come; without since, only those

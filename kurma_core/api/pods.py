@@ -48,7 +48,7 @@ _HOSTS = Pairs(("address", "names"), Nonempty, _Names(List(shape(Nonempty), tupl
 
 @frozen
 class AppOverrides(JsonValue):
-    """What a request changes of one app's manifest. Null and empty: as the image has it.
+    """Changes of one app's manifest by a request. Null and empty: as the image has it.
 
     :param arguments: for a Docker image in place of its Cmd, behind its Entrypoint; for any other appended to
         ``exec``.
@@ -87,7 +87,7 @@ class _Overrides(Map):
 
 @frozen
 class DnsRequest(JsonValue):
-    """What stands in ``/etc/resolv.conf``."""
+    """Contents of ``/etc/resolv.conf``."""
 
     PARTIAL = True
 
@@ -102,7 +102,7 @@ class DnsRequest(JsonValue):
 
 @frozen
 class PodRequest(JsonValue):
-    """What a caller asks for when a pod is to be made: a template, and what is added to it.
+    """A request for a pod: a template, and additions to it.
 
     :param template: the pod manifest, or a template of one, in which images may be locators.
     :param uuid: null: a new random one.
@@ -193,7 +193,7 @@ class AppRow(AppEnd):
 
     :param name: of the app.
     :param image: ID of its image; null: not known. :param image_name: the image's name; null: it has no name.
-    :param state: where it is in its life, or how it ended.
+    :param state: the present phase of its life, or how it ended.
     :param pid: as ``kurma show`` prints it.
     :param exited: as ``kurma show`` prints it.
     :param log_dropped: as ``kurma show`` prints it.
@@ -228,7 +228,7 @@ class AppRow(AppEnd):
 
 @frozen
 class Collected(JsonValue):
-    """What a collection of garbage has done, or would do.
+    """The result of a garbage collection, done or planned.
 
     :param lines: one for each thing, for people.
     :param failed: something was left because of an error.
@@ -242,7 +242,8 @@ class Collected(JsonValue):
 
 @frozen
 class ResourceUsage(JsonValue):
-    """What a cgroup has used, with all below it. Null: the host's cgroups do not say; of a limit: there is none.
+    """Resource usage of a cgroup, with all below it. Null: the host's cgroups do not say; of a limit:
+    there is none.
 
     :param memory: bytes, with what the kernel keeps of files.
     :param memory_reclaimable: bytes of ``memory`` that the kernel can have back at once.
@@ -264,7 +265,7 @@ class ResourceUsage(JsonValue):
 
 @frozen
 class Usage(JsonValue):
-    """What a pod uses. Bytes and times count from its start.
+    """Resource usage of a pod. Bytes and times count from its start.
 
     :param uuid: of the pod. :param name: of the pod.
     :param clock: seconds, by a monotonic clock: the difference of two is the time between them.
@@ -291,7 +292,7 @@ class Process(JsonValue):
     :param parent: the host's number of its parent.
     :param app: its name; null: the process is the stager's, or works for a caller.
     :param uid: its user inside the pod; null: a user of the host that the pod's user namespace does not have.
-    :param user: what the app's own root calls that user; null: it has no name there.
+    :param user: the name of that user in the app's own root; null: it has no name there.
     :param state: one letter: ``R``, ``S``, ``D``, ``Z`` …
     :param threads: how many it has.
     :param cpu: seconds of processors. :param elapsed: seconds since it was started.
@@ -318,7 +319,7 @@ class Process(JsonValue):
 
 @frozen
 class LogLine(JsonValue):
-    """What an app wrote to one stream at one moment.
+    """Output of an app to one stream at one moment.
 
     :param at: RFC 3339 with nanoseconds.
     :param partial: the line goes on in the next of that app and stream.

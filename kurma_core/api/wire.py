@@ -44,7 +44,7 @@ WINDOW = 1 << 18
 
 
 class FrameError(Exception):
-    """What came is no frame."""
+    """The received bytes are not a frame."""
 
 
 def frame(kind: int, payload: bytes) -> bytes:

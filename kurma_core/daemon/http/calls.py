@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kurma_core import schema
 from kurma_core.cancellation import Cancellation
-from kurma_core.errors import UsageError
+from kurma_core.errors import ManifestError, UsageError
 from kurma_core.schema import SchemaError, child, describe
 
 if TYPE_CHECKING:
@@ -91,34 +91,52 @@ class Call:
         return {**own, **further}
 
 
-def read_body(operation: Operation, body: Json) -> dict[str, Any]:
-    """The arguments that are in the body, by name in Python.
-
-    :raises UsageError: a key is unknown or missing, or a value is wrong. :raises ManifestError: a manifest is.
-    """
+def check_keys(operation: Operation, body: Json) -> None:
+    """:raises UsageError: the body has a key that the operation does not have."""
     for one in operation.parameters:
         if one.place == "whole body":
             one.shape.find_unknown(body, "$", _refuse_key)
-            return {one.name: _read(one.shape, body, "$")}
+    if operation.body is not None and isinstance(body, dict):
+        known = {one.key: one.shape for one in operation.parameters if one.place == "body"}
+        for key, value in body.items():
+            if key not in known:
+                _refuse_key("$", key, list(known))
+            known[key].find_unknown(value, child("$", key), _refuse_key)
+
+
+def read_body(operation: Operation, body: Json) -> dict[str, Any]:
+    """The arguments that are in the body, by name in Python.
+
+    :raises UsageError: a request for a command is wrong. :raises ManifestError: another value is.
+    """
+    try:
+        return _read_body(operation, body)
+    except SchemaError as error:
+        if operation.method == "enter":
+            told = f"the request's body: {error}"
+            raise UsageError(told, path=error.path, expected=error.expected, found=error.found) from None
+        raise ManifestError(error.path, error.expected, error.found) from None
+
+
+def _read_body(operation: Operation, body: Json) -> dict[str, Any]:
+    for one in operation.parameters:
+        if one.place == "whole body":
+            return {one.name: one.shape.read(body, "$")}
     if operation.body is None:
         return {}
     value = {} if body is None and not operation.body_needed else body
     if not isinstance(value, dict):
-        raise _malformed(SchemaError("$", "an object", describe(value)))
-    known = {one.key: one for one in operation.parameters if one.place == "body"}
-    for key, given in value.items():
-        if key not in known:
-            _refuse_key("$", key, list(known))
-        known[key].shape.find_unknown(given, child("$", key), _refuse_key)
+        raise SchemaError("$", "an object", describe(value))
     found = {}
-    for key, one in known.items():
-        given, where = value.get(key), child("$", key)
-        if given is not None:
-            found[one.name] = _read(one.shape, given, where)
-        elif one.required:
-            raise _malformed(SchemaError(where, one.shape.expected, "null" if key in value else schema.MISSING))
-        else:
-            found[one.name] = one.default
+    for one in operation.parameters:
+        if one.place == "body":
+            given, where = value.get(one.key), child("$", one.key)
+            if given is not None:
+                found[one.name] = one.shape.read(given, where)
+            elif one.required:
+                raise SchemaError(where, one.shape.expected, "null" if one.key in value else schema.MISSING)
+            else:
+                found[one.name] = one.default
     return found
 
 
@@ -128,17 +146,6 @@ def _refuse_key(path: str, key: str, known: list[str]) -> None:
         hint=f"the keys that there are: {', '.join(known)}; see /v1/openapi.json",
         unknown=True,
     )
-
-
-def _read(shape: schema.Shape, value: Json, path: str) -> Any:
-    try:
-        return shape.read(value, path)
-    except SchemaError as error:
-        raise _malformed(error) from None
-
-
-def _malformed(error: SchemaError) -> UsageError:
-    return UsageError(f"the request's body: {error}", path=error.path, expected=error.expected, found=error.found)
 
 
 def read_query(operation: Operation, given: list[tuple[str, str]]) -> dict[str, Any]:

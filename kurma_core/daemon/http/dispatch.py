@@ -14,7 +14,7 @@ from kurma_core.api.operations import NDJSON, OPERATIONS, Operation
 from kurma_core.api.wire import PROTOCOL, error_to_json
 from kurma_core.cancellation import Cancellation, governing
 from kurma_core.daemon.http.caller_rights import check_rights, redacted
-from kurma_core.daemon.http.calls import Call, read_body, read_query
+from kurma_core.daemon.http.calls import Call, check_keys, read_body, read_query
 from kurma_core.daemon.http.error_status import Gone, status_of, told_error
 from kurma_core.daemon.http.exchange import Exchange, Said
 from kurma_core.daemon.http.handlers import handle
@@ -71,10 +71,11 @@ class Dispatcher:
 
     @staticmethod
     def _body(operation: Operation, exchange: Exchange) -> Json:
-        """:raises UsageError: it is not JSON; or the operation takes none, or another protocol."""
+        """:raises UsageError: it is not JSON or has an unknown key; or none is taken, or another protocol."""
         body = None
         if any("body" in one.place for one in operation.parameters):
             body = exchange.json()
+            check_keys(operation, body)
         elif operation.takes is None and exchange.has_body():
             keys = [f"?{one.key}=" for one in operation.parameters if one.place == "query"]
             hint = "what it takes stands in the query: " + ", ".join(keys) if keys else "it takes no parameters"
