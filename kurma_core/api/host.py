@@ -219,7 +219,7 @@ class PluginPage(JsonValue):
     """A plugin and its options.
 
     :param settings: its section of ``kurma.yml``, defaults filled in.
-    :param options: that the section may have.
+    :param options: the options that the section may have.
     """
 
     JSON_NAME = "PluginPage"
@@ -346,7 +346,7 @@ class Version(JsonValue):
 class Health(JsonValue):
     """Whether kurmad is well.
 
-    :param problems: that keep it from its work, a line for each.
+    :param problems: reasons why it cannot work, a line for each.
     """
 
     JSON_NAME = "Health"

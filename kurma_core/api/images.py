@@ -173,7 +173,7 @@ class ImageChecked(JsonValue):
 class Removal(JsonValue):
     """One thing that was removed, or would be.
 
-    :param kind: of thing.
+    :param kind: its kind.
     :param name: its ID, key or file name.
     :param size: bytes on disk.
     """
