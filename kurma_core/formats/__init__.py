@@ -1,1 +1,1 @@
-"""Texts that Kurma and its stagers' programs both read and write: JSON, logs, times, keys. Light to import."""
+"""Text formats that Kurma and its stagers' programs read and write: JSON, logs, times, keys. Quick to import."""

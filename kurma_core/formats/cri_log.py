@@ -1,8 +1,7 @@
-"""Lines of an app's log in the CRI text format, ``TIME STREAM P|F LINE``: taken apart and chosen (H7, G9).
+"""Reads, filters and tails an app's log in the CRI text format ``TIME STREAM P|F LINE``.
 
-The core and the stager's ``logs`` call-in read by this, so that both show the same. A text is a tuple: app, time,
-stream, whether it is a part of a line, bytes. The core gives its class ``LogText`` as ``make``.
-Part of the light library that ships inside the stager.
+Both the core and the stager's ``logs`` call-in use it. A text is a tuple: app, time, stream, whether it is a part
+of a line, bytes. The core passes its class ``LogText`` as ``make``. The stager's image contains this module.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any, TypeVar
 
-    #: App, time, stream, partial, bytes. Whole lines have newlines between them, and none behind the last.
+    #: App, time, stream, partial, bytes. Whole lines are separated by newlines; there is none after the last.
     Text = tuple[str, str, str, bool, bytes]
     T = TypeVar("T", bound=Text)
     Make = Callable[[str, str, str, bool, bytes], T]
@@ -25,19 +24,20 @@ if TYPE_CHECKING:
 _GAP = b"[kurma: output is missing here: the log was turned over faster than it could be read]"
 _STREAMS = (b"stdout", b"stderr")
 
-#: Bytes that are looked at in one piece for lines of one moment.
+#: Bytes that are searched at once for lines with the same time.
 _FEWEST, _MOST = 1 << 12, 1 << 18
-#: Bytes of a line without an end that are kept in memory: what is longer comes in parts.
+#: Most bytes of an incomplete line that are kept in memory: a longer line is returned in parts.
 _LONGEST = 1 << 20
 
 
 def plain(app: str, at: str, stream: str, partial: bool, text: bytes) -> Text:
-    """A text without a class of its own."""
+    """Makes a text that is a plain tuple."""
     return app, at, stream, partial, text
 
 
 def parse_line(app: str, line: bytes, make: Make[T]) -> T:
-    """One line of the file, without its newline. A line that is none of ours comes out as stdout, whole."""
+    """Parses one line of the file, without its newline. A line in another format counts as a whole line of
+    stdout."""
     parts = line.split(b" ", 3)
     if len(parts) == 4 and parts[1] in _STREAMS and parts[2] in (b"P", b"F"):
         at, stream, tag, text = parts
@@ -70,7 +70,7 @@ def texts(app: str, data: bytes, make: Make[T], open_lines: set[str]) -> Iterato
             if len(lines) > 1 and data.count(joint, start, stop) == len(lines) - 1:
                 size = len(head)  # faster than to replace the heads between lines
                 yield make(app, at, stream, False, b"\n".join([line[size:] for line in lines]))
-                # More where much was found: what is looked through bears a ratio to that.
+                # The next window is proportional to the lines that were found in this one.
                 start, window = stop + 1, min(max(_FEWEST, 4 * (stop - start)), _MOST)
                 continue
         yield first
@@ -78,7 +78,7 @@ def texts(app: str, data: bytes, make: Make[T], open_lines: set[str]) -> Iterato
 
 
 class LogFile:
-    """The log of one execution of an app, read forward from its beginning; survives that there is none yet.
+    """The log of one execution of an app, read forward from its beginning. It need not exist yet.
 
     :param raw: it is plain output, not CRI lines.
     :raises OSError: from the reading methods: it cannot be read.
@@ -211,7 +211,7 @@ def tail(found: Iterable[T], count: int | None, make: Make[T]) -> Iterator[T]:
 
 
 def _last_of(text: T, count: int, make: Make[T]) -> Iterator[T]:
-    """Its lines, one by one; not more of them than can matter."""
+    """The last ``count`` lines of a text, one by one."""
     app, at, stream, partial, data = text
     if partial or b"\n" not in data:
         yield text

@@ -1,12 +1,10 @@
-"""Keys that a person leaves by (H8): as they are written down, and looked for in what is typed. Part of the light
-library that ships inside the stager.
-"""
+"""Detach keys: parses their notation, and finds them in the input. The stager's image contains this module."""
 
 from __future__ import annotations
 
 #: As Docker and podman have it.
 DEFAULT = "ctrl-p,ctrl-q"
-#: How to write one.
+#: The notation of one key, for errors.
 HOW = "a character, or ctrl- and one of a-z @ [ \\ ] ^ _"
 _CONTROL = "@abcdefghijklmnopqrstuvwxyz[\\]^_"
 
@@ -14,8 +12,8 @@ _CONTROL = "@abcdefghijklmnopqrstuvwxyz[\\]^_"
 def parse(text: str) -> bytes:
     """``ctrl-p,ctrl-q``: single characters, or ``ctrl-`` and one of ``a-z @ [ \\ ] ^ _``; empty: none.
 
-    :returns: the bytes that those keys type.
-    :raises ValueError: names the word that is no key.
+    :returns: the bytes that a terminal sends for those keys.
+    :raises ValueError: a word is not a key; it names the word.
     """
     keys = bytearray()
     for word in text.split(",") if text else ():
@@ -30,7 +28,7 @@ def parse(text: str) -> bytes:
 
 
 class DetachKeys:
-    """:attr:`seen` once all of them came, one after the other."""
+    """Searches input for the keys. :attr:`seen`: all of them have come, in sequence."""
 
     __slots__ = ("_held", "_keys", "seen")
 
@@ -47,7 +45,7 @@ class DetachKeys:
         out = bytearray()
         for byte in data:
             while self._held and byte != keys[self._held]:
-                # The shortest part of what is held that cannot begin the keys any more.
+                # Release the shortest part of the held bytes that cannot begin the key sequence.
                 held = keys[: self._held]
                 cut = next(n for n in range(1, self._held + 1) if keys.startswith(held[n:]))
                 out += held[:cut]

@@ -15,7 +15,7 @@ _PT_INTERP = 3
 def loader_of(program: str) -> str | None:
     """The ELF loader that the kernel would start for ``program``; None: it is linked statically.
 
-    :raises OSError: it cannot be read, or is no ELF program of this word size and byte order.
+    :raises OSError: it cannot be read, or is not an ELF program of this word size and byte order.
     """
     with open(program, "rb") as file:
         head = file.read(64)

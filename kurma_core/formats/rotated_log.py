@@ -23,14 +23,14 @@ _TRIES = 16
 #: Seconds to wait for a lock, and between two tries. A writer that looks for readers holds it for a moment, or
 #: longer if the machine suspends it there.
 _PATIENCE, _PAUSE = 1.0, 0.001
-#: Bytes of turned files that wait to be read at most: beyond, the oldest of them are given up.
+#: Most bytes of rotated files to hold for reading: beyond, the oldest are skipped.
 HELD_BYTES = 1 << 30
 
 
 class LogChain:
-    """Reads the chain from its oldest file on, forward only. :meth:`look` may be called by another thread.
+    """Reads the chain from its oldest file on, forward only. Another thread may call :meth:`look`.
 
-    :param path: of the current file; it need not exist yet.
+    :param path: the current file; it need not exist yet.
     """
 
     def __init__(self, path: str, held_bytes: int = HELD_BYTES) -> None:
@@ -49,7 +49,7 @@ class LogChain:
         self.gap = False
 
     def start_at(self, inode: int, at: int) -> None:
-        """Before anything is read: from that byte of that file on. From the oldest file on, if it has gone."""
+        """Begins at that byte of that file, or at the oldest file if that one is gone. Call it before any read."""
         with self._lock:
             self._look()
             if inode in self._queue:
@@ -57,7 +57,7 @@ class LogChain:
                 os.lseek(self._held[inode], at, os.SEEK_SET)
 
     def share(self) -> None:
-        """From now on the writer is asked to keep what has not been read: a shared lock on each such file."""
+        """Makes the writer keep unread files from now on, by a shared lock on each."""
         with self._lock:
             self._shares = True
             for inode in self._queue:
@@ -74,7 +74,7 @@ class LogChain:
                     data = self._read_first()
                     if data:
                         return data
-            # Its end, for now. Only a file that another one follows is over for good.
+            # The end for now. No data is added to a file that has a successor.
             if not self.look() and len(self._queue) < 2:
                 return b""
             with self._lock:
@@ -85,9 +85,9 @@ class LogChain:
                     self._leave()
 
     def back(self, count: int) -> bool:
-        """The last ``count`` bytes that were read are read again: they may stand there otherwise by then.
+        """Goes back by ``count`` bytes, to read them again: the writer may have changed them.
 
-        :returns: whether that can be: not once the file that they stood in has been left.
+        :returns: False: it is not possible, since the file with these bytes has been left.
         """
         with self._lock:
             if not self._queue or self._queue[0] != self._read_from:
@@ -107,32 +107,32 @@ class LogChain:
         return os.read(self._held[first], _CHUNK)
 
     def _leave(self) -> None:
-        """The first file is over."""
+        """Leaves the first file, which has been read to its end."""
         fd = self._held[self._queue.pop(0)]
         status = os.fstat(fd)
-        # A writer that cannot keep it any longer has cut it off.
+        # The writer truncates a file that it cannot keep any longer.
         if status.st_size < os.lseek(fd, 0, os.SEEK_CUR) or (status.st_size == 0 and status.st_nlink == 0):
             self._gaps.add(self._queue[0])
         if self._shares:
             fcntl.flock(fd, fcntl.LOCK_UN)
 
     def look(self) -> bool:
-        """Takes hold of files that are new. Whether there are any."""
+        """Opens new files. :returns: whether there are any."""
         with self._lock:
             return self._look()
 
     def _look(self) -> bool:
         try:
             if os.lstat(self._path).st_ino == self._newest:
-                return False  # not turned since the last time
+                return False  # not rotated since the last call
         except FileNotFoundError:
             if self._newest is not None:
-                return False  # it is being turned just now
+                return False  # it is being rotated
         for _ in range(_TRIES):
             names = self._names()
             opened = self._open_all(names)
-            # A file's number only grows, and the oldest gets its new one first. So where none has moved between
-            # the two looks at the directory, what was opened between them is all that there was, in its order.
+            # A rotation renames the oldest file first, and each to the next number. So if both listings of the
+            # directory are the same, the files that were opened in between are complete and in order.
             if self._names() == names and [os.fstat(fd).st_ino for fd in opened] == _inodes(names):
                 return self._take(opened)
             for fd in opened:
@@ -140,7 +140,7 @@ class LogChain:
         return False
 
     def _names(self) -> list[str]:
-        """Of the files that are there, the oldest first. While files get other names, a number may be missing."""
+        """The existing files, the oldest first. During a rotation, a number may be missing."""
         prefix = self._name + "."
         try:
             found = os.listdir(self._directory or ".")
@@ -188,7 +188,7 @@ class LogChain:
         return bool(new)
 
     def _give_up(self) -> None:
-        """Lets go of the oldest files that wait, where it is too much; never of the first, nor of the newest."""
+        """Closes the oldest unread files above the limit, but never the first nor the newest."""
         waiting = sum([os.fstat(self._held[inode]).st_size for inode in self._queue[1:]])
         while waiting > self._held_bytes and len(self._queue) > 2:
             inode = self._queue.pop(1)
@@ -199,7 +199,7 @@ class LogChain:
             self._gaps.add(self._queue[1])
 
     def _share(self, fd: int) -> None:
-        """Takes the lock, shared. A writer that holds it for good is waited for once, not for every file."""
+        """Takes the shared lock. After one timeout, it does not wait for the locks of other files."""
         end = time.monotonic() + self._patience
         while True:
             try:
@@ -212,7 +212,7 @@ class LogChain:
             except OSError as error:
                 if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                     raise
-                return  # a file system without locks: what is held open can be read all the same
+                return  # a file system without locks: open files can be read all the same
             else:
                 self._patience = _PATIENCE
                 return

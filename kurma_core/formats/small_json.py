@@ -1,5 +1,5 @@
-"""JSON without the ``json`` package, which brings ``re`` and ``enum`` along: its accelerator is enough for what
-Kurma's programs say to each other."""
+"""Encodes and decodes JSON without the ``json`` package, which imports ``re`` and ``enum``: it uses only the
+package's accelerator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPACE = " \t\r\n"
 
 
 class _Reading:
-    """The settings that the scanner asks for."""
+    """The settings of the accelerator's scanner."""
 
     strict = True
     object_hook = None
@@ -33,11 +33,11 @@ class _Reading:
 
 
 def decode(text: str | bytes, pairs: Pairs | None = None, number: Callable[[str], float] = float) -> Any:
-    """One JSON value.
+    """Decodes one JSON value.
 
-    :param text: bytes are UTF-8. :param pairs: makes an object of its keys and values; None: a dict.
-    :param number: makes a number of one with a fraction or an exponent.
-    :raises ValueError: the text is not JSON; :mod:`kurma_core.json_text` tells where.
+    :param text: bytes are UTF-8. :param pairs: makes an object from its keys and values; None: a dict.
+    :param number: converts numbers with a fraction or an exponent.
+    :raises ValueError: the text is not JSON; :mod:`kurma_core.json_text` names the position.
     """
     if not isinstance(text, str):
         text = text.decode()
@@ -45,7 +45,7 @@ def decode(text: str | bytes, pairs: Pairs | None = None, number: Callable[[str]
     try:
         value, end = _json.make_scanner(_Reading(pairs, number))(text, start)  # type: ignore[arg-type]
     except (ValueError, StopIteration, ImportError, SystemError, RecursionError):
-        # ImportError, SystemError: the accelerator looked for the package's exception, which is not everywhere.
+        # ImportError, SystemError: the accelerator could not import the package's exception, which may be missing.
         raise ValueError("not a JSON document") from None
     if text[end:].strip(_SPACE):
         raise ValueError(f"something follows the JSON value at character {end}")
@@ -53,9 +53,10 @@ def decode(text: str | bytes, pairs: Pairs | None = None, number: Callable[[str]
 
 
 def encode(value: Any, quoted: Callable[[str], str] = _json.encode_basestring_ascii) -> str:
-    """:param quoted: writes text. A lone surrogate, as stands for an undecodable byte, is kept as one by default.
+    """Encodes a value as JSON. :param quoted: encodes strings. By default, a lone surrogate, which stands for an
+    undecodable byte, is kept.
 
-    :raises TypeError: the value is none of JSON's.
+    :raises TypeError: the value cannot be encoded as JSON.
     """
     if value is None:
         return "null"
@@ -68,16 +69,16 @@ def encode(value: Any, quoted: Callable[[str], str] = _json.encode_basestring_as
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
-        return float.__repr__(value)  # there is none in what is written here that JSON cannot say
+        return float.__repr__(value)  # callers pass neither NaN nor infinity
     if isinstance(value, list | tuple):
         return "[" + ",".join([encode(item, quoted) for item in value]) + "]"
-    if hasattr(value, "items"):  # a mapping, be it a read-only view
+    if hasattr(value, "items"):  # a mapping, possibly a read-only view
         return "{" + ",".join([f"{quoted(key)}:{encode(item, quoted)}" for key, item in value.items()]) + "}"
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def encode_valid(value: Any) -> str:
-    """As :func:`encode`, and always valid text: an undecodable byte of the system becomes U+FFFD.
+    """As :func:`encode`, with valid Unicode only: an undecodable byte becomes U+FFFD.
 
     :raises TypeError: as :func:`encode`.
     """

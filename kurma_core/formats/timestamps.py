@@ -1,6 +1,4 @@
-"""The time as Kurma writes it down: RFC 3339 in UTC; and as people do. Part of the light library that ships inside
-the stager.
-"""
+"""Formats times as RFC 3339 in UTC, and parses times and durations. The stager's image contains this module."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def timestamp(seconds: float | None = None) -> str:
 
 
 def stamp(now_ns: int) -> bytes:
-    """RFC 3339 with nanoseconds, UTC, as logs have it. :param now_ns: since the epoch."""
+    """RFC 3339 with nanoseconds, UTC, for logs. :param now_ns: since the epoch."""
     global _second, _prefix
     second, rest = divmod(now_ns, _SECOND)
     if second != _second:
@@ -49,13 +47,14 @@ def stamp(now_ns: int) -> bytes:
 
 
 def moment(text: str, now_ns: int | None = None) -> int:
-    """Nanoseconds since the epoch, of what a person or a log says.
+    """Parses a time of a user or a log. :returns: nanoseconds since the epoch.
 
-    RFC 3339 (``2026-01-31T12:00:00.5Z``, ``2026-01-31T13:00+01:00``; without a zone: local time; a day alone: its
-    first moment), seconds since the epoch (``1500000000.5``), or how long ago (``10m``, ``1h30m``, ``500ms``).
+    It accepts RFC 3339 (``2026-01-31T12:00:00.5Z``, ``2026-01-31T13:00+01:00``; without a zone: local time; a day
+    alone: its first moment), seconds since the epoch (``1500000000.5``), and durations before now (``10m``,
+    ``1h30m``, ``500ms``).
 
     :param now_ns: None: the clock's.
-    :raises ValueError: it is none of these.
+    :raises ValueError: the text has another format.
     """
     if not text.replace("µ", "u").isascii():
         raise ValueError(text)

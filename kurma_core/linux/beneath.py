@@ -1,4 +1,4 @@
-"""Opens and removes files of trees that strangers have filled: by descriptor, beneath a root, never by string.
+"""Opens and removes files in untrusted directory trees, safely: by descriptor and beneath a root.
 
 All functions take an open descriptor of the root (``O_PATH`` is enough) and raise :class:`OSError` with the path.
 """
@@ -46,9 +46,9 @@ def openat2(dir_fd: int, path: str, flags: int, mode: int = 0, resolve: int = 0)
 
 
 def open_beneath(root_fd: int, path: str, flags: int, mode: int = 0, *, symlinks: bool = False) -> int:
-    """Open ``path`` beneath ``root_fd``; a way that leaves the root is an error.
+    """Open ``path`` beneath ``root_fd``; a path that leaves the root is an error.
 
-    :param path: relative, or absolute and then meant from the root.
+    :param path: relative to the root, with or without a leading slash.
     :param symlinks: follow links that stay inside; without it, any link on the way is ``ELOOP``.
     :raises OSError: ``EXDEV`` for an escape, ``ELOOP`` for a link, and all that ``open`` raises.
     """
@@ -90,10 +90,10 @@ def remove_tree(parent_fd: int, name: str) -> None:
 
 
 def _empty(fd: int) -> None:
-    """Remove all that is in the directory ``fd``, and close it.
+    """Remove all entries of the directory ``fd``, and close it.
 
-    Going down, each directory's descriptor is given up, since there may be more levels than descriptors; going up,
-    ``..`` must lead to the very directory that was left.
+    On the way down, each directory is closed, since there may be more levels than descriptors. On the way up,
+    ``..`` must lead to the same directory again.
     """
     names: list[str] = []
     identities: list[tuple[int, int]] = []
@@ -142,7 +142,7 @@ def _enter(parent_fd: int, name: str) -> int | None:
 
 
 def _clear_files(fd: int) -> list[str]:
-    """Unlink everything in ``fd`` that is no directory; the names of the directories that remain."""
+    """Unlink the files in ``fd``. :returns: the names of the directories, which remain."""
     directories = []
     with os.scandir(fd) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -170,7 +170,7 @@ _STRICTLY = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS
 
 
 class NotRegularError(OSError):
-    """Something else than a regular file: ``mode`` says what."""
+    """The path is not a regular file; ``mode`` is its type and mode."""
 
     def __init__(self, path: str, mode: int) -> None:
         super().__init__(errno.EINVAL, "not a regular file", path)
@@ -187,12 +187,12 @@ def open_regular(
     that takes its name meanwhile is not opened.
 
     :param flags: ``O_NOFOLLOW`` refuses a link at the end of the path where ``resolve`` permits links.
-    :param resolve: as for :func:`kurma_core.linux.beneath.openat2`. Without it no link is followed, and no way
-        leads out of ``dir_fd``.
-    :param proc: False: ``/proc`` is not to be trusted, as in an app's root. The file is then opened by its name
-        again, and refused if it is another one by now.
-    :raises NotRegularError: it is something else.
-    :raises OSError: ``ELOOP`` for a link that is not to be followed, and all that ``open`` raises; with the path.
+    :param resolve: as for :func:`kurma_core.linux.beneath.openat2`. By default no link is followed, and the path
+        must stay beneath ``dir_fd``.
+    :param proc: False: ``/proc`` cannot be trusted, as in an app's root. The file is then opened by its name
+        again, and refused if that is another file now.
+    :raises NotRegularError: it is a file of another type.
+    :raises OSError: ``ELOOP`` for a link that must not be followed, and all that ``open`` raises; with the path.
     """
     flags |= os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     found = openat2(dir_fd, path, os.O_PATH | flags & os.O_NOFOLLOW, 0, resolve)

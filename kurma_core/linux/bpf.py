@@ -23,12 +23,12 @@ _ATTRIBUTES = 128
 # if not equal (64 and 32 bits), call, leave.
 _LOAD, _LOAD_LONG, _STORE, _ADD, _AND, _SHIFT, _COPY, _SET = 0x61, 0x18, 0x62, 0x07, 0x57, 0x77, 0xBF, 0xB7
 _JUMP_EQUAL, _JUMP, _JUMP_NOT_32, _CALL, _EXIT = 0x15, 0x55, 0x56, 0x85, 0x95
-#: The register of a program's answer.
+#: The register of a program's return value.
 _ANSWER = 0
 
 
 def instruction(code: int, target: int = 0, source: int = 0, offset: int = 0, value: int = 0) -> bytes:
-    """One operation as the kernel takes it. Little-endian machines alone are served."""
+    """One eBPF instruction, for little-endian machines only."""
     return bytes((code, source << 4 | target)) + libc.words(offset, size=2) + libc.words(value, size=4)
 
 
@@ -39,10 +39,10 @@ def command(number: int, attributes: bytes) -> int:
 
 
 def load(kind: int, program: bytes, attach: int = 0) -> int:
-    """Give the kernel a program; it may be attached later.
+    """Load a program into the kernel; it may be attached later.
 
-    :param kind: ``BPF_PROG_TYPE_…``; ``attach``: ``BPF_…``, where the kind asks for it.
-    :returns: its descriptor, which an exec closes.
+    :param kind: ``BPF_PROG_TYPE_…``; ``attach``: ``BPF_…``, for kinds that need it.
+    :returns: its descriptor, close-on-exec.
     :raises OSError: the kernel has no such programs, or we may not load them.
     """
     code, licence = bytearray(program), bytearray(b"Apache-2.0\0")
@@ -58,7 +58,7 @@ _ATTACH_DEVICE = 6
 # Every program of a cgroup and of those above it must agree.
 _ALLOW_MULTI = 2
 _QUERY_ATTRIBUTES = 48
-#: As many programs as the kernel lets a cgroup have.
+#: Most programs that the kernel allows a cgroup.
 _MOST = 64
 
 _TYPES = {"b": 1, "c": 2}
@@ -70,10 +70,11 @@ _REQUEST, _TYPE, _WANTED, _MAJOR, _MINOR = range(1, 6)
 
 
 def device_program(rules: Iterable[str]) -> bytes:
-    """Compiles rules of v1's devices controller, such as ``c 1:3 rwm``, for v2. All else is refused.
+    """Compiles rules of v1's devices controller, such as ``c 1:3 rwm``, for v2. The program denies all other
+    access.
 
     :param rules: ``TYPE MAJOR:MINOR ACCESS`` as in ``devices.allow``; ``*`` for any number.
-    :raises ValueError: one is not a rule.
+    :raises ValueError: a rule is malformed.
     """
     program = [
         instruction(_LOAD, _TYPE, _REQUEST, 0),
@@ -118,7 +119,7 @@ def _rule(rule: str) -> list[bytes]:
 
 
 def attach_device_program(directory: str, rules: Iterable[str]) -> None:
-    """Have the program asked for every device that a process of the v2 cgroup ``directory``, or below it, opens.
+    """Attach a device program to the v2 cgroup ``directory``: it limits the processes of it and of cgroups below.
 
     :raises OSError: the kernel has no such programs, or we may not load them.
     """
@@ -134,9 +135,10 @@ def attach_device_program(directory: str, rules: Iterable[str]) -> None:
 
 
 def replace_device_program(directory: str, rules: Iterable[str] | None) -> None:
-    """Have this program asked in place of those of the v2 cgroup itself; at no moment nothing is asked.
+    """Replace the v2 cgroup's own device programs by a new one. The new one is attached first, so that access is
+    limited at every moment.
 
-    :param rules: None: no program at all.
+    :param rules: None: attach no program.
     :raises OSError: as :func:`attach_device_program`.
     """
     cgroup = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -155,7 +157,7 @@ def replace_device_program(directory: str, rules: Iterable[str] | None) -> None:
 
 
 def _attached(cgroup: int) -> list[int]:
-    """IDs of the programs for devices that are the cgroup's own."""
+    """IDs of the cgroup's own device programs."""
     found = bytearray(4 * _MOST)
     head = libc.words(cgroup, _ATTACH_DEVICE, 0, 0, size=4) + libc.words(libc.address(found))
     block = bytearray((head + libc.words(_MOST, size=4)).ljust(_QUERY_ATTRIBUTES, b"\0"))
@@ -173,15 +175,15 @@ def _asked(call: Callable[..., int], *arguments: object) -> int:
         raise
 
 
-# --- connections that a listening socket is given ----------------------------------------------------------------
+# --- connections that are steered to a listening socket ----------------------------------------------------------
 
 _TYPE_SOCKMAP, _TYPE_SK_LOOKUP, _ATTACH_SK_LOOKUP = 15, 30, 36
 _TCP, _LOOPBACK = 6, 1
 # Fields of struct bpf_sk_lookup.
 _PROTOCOL, _LOCAL_ADDRESS, _LOCAL_PORT, _INTERFACE = 12, 40, 60, 64
-# Helpers of the kernel's.
+# Helper functions of the kernel.
 _FIND, _RELEASE, _ASSIGN = 1, 86, 124
-#: With it a long constant is a map's descriptor.
+#: Marks a long constant as a map's descriptor.
 _MAP = 1
 # Registers after the answer: the arguments of a call, two that a call leaves alone, the stack.
 _FIRST, _SECOND, _THIRD, _CONTEXT, _SOCKET, _STACK = 1, 2, 3, 6, 7, 10
@@ -227,15 +229,14 @@ def socket_lookup_program(sockets: int, address: bytes, port: int) -> bytes:
 
 
 def steer_connections(listener: int, address: bytes, port: int) -> int:
-    """Give the listening socket ``listener`` what comes over loopback for ``address`` and ``port``, in the current
+    """Steer connections over loopback to ``address`` and ``port`` to the socket ``listener``, in the current
     network namespace.
 
-    By a program of the kernel's ``sk_lookup`` kind (Linux 5.17), which is asked for the socket of each new
-    connection before the kernel looks for one. The port itself stays free for others to bind, and no connection is
-    tracked for it.
+    It uses an ``sk_lookup`` program (Linux 5.17), which the kernel runs before its own search for the socket of a
+    new connection. The port itself stays free for other processes to bind, and no connection tracking is needed.
 
     :param address: IPv4, four bytes.
-    :returns: a descriptor; it holds for as long as that is open.
+    :returns: a descriptor; the steering ends when it is closed.
     :raises OSError: this kernel has no such programs, or we may not use them.
     """
     held = []
@@ -252,6 +253,6 @@ def steer_connections(listener: int, address: bytes, port: int) -> int:
         held.append(namespace)
         return command(_LINK_CREATE, libc.words(program, namespace, _ATTACH_SK_LOOKUP, 0, size=4))
     finally:
-        # The link holds the program, and that the map.
+        # The link holds the program, and the program holds the map.
         for fd in held:
             os.close(fd)

@@ -89,14 +89,14 @@ _PR_CAP_AMBIENT_IS_SET = 1
 _PR_CAP_AMBIENT_RAISE = 2
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _VERSION_3 = 0x20080522
-#: A set has room for so many; every kernel that Kurma runs on knows the first 38.
+#: Most bits of a set, and the number of capabilities that every supported kernel has.
 _ROOM, _ALWAYS_KNOWN = 64, 38
 
 
 def parse(name: str) -> int:
     """The bit of a capability: ``CAP_CHOWN``, ``cap_chown`` and ``chown`` are the same.
 
-    :raises ValueError: there is none of that name.
+    :raises ValueError: there is no such capability.
     """
     upper = name.upper()
     bit = BITS.get(upper if upper.startswith("CAP_") else "CAP_" + upper)
@@ -106,7 +106,7 @@ def parse(name: str) -> int:
 
 
 def names(bits: Iterable[int]) -> list[str]:
-    """Names in the kernel's order; ``CAP_41`` and so on for those that came after this table."""
+    """Names in the kernel's order; ``CAP_41`` and so on for capabilities that this table lacks."""
     return [NAMES[bit] if bit < len(NAMES) else f"CAP_{bit}" for bit in sorted(bits)]
 
 
@@ -160,7 +160,9 @@ def get() -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
 
 
 def set_(effective: frozenset[int], permitted: frozenset[int], inheritable: frozenset[int]) -> None:
-    """Set this thread's sets. :raises PermissionError: something was to be gained that is not held."""
+    """Set this thread's sets. :raises PermissionError: a set would gain a capability that the thread does not
+    hold.
+    """
     masks = [mask(effective), mask(permitted), mask(inheritable)]
     low = [value & 0xFFFFFFFF for value in masks]
     high = [value >> 32 for value in masks]
@@ -216,14 +218,14 @@ def apply(
     plain = uid != 0
     more = until_exec & permitted
     if plain and (granted or more):
-        # Leaving user 0 would empty the permitted set.
+        # The kernel empties the permitted set at the change from user 0 otherwise.
         libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
     if become is not None:
         become()
     none: frozenset[int] = frozenset()
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     if not plain:
-        # Root regains its bounding set at exec; an inheritable set would only leak to files that have one.
+        # At exec, root regains its bounding set. An inheritable set would only add to files with inheritable sets.
         set_(held, held | more, none)
     elif granted:
         set_(held, held | more, held)
@@ -234,6 +236,6 @@ def apply(
 
 
 def use_all() -> None:
-    """Make effective what is permitted."""
+    """Make all permitted capabilities effective."""
     _, permitted, inheritable = get()
     set_(permitted, permitted, inheritable)

@@ -24,7 +24,7 @@ CGROUP_ROOT = "/sys/fs/cgroup"
 class Hierarchy:
     """One mounted hierarchy: version, controllers (v1 only; a named one has just its name), directory.
 
-    :attr:`place` is where it belongs below ``/sys/fs/cgroup``, ``"."`` for that directory itself.
+    :attr:`place` is its path below ``/sys/fs/cgroup``, ``"."`` for that directory itself.
     """
 
     __slots__ = ("controllers", "directory", "place", "version")
@@ -39,7 +39,7 @@ class Hierarchy:
         return f"<Hierarchy v{self.version} {','.join(self.controllers)} {self.directory}>"
 
 
-#: What :meth:`Layout.of_host` has found, by the state of the directory of all hierarchies.
+#: The cached result of :meth:`Layout.of_host`, and the state of the hierarchies' directory when it was made.
 _remembered: tuple[tuple[int, ...], Layout] | None = None
 
 
@@ -60,20 +60,21 @@ class Layout:
     def detect(cls) -> Layout:
         """The layout that this process sees."""
         with open("/proc/self/mountinfo", errors="surrogateescape") as file:
-            # Asked for several times by every pod's start; most mounts are none of these, and are not looked at.
+            # Each start of a pod needs this several times, so other mounts, which are the most, are not parsed.
             mounted = [mounts.Mount(line) for line in file if " - cgroup" in line]
         with open("/proc/self/cgroup") as file:
             return cls.parse(mounted, file)
 
     @classmethod
     def parse(cls, mounted: Iterable[mounts.Mount], memberships: Iterable[str]) -> Layout:
-        """:param memberships: lines of ``/proc/self/cgroup``, which tell controllers from v1's mount options."""
+        """:param memberships: lines of ``/proc/self/cgroup``, to tell controllers from other mount options on
+        v1."""
         known: set[str] = set()
         for line in memberships:
             known.update(name for name in line.split(":", 2)[1].split(",") if name)
         found: dict[object, Hierarchy] = {}
         for mount in mounted:
-            # A hierarchy may be mounted more than once; the first place below the usual root is the host's own.
+            # A hierarchy may be mounted several times; the first mount below the usual root is the host's own.
             if not (mount.target == CGROUP_ROOT or mount.target.startswith(CGROUP_ROOT + "/")):
                 continue
             place = mount.target[len(CGROUP_ROOT) + 1 :] or "."
@@ -101,7 +102,7 @@ class Layout:
         return _remembered[1]
 
     def of(self, controller: str) -> Hierarchy | None:
-        """The hierarchy on which ``controller`` is set: its v1 one, else the v2 one if that has it."""
+        """The hierarchy of ``controller``: that of v1, else that of v2 if it has the controller."""
         for hierarchy in self.hierarchies:
             if hierarchy.version == 1 and controller in hierarchy.controllers:
                 return hierarchy
@@ -113,7 +114,7 @@ class Layout:
         return None
 
     def versions(self) -> dict[str, int]:
-        """Version by controller: of each that there is."""
+        """The version of cgroups of each available controller."""
         found: dict[str, int] = {}
         for hierarchy in self.hierarchies:
             # v2 does not list the controllers that v1 uses.
@@ -132,7 +133,7 @@ def controllers(directory: str) -> list[str]:
 
 
 _SIGKILL = 9
-# How long a kill or a removal may take, in seconds, and how long one turn waits.
+# Seconds that a kill or a removal may take, and between two attempts.
 _PATIENCE = 10.0
 _TURN = 0.01
 _CREATE_TRIES = 16
@@ -141,8 +142,8 @@ _CREATE_TRIES = 16
 class CgroupTree:
     """The cgroup of one relative name on all hierarchies.
 
-    :param name: relative, e.g. ``kurma/UUID``; all but its last part is shared with others.
-    :param layout: the host's (None: look).
+    :param name: relative, e.g. ``kurma/UUID``; other trees share all parts but the last.
+    :param layout: the host's; None: detect it.
     """
 
     __slots__ = ("layout", "name")
@@ -155,7 +156,7 @@ class CgroupTree:
         self.layout = Layout.of_host() if layout is None else layout
 
     def directories(self) -> list[str]:
-        """The tree's directory on each hierarchy, there or not; the v2 one first."""
+        """The tree's directory on each hierarchy, existing or not; the v2 one first."""
         return [self._path(hierarchy) for hierarchy in self._ordered()]
 
     def procs_files(self) -> tuple[str, ...]:
@@ -163,7 +164,7 @@ class CgroupTree:
         return tuple([path + "/cgroup.procs" for path in self.directories() if os.path.isdir(path)])
 
     def create(self) -> None:
-        """Make the cgroup on every hierarchy; one that exists is kept. On failure nothing of it stays behind."""
+        """Make the cgroup on every hierarchy; an existing one is kept. After an error, all of it is removed."""
         try:
             for hierarchy in self._ordered():
                 for attempt in range(_CREATE_TRIES):
@@ -171,7 +172,7 @@ class CgroupTree:
                         self._create_on(hierarchy)
                         break
                     except OSError as error:
-                        # The last other pod went, and took the shared parent with it.
+                        # Another process has removed the empty shared parent meanwhile.
                         if error.errno not in (errno.ENOENT, errno.ENODEV) or attempt == _CREATE_TRIES - 1:
                             raise
         except OSError:
@@ -179,7 +180,7 @@ class CgroupTree:
             raise
 
     def exists(self) -> bool:
-        """Whether it is there on any hierarchy."""
+        """Whether it exists on any hierarchy."""
         return any(os.path.isdir(path) for path in self.directories())
 
     def add(self, pid: int) -> None:
@@ -208,7 +209,7 @@ class CgroupTree:
         return found
 
     def pids(self) -> list[int]:
-        """The processes in the tree and below it, each once, as this PID namespace sees them."""
+        """The processes in the tree and below it, each once, by their PIDs in this PID namespace."""
         found: set[int] = set()
         for path in self.directories():
             for directory in _below(path):
@@ -239,18 +240,18 @@ class CgroupTree:
         return f"{self._path(hierarchy)}/{file}"
 
     def kill(self, patience: float = _PATIENCE) -> None:
-        """End every process in the tree by SIGKILL, and wait until it is empty. None there is success.
+        """Kill every process in the tree, and wait until it is empty; succeed if it does not exist.
 
         :param patience: seconds to wait for that.
-        :raises OSError: ``EBUSY``: some process does not die (it hangs in the kernel); names the PIDs.
+        :raises OSError: ``EBUSY``: a process does not die (it hangs in the kernel); names the PIDs.
         """
         end = time.monotonic() + patience
         while True:
             for hierarchy in self._ordered():
                 if hierarchy.version == 2:
                     _write_if_there(self._path(hierarchy) + "/cgroup.kill", "1")
-            # Processes that left the v2 hierarchy's cgroup, or hosts without cgroup.kill. Frozen, they cannot fork
-            # faster than they are signalled; they die when thawed.
+            # For hosts without cgroup.kill, and processes that have left the cgroup on v2. Frozen processes cannot
+            # fork while they are signalled; they die when thawed.
             self._freeze("FROZEN")
             try:
                 left = self._signal_all()
@@ -293,7 +294,7 @@ class CgroupTree:
         return [(self._path(hierarchy), hierarchy.place) for hierarchy in self.layout.hierarchies]
 
     def links(self) -> list[tuple[str, str]]:
-        """The links beside the binds, ``(name, target)``: v1 controllers mounted together have one each."""
+        """The symbolic links beside the binds, ``(name, target)``: one for each of v1's co-mounted controllers."""
         return [
             (controller, hierarchy.place)
             for hierarchy in self.layout.hierarchies
@@ -326,7 +327,7 @@ class CgroupTree:
                 _count_children(parent, at)
 
     def _freeze(self, state: str) -> None:
-        """By v1's freezer, where the host has that and no cgroup.kill."""
+        """Freezes the tree by v1's freezer, on hosts without cgroup.kill."""
         if not any(os.path.exists(path + "/cgroup.kill") for path in self.directories()):
             for hierarchy in self.layout.hierarchies:
                 if "freezer" in hierarchy.controllers:
@@ -340,7 +341,7 @@ class CgroupTree:
                     _write_if_there(f"{directory}/freezer.state", "THAWED")
 
     def _signal_all(self) -> list[int]:
-        """SIGKILL all that can be seen; the PIDs seen."""
+        """Sends SIGKILL to all visible processes. :returns: their PIDs."""
         seen: set[int] = set()
         for path in self.directories():
             for directory in _below(path):
@@ -351,9 +352,9 @@ class CgroupTree:
 
 
 def _kill_member(pid: int, directory: str) -> None:
-    """Kill ``pid`` if it is, once held, still in ``directory``: its number may have gone to another process."""
+    """Kill ``pid`` if it is still in ``directory`` after its pidfd was opened: the PID may have been reused."""
     if pid == 0:
-        return  # of another PID namespace that we cannot see; cgroup.kill reaches it
+        return  # a process of a PID namespace that we cannot see; cgroup.kill reaches it
     try:
         pidfd = process.pidfd_open(pid)
     except ProcessLookupError:
@@ -368,10 +369,11 @@ def _kill_member(pid: int, directory: str) -> None:
 
 
 def _enable_controllers(directory: str) -> None:
-    """Switch on, for the children of a v2 cgroup, what can be; a controller that refuses stays off.
+    """Enable all available controllers for the children of a v2 cgroup, except those that the kernel refuses.
 
-    It refuses in a container whose own processes sit in ``directory`` (EBUSY), or for real-time tasks (EINVAL).
-    Some do not refuse there (cpu, pids), but then no process gets into any child (EOPNOTSUPP): none is asked.
+    It refuses them in a container whose own processes are in ``directory`` (EBUSY), or for real-time tasks
+    (EINVAL). There it accepts some (cpu, pids), but then no process can join a child (EOPNOTSUPP): so none is
+    enabled.
     """
     try:
         with open(f"{directory}/cgroup.subtree_control") as file:
@@ -379,7 +381,7 @@ def _enable_controllers(directory: str) -> None:
     except FileNotFoundError:
         return
     missing = [controller for controller in controllers(directory) if controller not in enabled]
-    # The hierarchy's own root, which alone has no such file, may have processes.
+    # Only the hierarchy's root, which has no such file, may hold processes.
     if missing and os.path.exists(f"{directory}/cgroup.type") and _read_pids(directory):
         return
     for controller in missing:
@@ -391,7 +393,7 @@ def _enable_controllers(directory: str) -> None:
 
 
 def _fill_cpuset(parent: str, at: str) -> None:
-    """A v1 cpuset is born without CPUs and memory nodes, and takes no process until it has some."""
+    """Copies the parent's CPUs and memory nodes to a new v1 cpuset: without any, it takes no process."""
     for file in ("cpuset.cpus", "cpuset.mems"):
         with open(f"{at}/{file}") as opened:
             if opened.read().strip():
@@ -404,7 +406,8 @@ def _fill_cpuset(parent: str, at: str) -> None:
 
 
 def _count_children(parent: str, at: str) -> None:
-    """v1 memory: have a child's use count for its parent; newer kernels always do, and older ones refuse late."""
+    """Makes a v1 memory cgroup count its children's use. Newer kernels always do; older ones refuse the setting
+    once there are children."""
     try:
         with open(f"{at}/memory.use_hierarchy") as file:
             if file.read().strip() == "1":

@@ -1,15 +1,14 @@
-"""Makes processes by clone(2), born into a cgroup on every hierarchy.
+"""Forks processes by clone(2) directly into a cgroup, on every hierarchy.
 
-A write to ``cgroup.procs`` waits for a grace period of the kernel, some ten milliseconds, unless another such
-write was just there. Being cloned into a v2 cgroup does not wait, and neither does, on v1, a single thread that
-writes itself into ``tasks``.
+A write to ``cgroup.procs`` waits for a grace period of the kernel, some ten milliseconds, unless there was another
+such write just before. A clone into a v2 cgroup does not wait; on v1, neither does a single thread that writes
+itself into ``tasks``.
 
-On Linux 6.18 a child that is cloned into a cgroup dies at once, by SIGKILL, if that cgroup and the one that it is
-cloned from were killed (by ``cgroup.kill``, their own or a parent's) a different number of times, however long
-ago: from one that was never killed into one that was, and from one that was into a fresh one. One that moves by
-``cgroup.procs`` lives, and so does one that is cloned into a cgroup which was removed and made anew. So the
-caller must find out whether the child lives, and if not, clone again with ``move``, as :func:`fork_into` does.
-Needs root.
+On Linux 6.18, a child that is cloned into a cgroup gets SIGKILL at once if that cgroup and the parent's cgroup
+were killed (by ``cgroup.kill``, their own or a parent's) a different number of times, however long ago: for
+example from a cgroup that was never killed into one that was. A child that moves by ``cgroup.procs`` lives, and so
+does one that is cloned into a cgroup which was removed and made anew. So the caller must find out whether the
+child lives, and if not, clone again with ``move``, as :func:`fork_into` does. Needs root.
 """
 
 from __future__ import annotations
@@ -34,10 +33,11 @@ _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.E2BIG, errno.EPERM, errno.EAGAIN)
 
 
 def clone(flags: int = 0, cgroup: int = -1) -> tuple[int, int]:
-    """Fork by the bare system call. Only for a process with one thread that execs, or ends by ``os._exit``.
+    """Fork by the system call, without libc's handlers. Only for a process with one thread; the child must exec,
+    or end by ``os._exit``.
 
     :param flags: ``CLONE_PARENT`` makes the child a child of our own parent; ``namespaces.CLONE_NEW…`` work too.
-    :param cgroup: a descriptor of a v2 cgroup's directory, in which the child is born.
+    :param cgroup: a descriptor of a v2 cgroup's directory, into which the child is cloned.
     :returns: ``(pid, pidfd)`` in the parent, ``(0, -1)`` in the child.
     :raises OSError: as the kernel says; ``ENOSYS``, ``EINVAL`` or ``E2BIG`` from one that knows no ``cgroup``.
     """
@@ -56,10 +56,10 @@ def clone(flags: int = 0, cgroup: int = -1) -> tuple[int, int]:
 
 
 class Birthplace:
-    """A cgroup, opened on every hierarchy. Close it.
+    """A cgroup, opened on every hierarchy, for children to join. Close it.
 
-    :param directories: the cgroup's, one per hierarchy, v1 or v2; none: children stay where their parent is.
-    :raises OSError: one of them is not there, or is not a cgroup's.
+    :param directories: the cgroup's, one per hierarchy, v1 or v2; none: children stay in their parent's cgroup.
+    :raises OSError: a directory is missing, or is not a cgroup's.
     """
 
     __slots__ = ("_tasks", "_unified")
@@ -81,7 +81,8 @@ class Birthplace:
     def clone(self, flags: int = 0, *, move: bool = False) -> tuple[int, int]:
         """As :func:`clone`. The child must call :meth:`join`.
 
-        :param move: the child moves itself on v2, too: slower, and safe from what the module's text tells.
+        :param move: the child moves itself on v2, too: slower, and without the SIGKILL that the module's text
+            describes.
         """
         if self._unified is not None and not move:
             path, directory = self._unified
@@ -92,14 +93,15 @@ class Birthplace:
                     raise OSError(error.errno, error.strerror, path) from None
             else:
                 if made[0] == 0:
-                    self._close_unified()  # there already
+                    self._close_unified()  # the child is in the v2 cgroup already
                 return made
         return clone(flags)
 
     def join(self) -> None:
-        """In the child: go where it is not yet, before it has threads or children.
+        """Joins the hierarchies that the child is not in yet. Call it in the child, before it has threads or
+        children.
 
-        :raises OSError: it could not; ``filename`` says where.
+        :raises OSError: the child could not join; ``filename`` is the cgroup.
         """
         path = ""
         try:
@@ -128,7 +130,7 @@ class Birthplace:
 
 
 def fork_into(directories: Iterable[str]) -> int:
-    """Fork; the child is in the cgroup on every hierarchy. For a process with one thread.
+    """Fork a child into the cgroup, on every hierarchy. For a process with one thread.
 
     :param directories: of the cgroup, as in :class:`Birthplace`.
     :returns: the child's PID; 0 in the child, which may only exec or end by ``os._exit``.
@@ -146,7 +148,7 @@ def fork_into(directories: Iterable[str]) -> int:
 
 
 def _fork(place: Birthplace, move: bool) -> tuple[int, bool]:
-    """:returns: the child's PID, and whether it has come to life; if it has not, it is gone."""
+    """:returns: the child's PID, and whether it lives; if not, it has been reaped."""
     heard, told = os.pipe2(os.O_CLOEXEC)
     try:
         pid, pidfd = place.clone(move=move)

@@ -1,4 +1,5 @@
-"""Descriptors beside a message on a Unix socket (SCM_RIGHTS, unix(7)). Light: programs in pods import it."""
+"""Packs and unpacks descriptors that are sent on a Unix socket (SCM_RIGHTS, unix(7)). Programs in pods import
+it."""
 
 from __future__ import annotations
 
@@ -15,19 +16,19 @@ _HEAD = 16  # cmsghdr(3)
 
 
 def room(count: int) -> int:
-    """Bytes beside a message for so many descriptors, as ``recvmsg`` takes them."""
+    """The size of the ancillary data for so many descriptors, for ``recvmsg``."""
     return _HEAD + (count * _SIZE + 7 & ~7)
 
 
 def packed(fds: Sequence[int]) -> list[tuple[int, int, bytes]]:
-    """Descriptors, as ``sendmsg`` takes them."""
+    """The ancillary data for these descriptors, for ``sendmsg``."""
     if not fds:
         return []
     return [(SOL_SOCKET, SCM_RIGHTS, b"".join([fd.to_bytes(_SIZE, sys.byteorder) for fd in fds]))]
 
 
 def unpacked(beside: Sequence[tuple[int, int, bytes]]) -> list[int]:
-    """Descriptors that ``recvmsg`` has brought; they are the caller's now."""
+    """The descriptors in the ancillary data of ``recvmsg``; the caller closes them."""
     found = []
     for level, kind, content in beside:
         if (level, kind) == (SOL_SOCKET, SCM_RIGHTS):

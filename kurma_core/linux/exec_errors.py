@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: So much of a program's beginning decides what it is: ``BINPRM_BUF_SIZE``.
+#: Bytes of a program's beginning that the kernel reads to find its type: ``BINPRM_BUF_SIZE``.
 _LINE = 256
 #: A script's interpreter may be a script, and so on; one level more is ``ELOOP``.
 _NESTED = 5
@@ -28,7 +28,7 @@ SAID = {
     errno.ETXTBSY: "is open for writing",
     errno.ENOEXEC: "is a damaged ELF program",
 }
-#: ``e_machine`` of ELF, and how machines call themselves.
+#: ``e_machine`` of ELF, and the machine's name in uname(2).
 _ELF_MACHINES = {
     3: "i386",
     8: "mips",
@@ -43,9 +43,9 @@ _ELF_MACHINES = {
 }
 _PT_INTERP = 3
 _ET_EXEC, _ET_DYN = 2, 3
-#: Most of an ELF program's header table and loader's name that is looked at, in bytes.
+#: Most bytes of an ELF program's header table, and of its loader's name, that are read.
 _TABLE, _LOADER = 65536, 4096
-#: In most programs the table is where the file begins.
+#: Bytes to read at first: in most programs the table is at the beginning of the file.
 _START = 4096
 
 
@@ -58,7 +58,8 @@ def expected(program: str) -> Mapping[int, str]:
 
 
 def why_not(program: str, code: int) -> tuple[int, str]:
-    """Why ``execve`` of ``program`` has failed with the error number ``code``: a better number, and the reason."""
+    """Why ``execve`` of ``program`` has failed with the error ``code``: a more exact error number, and the
+    reason."""
     try:
         os.stat(program)
     except OSError as error:
@@ -69,7 +70,7 @@ def why_not(program: str, code: int) -> tuple[int, str]:
             reason = f"is a link to {os.readlink(program)}, which is missing"
         return errno.ENOENT, reason
     reason = SAID[code] if code in (errno.E2BIG, errno.EPERM) else _reason(program, code, 0)
-    # ENOENT is also what a script without its interpreter gives; the program itself is there.
+    # ENOENT of an existing program means that its interpreter is missing.
     return errno.ENOEXEC if code == errno.ENOENT else code, reason
 
 
@@ -79,7 +80,7 @@ def of_one_name(name: str) -> str:
 
 
 def _reached(error: OSError) -> str:
-    """Why a file, or something on the way to it, cannot be looked at."""
+    """Why a file cannot be inspected, because of it or a directory of its path."""
     if error.errno == errno.ELOOP:
         return "too many symbolic links"
     if error.errno == errno.EACCES:
@@ -121,9 +122,9 @@ def _reason(path: str, code: int, nested: int) -> str:
 
 
 def _not_waiting(path: str, flags: int) -> int:
-    """Opens a regular file. Another process may have put a FIFO or a device in its place meanwhile.
+    """Opens a regular file without blocking: another process may have replaced it by a FIFO or a device.
 
-    With no more rights than the app has; by ``open``, since the app's filter may refuse ``openat2``.
+    The process has the app's rights here. It uses open(2), since the app's filter may refuse openat2(2).
     """
     fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -149,7 +150,7 @@ def _denied(path: str, status: os.stat_result) -> str | None:
 
 def _script(head: bytes, code: int, nested: int) -> str:
     line, newline, _ = head[2:].partition(b"\n")
-    # The kernel's blanks are these two; a carriage return belongs to the name.
+    # The kernel separates words by blank and tab; a carriage return is part of the name.
     words = line.strip(b" \t").replace(b"\t", b" ").split(b" ")
     name = os.fsdecode(words[0].partition(b"\0")[0])
     if not newline and len(words) == 1 and len(head) == _LINE and b"\0" not in words[0]:
@@ -211,7 +212,7 @@ def _elf(head: bytes, fd: int, code: int, more: Callable[[], bytes]) -> str:
 
 
 def _same(machine: str, here: str) -> bool:
-    """Whether an ELF machine is this one: ``arm`` is ``armv7l``, and ``ppc64`` is ``ppc64le``."""
+    """Whether an ELF machine is this one: ``arm`` matches ``armv7l``, and ``ppc64`` matches ``ppc64le``."""
     return here.startswith(machine) or (machine == "i386" and here in ("i486", "i586", "i686"))
 
 

@@ -24,9 +24,9 @@ NOT_EXECUTABLE = 126
 
 
 class ExecuteError(OSError):
-    """A program cannot be executed: ``strerror`` says why, ``filename`` is the program.
+    """A program cannot be executed: ``strerror`` is the reason, ``filename`` the program.
 
-    :attr:`exit_code` is a shell's: 127 for not found, 126 for the rest.
+    :attr:`exit_code` is as in a shell: 127 if the program is not found, 126 for other reasons.
     """
 
     def __init__(self, code: int, reason: str, program: str) -> None:
@@ -40,8 +40,8 @@ class ExecuteError(OSError):
 def execute(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     """Replace this process by ``argv``.
 
-    A name without a slash is looked for in the environment's PATH; an empty part of it is the current directory.
-    As in a shell, what may not be executed is passed over while there are further parts.
+    A name without a slash is searched in the environment's PATH; an empty part of it is the current directory. As
+    in a shell, a file that may not be executed is skipped if there are further parts.
 
     :raises ExecuteError: it cannot be; the reason names the missing file, interpreter or loader.
     """
@@ -103,7 +103,7 @@ def _nowhere(name: str, searched: str) -> ExecuteError:
 
 
 def _pointers(strings: list[bytes]) -> tuple[bytes, list[bytearray]]:
-    """The kernel's array of strings, and what must be kept while that is used."""
+    """The kernel's array of strings, and the buffers that must be kept while it is used."""
     if any(b"\0" in each for each in strings):
         raise ValueError("embedded null byte")
     kept = [bytearray(each + b"\0") for each in strings]
@@ -111,7 +111,7 @@ def _pointers(strings: list[bytes]) -> tuple[bytes, list[bytearray]]:
 
 
 def _find(name: str, environment: Mapping[str, str]) -> str:
-    """The program that :func:`execute` would come to. :raises ExecuteError: there is none that may be executed."""
+    """The program that :func:`execute` would execute. :raises ExecuteError: there is none."""
     if not name:
         raise ExecuteError(errno.ENOENT, "the command's name is empty", name)
     if "/" in name:
@@ -135,7 +135,7 @@ def _may_not(path: str) -> ExecuteError | None:
     from kurma_core.linux import exec_errors
 
     try:
-        # Our effective rights count, as they do for execve.
+        # execve(2) checks the effective IDs, too.
         if os.access(path, os.X_OK, effective_ids=True) and stat.S_ISREG(os.stat(path).st_mode):
             return None
     except ValueError as error:  # a NUL in the name

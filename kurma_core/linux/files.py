@@ -21,7 +21,7 @@ _SPARE = 4096
 
 
 def others_may_write(status: os.stat_result) -> bool:
-    """Whether others than root and the caller may change what has that status."""
+    """Whether users other than root and the caller may write to the file with that status."""
     return status.st_uid not in (0, os.geteuid()) or bool(status.st_mode & _WRITABLE_BY_OTHERS)
 
 
@@ -146,9 +146,9 @@ class locked:
 
 
 def is_at(fd: int, path: str) -> bool:
-    """Whether ``path`` itself, not what it links to, is still what ``fd`` has open.
+    """Whether ``path`` (a link is not followed) is still the file that ``fd`` has open.
 
-    :raises OSError: it cannot be told.
+    :raises OSError: the path cannot be read.
     """
     try:
         there = os.lstat(path)
@@ -166,7 +166,7 @@ def _open(path: str) -> int:
         try:  # noqa: SIM105 - contextlib is not light
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         except FileNotFoundError:
-            pass  # its parent was removed just then; or, as in /proc, there can be none
+            pass  # its parent was removed meanwhile; or, as in /proc, no directory can be made
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 

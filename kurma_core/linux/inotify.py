@@ -20,16 +20,17 @@ IN_CLOSE_WRITE = 0x8
 IN_MOVED_FROM = 0x40
 IN_MOVED_TO = 0x80
 IN_CREATE = 0x100
-#: Events were lost; a watch is no more, since what it watched is gone.
+#: Events were lost; a watch was removed, for example because its directory was.
 IN_Q_OVERFLOW, IN_IGNORED = 0x4000, 0x8000
 
 _NUMBERS = {"x86_64": (294, 254, 255), "aarch64": (26, 27, 28), "arm64": (26, 27, 28)}
 
 
 class Watch:
-    """Polls readable when something in a directory changes.
+    """An inotify instance; it polls readable when a watched directory changes.
 
-    A host allows few of these (128 is usual): one per command that follows, never one per pod; see ``watches.py``.
+    A host allows few instances (128 is usual): use one per command that follows logs, never one per pod; or
+    :class:`SharedWatch`.
 
     :raises OSError: ``EMFILE`` when the host's instances are used up; ``ENOENT``.
     """
@@ -47,20 +48,20 @@ class Watch:
             raise
 
     def add(self, path: str, mask: int) -> int:
-        """:returns: the watch's number, as :meth:`events` tells it."""
+        """Adds a watch. :returns: its number, as in :meth:`events`."""
         number = libc.syscall(self._add, self.fd, os.fsencode(path) + b"\0", mask, path=path)
         self._watches.add(number)
         return number
 
     def numbers(self) -> tuple[int, ...]:
-        """Of all its watches."""
+        """The numbers of all its watches."""
         return tuple(self._watches)
 
     def fileno(self) -> int:
         return self.fd
 
     def drain(self) -> int:
-        """Forgets the events that are waiting; their kinds, or-ed together."""
+        """Reads and drops the pending events. :returns: their kinds, or-ed together."""
         kinds = 0
         try:
             while events := os.read(self.fd, 65536):
@@ -73,7 +74,7 @@ class Watch:
         return kinds
 
     def events(self) -> list[tuple[int, int, str]]:
-        """Those that are waiting, without waiting for any: (number of the watch, kinds, name)."""
+        """The pending events, without blocking: (number of the watch, kinds, name)."""
         found = []
         try:
             data = os.read(self.fd, 65536)
@@ -104,14 +105,14 @@ class Watch:
             try:  # noqa: SIM105 - contextlib is not light
                 libc.syscall(self._remove, self.fd, self._watches.pop())
             except OSError:
-                pass  # the directory is gone, and its watch with it
+                pass  # the directory was removed, and its watch with it
 
     def close(self) -> None:
         os.close(self.fd)
 
 
 _IN_MASK_ADD = 0x20000000
-#: Seconds between two looks of those that there is no instance for.
+#: Seconds between two wake-ups of watches that have no inotify instance.
 _LOOK_AGAIN = 0.5
 
 
@@ -141,7 +142,7 @@ class SharedWatch:
         return self._fd
 
     def drain(self) -> int:
-        """Forgets what has happened; its kinds, or-ed together."""
+        """Drops the events. :returns: their kinds, or-ed together."""
         with _LOCK:
             kinds, self._kinds = self._kinds, 0
             try:
@@ -151,12 +152,12 @@ class SharedWatch:
         return kinds
 
     def tell(self, kinds: int) -> None:
-        """By the thread that reads, under the lock."""
+        """Adds events. The reading thread calls it, under the lock."""
         self._kinds |= kinds
         os.eventfd_write(self._fd, 1)
 
     def forget(self) -> None:
-        """Watches nothing any more. May be repeated."""
+        """Ends the watch. It can be repeated."""
         with _LOCK:
             if self._hub is not None and self._number is not None:
                 self._hub.leave(self, self._number)
@@ -172,7 +173,7 @@ _LOCK = _thread.allocate_lock()
 
 
 class _Hub:
-    """The instance, and the thread that reads it; both end with the last watch."""
+    """The shared inotify instance and the thread that reads it; both end with the last watch."""
 
     _there: _Hub | None = None
 
@@ -184,7 +185,7 @@ class _Hub:
             if error.errno != errno.EMFILE:
                 raise
         self._numbers = itertools.count()
-        #: By the number of a directory's watch.
+        #: The watches of each directory, by the number of its kernel watch.
         self._told: dict[int, list[SharedWatch]] = {}
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         import threading  # not for the call-ins of a stager to load
@@ -200,7 +201,7 @@ class _Hub:
         hub = cls._there
         if hub is None:
             hub = cls._there = cls(directory, watch.mask)
-        # A directory that is watched already is watched for this, too; it has one number.
+        # The kernel has one watch per directory: for a watched directory, its number is returned again.
         try:
             number = hub._add(directory, watch.mask)
         except BaseException:
@@ -250,7 +251,7 @@ class _Hub:
             if kinds & IN_Q_OVERFLOW:
                 self._tell_all()
             for watch in self._told.get(number, ()):
-                # That the directory is gone, everybody hears.
+                # All watches get the event that the directory was removed.
                 if wanted := kinds & (watch.mask | IN_IGNORED):
                     watch.tell(wanted)
 

@@ -137,7 +137,7 @@ def syscall(name: str | int, *args: int | bytes | object | None, path: str | byt
 
 
 def call(name: str, *args: int) -> int | None:
-    """A function of libc's that is given numbers, and returns one. None: this libc has none of that name."""
+    """Call a function of libc that takes and returns numbers. None: this libc does not have it."""
     try:
         place = _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), name)  # type: ignore[arg-type]
     except OSError:
@@ -147,8 +147,8 @@ def call(name: str, *args: int) -> int | None:
 
 
 def buffer(data: bytearray) -> object:
-    """A pointer to ``data``, which is not empty, that the kernel may write through, for :func:`syscall`."""
-    # To its first byte: an array would be of a type for its length, a class of many objects made for this call.
+    """A pointer to ``data``, which must not be empty, for :func:`syscall`; the kernel may write to it."""
+    # A pointer to the first byte: ctypes would make a new class for an array of each length.
     return _ctypes.byref(_Char.from_buffer(data))
 
 
@@ -182,5 +182,5 @@ def one_heap() -> None:
 
 
 def trim_heap() -> None:
-    """Give back what was freed, where this libc can tell it from the rest."""
+    """Return freed memory to the kernel, if this libc can."""
     call("malloc_trim", 0)

@@ -1,4 +1,4 @@
-"""Network links, as far as start-up needs them: an ioctl, a message, instead of a netlink library."""
+"""Raises the loopback interface and adds addresses to it, without a netlink library, which is slow to import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _IFF_UP = 0x1
 
 
 def raise_lo() -> None:
-    """Set the loopback interface of the current network namespace up. Needs CAP_NET_ADMIN; may be repeated.
+    """Set the loopback interface of the current network namespace up. Needs CAP_NET_ADMIN; it can be repeated.
 
     :raises OSError: as the kernel says.
     """

@@ -1,4 +1,4 @@
-"""Mounts, by descriptor wherever the kernel offers it: a descriptor cannot be swapped for a link behind our back.
+"""Mounts, by descriptor where the kernel supports it: unlike a path, a descriptor cannot be replaced by a link.
 
 All calls need CAP_SYS_ADMIN in the user namespace that owns the mount namespace; all raise :class:`OSError`.
 """
@@ -53,7 +53,7 @@ FSCONFIG_LONGEST = 255
 
 
 def mount(source: str | None, target: str, fstype: str | None, flags: int = 0, data: str | None = None) -> None:
-    """``mount(2)``, for what has no descriptor-based way: changing propagation, older kernels.
+    """``mount(2)``, for changes of propagation and for older kernels, which have no call by descriptor.
 
     :raises OSError: also ``E2BIG`` when ``data`` is longer than the page at which the kernel silently cuts it.
     """
@@ -77,18 +77,18 @@ def umount(target: str, flags: int = UMOUNT_NOFOLLOW) -> None:
 
 
 def make_private(path: str = "/") -> None:
-    """Cut ``path`` and all below it off from the propagation of mounts, both ways."""
+    """Stop the propagation of mounts to and from ``path`` and all mounts below it."""
     mount(None, path, None, MS_REC | MS_PRIVATE)
 
 
 def pivot_root(new_root_fd: int) -> None:
-    """Make the mount behind ``new_root_fd`` the root of this mount namespace and let go of the old one.
+    """Make the mount of ``new_root_fd`` the root of this mount namespace, and unmount the old one.
 
-    The current directory is the new root afterwards. Needs a mount namespace of its own, made private before.
+    The current directory is the new root afterwards. Needs its own, private mount namespace.
     """
     os.fchdir(new_root_fd)
     syscall("pivot_root", b".", b".", path="/")
-    # The old root now lies on top of the new one; "." leads to it.
+    # The old root is now mounted on top of the new one; "." is the old root.
     umount(".", MNT_DETACH)
     os.chdir("/")
 
@@ -96,7 +96,7 @@ def pivot_root(new_root_fd: int) -> None:
 def open_tree(
     dir_fd: int, path: str = "", *, recursive: bool = True, clone: bool = True, follow: bool = True
 ) -> int:
-    """A descriptor of a mount tree: a detached copy (a bind mount to be) when ``clone``.
+    """A descriptor of a mount tree; with ``clone``, of a detached copy, for a bind mount.
 
     :param path: relative to ``dir_fd``; empty: ``dir_fd`` itself.
     """
@@ -109,12 +109,12 @@ def open_tree(
 
 
 def move_mount(mount_fd: int, target_fd: int) -> None:
-    """Attach a detached mount (or move an attached one) on what ``target_fd`` stands for."""
+    """Attach a detached mount, or move an attached one, to the file or directory of ``target_fd``."""
     syscall("move_mount", mount_fd, b"", target_fd, b"", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH)
 
 
 def move_mount_to(mount_fd: int, path: str) -> None:
-    """As :func:`move_mount`, to a path of ours (never one in a foreign tree)."""
+    """As :func:`move_mount`, to a path of Kurma, never one in an untrusted tree."""
     syscall("move_mount", mount_fd, b"", AT_FDCWD, os.fsencode(path), MOVE_MOUNT_F_EMPTY_PATH, path=path)
 
 
@@ -123,7 +123,7 @@ def set_attributes(
 ) -> None:
     """Set ``ATTR_…`` bits on the mount behind a descriptor and, when ``recursive``, on its submounts too.
 
-    :param propagation: ``MS_PRIVATE`` or ``MS_SLAVE``; 0: as it is.
+    :param propagation: ``MS_PRIVATE`` or ``MS_SLAVE``; 0: do not change it.
     """
     how = words(attributes, clear, propagation, 0)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
@@ -143,7 +143,7 @@ def map_ids(mount_fd: int, userns_fd: int, *, recursive: bool = True) -> None:
 
 
 def bind(source_fd: int, target_fd: int, *, attributes: int = 0, recursive: bool = True) -> None:
-    """Show what ``source_fd`` stands for at ``target_fd`` as well.
+    """Bind the file or directory of ``source_fd`` to ``target_fd``.
 
     :param attributes: ``ATTR_…`` bits; they take effect before the mount can be seen, submounts included.
     """
@@ -157,7 +157,7 @@ def bind(source_fd: int, target_fd: int, *, attributes: int = 0, recursive: bool
 
 
 def bind_path(source: str, target: str, *, attributes: int = 0, recursive: bool = True) -> None:
-    """:func:`bind` for two paths of our own."""
+    """:func:`bind` for two paths of Kurma."""
     source_fd = os.open(source, os.O_PATH | os.O_CLOEXEC)
     try:
         target_fd = os.open(target, os.O_PATH | os.O_CLOEXEC)
@@ -185,7 +185,7 @@ class FileSystem:
         os.close(self.fd)
 
     def set(self, key: str, value: str | None = None) -> None:
-        """One mount option. :raises OSError: with what the file system's own log says, where it says something."""
+        """Set one mount option. :raises OSError: with the file system's own messages, if there are any."""
         kind = _FSCONFIG_SET_FLAG if value is None else _FSCONFIG_SET_STRING
         text = None if value is None else os.fsencode(value)
         option = key if value is None else f"{key}={value}"
@@ -260,7 +260,7 @@ class Mount:
 
     @property
     def peer_groups(self) -> list[str]:
-        """``shared:N``, if mounts and unmounts below it are repeated below its peers; else empty."""
+        """``shared:N``, if mounts below it propagate to its peers; else empty."""
         return [field for field in self.propagation if field.startswith("shared:")]
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""Namespaces: making, entering and pinning them.
+"""Makes, enters and pins namespaces.
 
-A network namespace is pinned as ``ip netns`` does it: a file in ``/run/netns`` with the namespace bound on it, in
-a directory that is a shared mount, so that every mount namespace of the host sees the same. Needs CAP_SYS_ADMIN.
+A network namespace is pinned as by ``ip netns``: it is bound to a file in ``/run/netns``. That directory is a
+shared mount, so that all mount namespaces of the host see the file. Needs CAP_SYS_ADMIN.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def unshare(flags: int) -> None:
 
 
 def setns(fd: int, flags: int = 0) -> None:
-    """Enter the namespace behind ``fd``, or those named by ``flags`` of the process behind the pidfd ``fd``."""
+    """Enter the namespace of ``fd``; or, if ``fd`` is a pidfd, the process's namespaces that ``flags`` name."""
     syscall("setns", fd, flags)
 
 
@@ -97,7 +97,7 @@ def _shared(directory: str) -> int:
         except FileNotFoundError:
             continue
         try:
-            # Made by one process alone, which ip(8) keeps to by the same lock.
+            # Only one process may make the mount; ip(8) takes the same lock.
             fcntl.flock(fd, fcntl.LOCK_EX)
             if _is_at(fd, directory):
                 if not _share(directory):
@@ -111,7 +111,7 @@ def _shared(directory: str) -> int:
 
 
 def unshare_directory(directory: str) -> None:
-    """Takes ``directory`` away that :func:`share_directory` has made, if nothing is in it any more. Repeatable.
+    """Unmounts and removes a directory of :func:`share_directory`, if it is empty. It can be repeated.
 
     :raises OSError: as the kernel says.
     """
@@ -144,7 +144,7 @@ def _is_at(fd: int, directory: str) -> bool:
 
 
 def _share(directory: str) -> bool:
-    """Whether it is a mount, and then a shared one."""
+    """Makes a mount shared. :returns: False: the directory is not a mount."""
     try:
         mounts.mount(None, directory, None, mounts.MS_SHARED | mounts.MS_REC)
     except OSError as error:
@@ -196,7 +196,7 @@ def pin(namespace: str, path: str) -> None:
 
 
 def unpin(path: str) -> None:
-    """Let go of the namespace at ``path``; it goes when its last process goes. None there is success."""
+    """Unpin the namespace at ``path``, which ends with its last process; succeed if there is none."""
     while _detach(path):
         pass
     try:  # noqa: SIM105 - contextlib is not light
@@ -240,7 +240,7 @@ class in_netns:
 
 
 def write_maps(pid: int, uids: list[tuple[int, int, int]], gids: list[tuple[int, int, int]]) -> None:
-    """Write the id maps of a user namespace that ``pid`` has just made; runs outside of it, as root.
+    """Write the id maps of a new user namespace of process ``pid``. Runs outside of the namespace, as root.
 
     :param uids: ``(first inside, first outside, count)`` each.
     :raises OSError: the kernel refuses the map; names the file.

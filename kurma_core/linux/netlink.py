@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HEADER = struct.Struct("=IHHII")
 ERROR, DONE = 2, 3
 REQUEST, ACK, DUMP = 0x1, 0x4, 0x300
-#: Of an answer: what is listed has changed while the kernel wrote it.
+#: Flag of an answer: the listed objects have changed while the kernel wrote the list.
 INTERRUPTED = 0x10
 _ATTRIBUTE = struct.Struct("=HH")
 _NUMBER = struct.Struct("=I")
@@ -29,12 +29,12 @@ _NESTED = 0x8000
 
 
 def message(kind: int, flags: int, number: int, body: bytes) -> bytes:
-    """One to the kernel. :param number: its answers have it too."""
+    """A message to the kernel. :param number: the sequence number, which its answers repeat."""
     return HEADER.pack(HEADER.size + len(body), kind, flags, number, 0) + body
 
 
 def split(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """Of what was received: begin and end of each message's body, its type, flags and number."""
+    """Splits received data into messages: begin and end of each one's body, its type, flags and number."""
     at = 0
     while at + HEADER.size <= len(data):
         length, kind, flags, number, _ = HEADER.unpack_from(data, at)
@@ -43,7 +43,7 @@ def split(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 def each_attribute(body: bytes, at: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Number and value of every attribute from ``at`` on, in their order."""
+    """Number and value of every attribute from ``at`` on, in order."""
     while at + _ATTRIBUTE.size <= len(body):
         length, kind = _ATTRIBUTE.unpack_from(body, at)
         if length < _ATTRIBUTE.size:
@@ -53,7 +53,7 @@ def each_attribute(body: bytes, at: int = 0) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_attributes(body: bytes, at: int = 0) -> dict[int, bytes]:
-    """Values by number, of those from ``at`` on."""
+    """The values of the attributes from ``at`` on, by number."""
     return dict(each_attribute(body, at))
 
 
@@ -62,7 +62,7 @@ def attribute(kind: int, value: bytes) -> bytes:
 
 
 def nest(kind: int, value: bytes) -> bytes:
-    """One whose value is attributes."""
+    """An attribute whose value is a sequence of attributes."""
     return attribute(kind | _NESTED, value)
 
 
@@ -71,7 +71,7 @@ def string(kind: int, value: str) -> bytes:
 
 
 def integer(kind: int, value: int) -> bytes:
-    """Of 32 bits, in the machine's order."""
+    """An attribute of 32 bits, in the machine's byte order."""
     return attribute(kind, _NUMBER.pack(value))
 
 
@@ -101,21 +101,22 @@ _LOCAL_TABLE, _LOCAL = 255, 2
 _IFF_UP = 0x1
 _FAMILIES = {4: _socket.AF_INET, 6: _socket.AF_INET6}
 _ROOM = 1 << 16
-#: How often a listing is asked for again that changes while the kernel writes it.
+#: Attempts at a listing that changes while the kernel writes it.
 _ATTEMPTS = 16
 
 
 class NetlinkError(OSError):
-    """The kernel has refused: ``errno`` as everywhere, ``strerror`` with what was asked and why not."""
+    """The kernel has refused a request; ``strerror`` names the operation and the reason."""
 
 
 class Link:
-    """A network interface as it was when it was asked for.
+    """The state of a network interface.
 
-    :param kind: ``bridge``, ``veth`` …; "" for a real one. :param mac: six bytes, or none.
-    :param master: index of the bridge that it is a port of; 0: of none. :param alias: a note on it.
-    :param hairpin: as a bridge's port, it sends back what came from it. :param isolated: from others that are so.
-    :param forwarding: as a bridge's port, it lets pass what comes: some time after its peer is raised.
+    :param kind: ``bridge``, ``veth`` …; "" for a physical one. :param mac: six bytes, or empty.
+    :param master: index of the bridge that it is a port of; 0: none. :param alias: a note on it.
+    :param hairpin: as a bridge's port, it may send packets back to their sender.
+    :param isolated: as a bridge's port, it exchanges no packets with other isolated ports.
+    :param forwarding: as a bridge's port, it forwards packets: this begins some time after its peer is raised.
     """
 
     __slots__ = (
@@ -154,7 +155,7 @@ class Link:
 
 
 class Address:
-    """An address of an interface. :param value: 4 or 16 bytes. :param length: of the prefix, bits."""
+    """An address of an interface. :param value: 4 or 16 bytes. :param length: length of the prefix in bits."""
 
     __slots__ = ("length", "value")
 
@@ -169,8 +170,8 @@ class Address:
 
 
 class Netlink:
-    """Speaks for the network namespace of the thread that makes it, whichever thread uses it then; one at a time.
-    Needs CAP_NET_ADMIN there to change anything. Close it.
+    """A connection to the network namespace of the thread that makes it. Other threads may use it, one at a time.
+    Changes need CAP_NET_ADMIN in that namespace. Close it.
 
     Every method raises :class:`NetlinkError`.
     """
@@ -184,7 +185,7 @@ class Netlink:
             try:  # noqa: SIM105 - contextlib is not light
                 self._socket.setsockopt(_SOL_NETLINK, option, 1)
             except OSError:
-                pass  # an old kernel (4.12, 4.20): reasons in a word, listings longer than asked for
+                pass  # an old kernel (before 4.12, 4.20): errors without reasons, unfiltered listings
 
     def __enter__(self) -> Netlink:
         return self
@@ -199,7 +200,7 @@ class Netlink:
     # -- links --
 
     def link(self, name: str) -> Link | None:
-        """The interface of that name, other names of it included. None: there is none."""
+        """The interface with that name or alternative name; None: there is none."""
         body = _LINK.pack(0, 0, 0, 0, 0) + string(_IFLA_NAME, name)
         try:
             answers = list(self._ask(f"find interface {name}", _GETLINK, 0, body))
@@ -210,7 +211,7 @@ class Netlink:
         return Link(answers[0])
 
     def links(self, *, master: int = 0, kind: str = "") -> list[Link]:
-        """Every interface, or those that are ports of a bridge, or of a kind."""
+        """All interfaces, or the ports of one bridge, or the interfaces of one kind."""
         body = _LINK.pack(0, 0, 0, 0, 0)
         if master:
             body += integer(_IFLA_MASTER, master)
@@ -220,7 +221,7 @@ class Netlink:
         return [one for one in found if (not master or one.master == master) and (not kind or one.kind == kind)]
 
     def add_bridge(self, name: str, *, mac: bytes, mtu: int | None = None) -> None:
-        """A bridge, down yet. Its MAC stays what it is as ports come and go."""
+        """Makes a bridge, which is down. With a given MAC, its MAC does not change with its ports."""
         body = _LINK.pack(0, 0, 0, 0, 0) + string(_IFLA_NAME, name) + attribute(_IFLA_ADDRESS, mac)
         if mtu is not None:
             body += integer(_IFLA_MTU, mtu)
@@ -238,11 +239,11 @@ class Netlink:
         mtu: int | None = None,
         master: int = 0,
     ) -> None:
-        """A pair of interfaces: one here, up, and its peer in another namespace from the beginning. The peer is
-        down: the kernel does not let it be raised before there is the pair.
+        """Makes a pair of interfaces: one here, up, and its peer in another namespace. The peer is down: the
+        kernel cannot raise it before the pair exists.
 
         :param namespace: descriptor of the peer's network namespace. :param mac: the peer's; None: any.
-        :param mtu: of both. :param master: index of the bridge that the one here is a port of.
+        :param mtu: of both. :param master: index of the bridge whose port the interface here becomes.
         """
         size = b"" if mtu is None else integer(_IFLA_MTU, mtu)
         other = _LINK.pack(0, 0, 0, 0, 0) + string(_IFLA_NAME, peer) + size
@@ -267,10 +268,10 @@ class Netlink:
         hairpin: bool | None = None,
         isolated: bool | None = None,
     ) -> None:
-        """Changes what is given.
+        """Changes the given settings of an interface.
 
-        :param master: 0: a port of no bridge any more. :param alias: a note on it, at most 255 bytes.
-        :param hairpin: and ``isolated``: of a bridge's port, which it must be already.
+        :param master: 0: remove it from its bridge. :param alias: a note on it, at most 255 bytes.
+        :param hairpin: and ``isolated``: settings of a bridge's port, which it must be already.
         """
         change = 0 if up is None else _IFF_UP
         body = _LINK.pack(0, 0, 0, _IFF_UP if up else 0, change) + string(_IFLA_NAME, name)
@@ -305,7 +306,7 @@ class Netlink:
     # -- addresses and routes --
 
     def addresses(self, index: int) -> list[Address]:
-        """Of one interface, both families, IPv6's link-local ones included."""
+        """The addresses of one interface, of both families, with IPv6's link-local ones."""
         body = _ADDRESS.pack(0, 0, 0, 0, index)
         found = []
         for answer in self._list("list addresses", _GETADDR, body):
@@ -327,7 +328,7 @@ class Netlink:
         self._change(f"add address {_shown(address, length)}", _NEWADDR, _CREATE_NEW, body)
 
     def delete_address(self, index: int, address: bytes, length: int) -> None:
-        """:raises NetlinkError: EADDRNOTAVAIL: it is not there."""
+        """Removes an address. :raises NetlinkError: EADDRNOTAVAIL: it does not exist."""
         self._change(
             f"remove address {_shown(address, length)}", _DELADDR, 0, self._address(index, address, length)
         )
@@ -339,7 +340,7 @@ class Netlink:
         return head + attribute(_IFA_LOCAL, address) + attribute(_IFA_ADDRESS, address)
 
     def add_route(self, index: int, destination: bytes, length: int, gateway: bytes | None = None) -> None:
-        """By one interface, in the main table.
+        """Adds a route by one interface to the main table.
 
         :param destination: 4 or 16 bytes; with ``length`` 0 the default route. :param gateway: None: on the link.
         :raises NetlinkError: EEXIST: there is one to it.
@@ -355,9 +356,9 @@ class Netlink:
         self._change(f"add a route to {_shown(destination, length)}", _NEWROUTE, _CREATE_NEW, body)
 
     def add_local_route(self, index: int, address: bytes, metric: int) -> None:
-        """By one interface too, the address is this host's: IPv6's, beside what routes to it there are.
+        """Adds a local route of an IPv6 address by one interface, beside other routes to the address.
 
-        :param metric: the lower, the sooner it is taken. :raises NetlinkError: EEXIST: there is this very one.
+        :param metric: the kernel prefers lower ones. :raises NetlinkError: EEXIST: the same route exists.
         """
         body = _ROUTE.pack(_socket.AF_INET6, 128, 0, 0, _LOCAL_TABLE, _STATIC, _UNIVERSE, _LOCAL, 0)
         body += attribute(_RTA_DST, address) + integer(_RTA_OIF, index) + integer(_RTA_PRIORITY, metric)
@@ -394,7 +395,7 @@ class Netlink:
         raise NetlinkError(errno.EINTR, f"cannot {what}: it changes all the time")
 
     def _ask(self, what: str, kind: int, flags: int, body: bytes) -> Iterator[bytes]:
-        """Bodies of the kernel's answers."""
+        """Sends a request. :returns: the bodies of the kernel's answers."""
         self._number += 1
         self._socket.send(message(kind, flags | REQUEST, self._number, body))
         changed = False
@@ -402,7 +403,7 @@ class Netlink:
             data = self._socket.recv(_ROOM)
             for start, end, kind, given, number in split(data):
                 if number != self._number:
-                    continue  # of a listing that was given up
+                    continue  # an answer of an earlier listing that was not read to its end
                 changed = changed or bool(given & INTERRUPTED)
                 if kind in (ERROR, DONE):
                     _check(what, data[start:end], given, kind)
@@ -415,7 +416,7 @@ class Netlink:
 
 
 def _check(what: str, body: bytes, flags: int, kind: int) -> None:
-    """:raises NetlinkError: the answer is an error."""
+    """Checks the kernel's answer. :raises NetlinkError: it is an error."""
     code = -int.from_bytes(body[:4], "little" if _LITTLE else "big", signed=True) if body else 0
     if code == 0:
         return

@@ -14,7 +14,7 @@ from kurma_core.linux import libc
 
 #: The search path if the environment has no PATH.
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: Seconds: what poll(2) can wait for is less than 25 days.
+#: Seconds: poll(2) can wait for less than 25 days.
 LONGEST_POLL = 2_000_000
 _SIGKILL = 9
 _SIGSTOP = 19
@@ -25,9 +25,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _CLOSE_RANGE_CLOEXEC = 4
 _LARGEST_FD = 0xFFFFFFFF
 _P_PIDFD = 3
-# Seconds that the parent of an ended process has to wait for it; init, of one whose own parent has died.
+# Seconds to wait until the parent, or init, has reaped an ended process.
 _REAPING = 2.0
-# How often, and after how many seconds each time, an ended child is asked for that its tracer has not let go of.
+# Attempts, and seconds between them, to reap an ended child whose tracer has not released it.
 _TRACED_TURNS, _TRACED_TURN = 100, 0.02
 # _IOWR(0xFF, 11, struct pidfd_info) with the structure's first published size
 _PIDFD_INFO_SIZE = 64
@@ -36,18 +36,18 @@ _PIDFD_INFO_EXIT = 1 << 3
 
 
 def pidfd_open(pid: int) -> int:
-    """A descriptor that stands for the process, close-on-exec. :raises ProcessLookupError: there is none."""
+    """A pidfd of the process, close-on-exec. :raises ProcessLookupError: there is no such process."""
     try:
         return os.pidfd_open(pid)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        # The number is still that of a session, or of a group, whose leader is gone; so older kernels put it.
+        # Older kernels answer so if the PID is that of a session or group whose leader has ended.
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from None
 
 
 def pidfd_send_signal(pidfd: int, signal: int) -> None:
-    """:raises ProcessLookupError: the process has ended (and was waited for)."""
+    """Sends a signal. :raises ProcessLookupError: the process has ended, and was reaped."""
     libc.syscall("pidfd_send_signal", pidfd, signal, 0, 0)
 
 
@@ -67,7 +67,8 @@ def _stat(pid: int) -> list[str]:
 
 
 def start_time(pid: int) -> int:
-    """When the process started, in clock ticks since boot. :raises ProcessLookupError: there is none."""
+    """When the process started, in clock ticks since boot. :raises ProcessLookupError: there is no such
+    process."""
     return int(_stat(pid)[19])
 
 
@@ -78,15 +79,15 @@ def start_time_of_self() -> int:
 
 
 def state(pid: int) -> str:
-    """One letter: ``R``, ``S``, ``D``, ``Z`` (ended, not waited for) …
+    """The process's state as one letter: ``R``, ``S``, ``D``, ``Z`` (ended, not reaped) …
 
-    :raises ProcessLookupError: there is none.
+    :raises ProcessLookupError: there is no such process.
     """
     return _stat(pid)[0]
 
 
 class ProcessIdentity:
-    """A process, told apart from any later one with the same PID."""
+    """The identity of a process, which differs from that of any later process with the same PID."""
 
     __slots__ = ("boot_id", "pid", "start_time")
 
@@ -97,15 +98,15 @@ class ProcessIdentity:
 
     @classmethod
     def current(cls, pid: int | None = None) -> ProcessIdentity:
-        """The identity of the process that has ``pid`` now (None: this one).
+        """The identity of the process that has ``pid`` now; None: this process.
 
-        :raises ProcessLookupError: there is none.
+        :raises ProcessLookupError: there is no such process.
         """
         pid = os.getpid() if pid is None else pid
         return cls(pid, start_time(pid), boot_id())
 
     def alive(self) -> bool:
-        """Whether that very process still runs; one that has ended and waits to be reaped does not."""
+        """Whether that process still runs; a zombie does not."""
         try:
             fields = _stat(self.pid)
         except ProcessLookupError:
@@ -113,12 +114,12 @@ class ProcessIdentity:
         return int(fields[19]) == self.start_time and fields[0] not in "ZX" and self.boot_id == boot_id()
 
     def open(self) -> int | None:
-        """A pidfd of that very process, or None if it is gone. The caller closes it."""
+        """A pidfd of that process, which the caller closes; None: it has ended."""
         try:
             fd = pidfd_open(self.pid)
         except ProcessLookupError:
             return None
-        # Only now is it sure that a PID used anew in between is seen.
+        # Compare after opening: the PID may have been reused before.
         if self.alive():
             return fd
         os.close(fd)
@@ -148,7 +149,7 @@ class ProcessIdentity:
 
 
 def wait_pidfd(pidfd: int, timeout: float | None = None) -> bool:
-    """Wait until the process has ended, child or not.
+    """Wait until a process has ended, which need not be a child.
 
     :param timeout: seconds; None: for ever.
     :returns: whether it has ended.
@@ -165,11 +166,13 @@ def wait_pidfd(pidfd: int, timeout: float | None = None) -> bool:
 
 
 def exit_status(pidfd: int) -> int | None:
-    """How an ended process ended, as ``os.waitstatus_to_exitcode`` says it: the exit code, or minus the signal.
+    """The exit status of an ended process, as of ``os.waitstatus_to_exitcode``: the exit code, or minus the
+    signal.
 
-    A child of ours is reaped by this. Of others the kernel tells since Linux 6.15, and where it was reaped or not.
+    A child is reaped by this. For other processes, the kernel has the status since Linux 6.15, once they are
+    reaped.
 
-    :returns: None if it still runs, or if the kernel cannot say.
+    :returns: None: it still runs, or the kernel does not have the status.
     """
     for _ in range(_TRACED_TURNS):
         try:
@@ -178,7 +181,7 @@ def exit_status(pidfd: int) -> int | None:
             return _exit_of_stranger(pidfd)
         if result is not None or not wait_pidfd(pidfd, 0):
             break
-        # A child that has ended and cannot be waited for is traced: its tracer (strace, say) lets go of it first.
+        # A child that has ended and cannot be reaped is traced: its tracer (such as strace) must release it first.
         time.sleep(_TRACED_TURN)
     if result is None:
         return None
@@ -200,8 +203,8 @@ def _exit_of_stranger(pidfd: int) -> int | None:
 
 
 def wait_reaped(pidfd: int, timeout: float = _REAPING) -> None:
-    """Waits until the parent of an ended process, mostly init, has heard of it: only then the kernel tells others
-    how it ended. Older kernels never say so.
+    """Waits until the parent of an ended process, mostly init, has reaped it: only then other processes can read
+    its exit status. Older kernels do not signal it.
 
     :param timeout: seconds.
     """
@@ -211,9 +214,9 @@ def wait_reaped(pidfd: int, timeout: float = _REAPING) -> None:
 
 
 def reset_signals() -> None:
-    """Every signal as the kernel has it by default, none blocked: those that libc keeps to itself (32, 33) too.
+    """Resets all signals to the kernel's defaults and unblocks them, also those that libc reserves (32, 33).
 
-    For a process that is about to exec: the interpreter's own handlers are gone as well.
+    For a process that is about to exec: it removes the interpreter's own handlers, too.
     """
     by_default = bytes(32)  # the kernel's struct sigaction: SIG_DFL, no flags, no mask
     for number in range(1, 65):
@@ -223,7 +226,7 @@ def reset_signals() -> None:
 
 
 def set_pdeathsig(signal: int) -> None:
-    """Have ``signal`` sent to this process when the thread that made it ends (0: not)."""
+    """Makes the kernel send ``signal`` to this process when the thread that forked it ends; 0: no signal."""
     libc.prctl(_PR_SET_PDEATHSIG, signal)
 
 
@@ -233,7 +236,7 @@ def set_child_subreaper(enabled: bool = True) -> None:
 
 
 def close_others(keep: set[int], *, on_exec: bool = False) -> None:
-    """Close every descriptor that is not in ``keep``; with ``on_exec``, only once this process execs."""
+    """Close every descriptor that is not in ``keep``; with ``on_exec``, at the next exec."""
     flags = _CLOSE_RANGE_CLOEXEC if on_exec else 0
     first = 0
     for fd in sorted(keep):

@@ -1,4 +1,4 @@
-"""Runs programs, by ``posix_spawn``: to their end, within a time limit; and holds a running one by a pidfd."""
+"""Runs programs to their end within a time limit, by ``posix_spawn``; and holds a running process by a pidfd."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 #: Seconds that a program may take (Kurma Network Specification: one minute).
 TIMEOUT = 60.0
-#: Bytes of output that are looked at, and with which a program counts as running wild.
+#: Bytes of output that are read, and from which on a program is killed as running wild.
 _OUTPUT_MAX = 4 << 20
 _OUTPUT_WILD = 64 << 20
-#: Of a message that is too long: characters of its beginning; the rest is of its end, where errors are.
+#: Most characters of a message, and those kept of its beginning; the others are of its end, where errors are.
 _MESSAGE_MAX, _BEGINNING = 600, 200
-#: Seconds between two looks at how much a slow program has printed by now.
+#: Seconds between two checks of the size of a program's output.
 _LOOK = 0.2
 _SIGKILL, _SIGSTOP = 9, 19
 #: SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGCHLD; the module `signal` is too heavy inside stagers.
@@ -31,11 +31,11 @@ _PF_EXITING = 0x4
 
 
 class ProgramTimeout(TimeoutError):
-    """The program was killed, with all that it had started: it took too long, or printed without end."""
+    """The program was killed with all its descendants: it took too long, or printed without end."""
 
 
 class Finished:
-    """:param status: exit status; negative: the signal that ended it."""
+    """The result of a program. :param status: exit status; negative: the signal that ended it."""
 
     __slots__ = ("status", "stderr", "stdout")
 
@@ -46,7 +46,7 @@ class Finished:
 
 
 def search_path() -> str:
-    """``PATH`` for programs that run others (``iptables``): the caller's, and where an administrator's are."""
+    """``PATH`` for programs that run others (``iptables``): the caller's, and the administrator's directories."""
     own = os.environ.get("PATH", "")
     return f"{own}:{DEFAULT_PATH}" if own else DEFAULT_PATH
 
@@ -103,7 +103,7 @@ def run(
 
 
 def _wait(pid: int, timeout: float, outputs: list[int]) -> int:
-    """The exit status of our child; it is dead and reaped whichever way this is left."""
+    """Waits for a child. :returns: its exit status. After an exception, the child is killed and reaped, too."""
     ended = wild = False
     try:
         fd = os.pidfd_open(pid)
@@ -171,7 +171,7 @@ def exit_code(status: int) -> int:
 
 
 def put_to_death(pidfd: int) -> None:
-    """Ends a process that may be our child, and waits for it."""
+    """Kills a process, waits for its end, and reaps it if it is our child."""
     try:
         process.pidfd_send_signal(pidfd, _SIGKILL)
     except ProcessLookupError:
@@ -181,9 +181,10 @@ def put_to_death(pidfd: int) -> None:
 
 
 def is_exiting(pid: int) -> bool:
-    """Whether the process has ended or is on its way out.
+    """Whether the process has ended or is exiting.
 
-    The kernel marks a process before it closes its descriptors: its mark is there once its exit has closed a pipe.
+    The kernel marks an exiting process before it closes its descriptors: so the mark is set when a pipe is closed
+    by the process's exit.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -194,7 +195,7 @@ def is_exiting(pid: int) -> bool:
 
 
 def is_killed(pid: int) -> bool:
-    """Whether the process is on its way out, or will be as soon as the kernel runs it: SIGKILL was sent to it."""
+    """Whether the process is exiting, or has a pending SIGKILL."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             pending = file.read().partition(b"\nSigPnd:")[2].split(None, 1)[0]
@@ -204,7 +205,7 @@ def is_killed(pid: int) -> bool:
 
 
 class HeldProcess:
-    """Most of :class:`kurma_core.hookspecs.stager.RunningStager`.
+    """A running process, held by a pidfd: most of :class:`kurma_core.hookspecs.stager.RunningStager`.
 
     :param pidfd: closed by :meth:`close`.
     """
@@ -231,15 +232,15 @@ class HeldProcess:
             return
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Its exit code; None: it cannot be known, or the time is over. :param timeout: seconds."""
+        """Waits for its end. :returns: its exit code; None: it is unknown, or the timeout (seconds) is over."""
         if self._status is None and process.wait_pidfd(self._pidfd, timeout):
             status = process.exit_status(self._pidfd)
             self._status = None if status is None else exit_code(status)
         return self._status
 
     def wait_reaped(self) -> int | None:
-        """As :meth:`wait`, of one that has ended, for who cannot do without knowing how: its parent, mostly init,
-        may take its time to hear of it, and the kernel tells others then."""
+        """The exit code of an ended process. It waits until the parent, mostly init, has reaped the process: only
+        then the kernel gives the status to others."""
         if self._status is None:
             process.wait_reaped(self._pidfd)
         return self.wait(0)

@@ -1,4 +1,4 @@
-"""Confines this process by seccomp(2) filters of system calls, and by Landlock domains."""
+"""Confines this process by seccomp(2) filters of system calls and by Landlock domains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kurma_core.linux import libc
 
 _SET_MODE_FILTER = 1
 _GET_ACTION_AVAILABLE = 2
-# Before 5.16, a filter without it also makes all of a process slower, against what only its own code could abuse.
+# Before Linux 5.16, a filter without this flag also enables mitigations of speculative execution, which are slow.
 _SPECULATION_ALLOWED = 4
 _SIZE = 8
 _LONGEST = 4096
@@ -43,22 +43,22 @@ def filters_usable() -> bool:
 
 
 class Filter:
-    """A program that is ready to be put on: between that and the next call, no memory is taken or given back."""
+    """A prepared filter. :meth:`put_on` allocates and frees no memory, so that it needs no other system calls."""
 
     __slots__ = ("_code", "_description")
 
     def __init__(self, program: bytes) -> None:
-        """:raises OSError: ``EINVAL``: the program is none."""
+        """:raises OSError: ``EINVAL``: the program is malformed."""
         if not program or len(program) % _SIZE or len(program) // _SIZE > _LONGEST:
             raise OSError(22, f"{len(program)} bytes are no program of 1 to {_LONGEST} instructions")
         self._code = bytearray(program)
-        # struct sock_fprog: the length, padding, where it is
+        # struct sock_fprog: the length, padding, the address
         self._description = libc.words(len(program) // _SIZE, libc.address(self._code))
 
     def put_on(self) -> None:
-        """Runs with CAP_SYS_ADMIN or under ``no_new_privs``; not to be undone.
+        """Puts the filter on this process, for good. Needs CAP_SYS_ADMIN or ``no_new_privs``.
 
-        :raises OSError: ``EINVAL``: the program is none; ``ENOSYS``: the kernel has no filters.
+        :raises OSError: ``EINVAL``: the program is malformed; ``ENOSYS``: the kernel has no filters.
         """
         libc.syscall("seccomp", _SET_MODE_FILTER, _SPECULATION_ALLOWED, self._description)
 
@@ -74,10 +74,9 @@ def instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> b
 
 
 def refuse_keys() -> bytes:
-    """A program that refuses the calls on the kernel's keyrings with ``EPERM``, and allows all else.
+    """A program that refuses the keyring system calls with ``EPERM``, and allows all others.
 
-    Keyrings of users are by user ID: without a user namespace of its own, root in a container has those of the
-    host's root.
+    The kernel assigns keyrings by user ID: without a user namespace, root in an app has those of the host's root.
     """
     parts = [instruction(_LOAD, _ARCHITECTURE)]
     for architecture, first in _KEYS.get(os.uname().machine, {}).items():
@@ -105,7 +104,7 @@ _ADD_RULE = 445
 _RESTRICT_SELF = 446
 _CREATE_RULESET_VERSION = 1
 _RULE_PATH_BENEATH = 1
-# Renaming and linking across directories: it needs a grant in every domain, so it is the one right to handle.
+# Renames and links across directories: every domain forbids them unless it grants them, so handle this right only.
 _ACCESS_FS_REFER = 1 << 13
 _FIRST_ABI_WITH_REFER = 2
 
@@ -126,7 +125,7 @@ def landlock_usable() -> bool:
 
 
 def enter_landlock_domain() -> None:
-    """Put this process, and all that it starts from now on, into a new domain of its own.
+    """Put this process and its later children into a new domain.
 
     Runs with CAP_SYS_ADMIN or under ``no_new_privs``, after the last mount and the change of root.
 

@@ -1,4 +1,4 @@
-"""Terminals: a person's, which is put back as it was, and pairs of them that stand for one inside a pod (H8)."""
+"""Terminals: opens pseudo-terminals, sets sizes and modes, restores the user's terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MULTIPLEXER = os.makedev(5, 2)
 
 
 def get_size(fd: int) -> tuple[int, int] | None:
-    """Rows and columns; None: it is no terminal, or one that has no size."""
+    """Rows and columns; None: it is not a terminal, or has no size."""
     try:
         answer = fcntl.ioctl(fd, _TIOCGWINSZ, bytes(8))
     except OSError:
@@ -40,9 +40,10 @@ def set_size(fd: int, rows: int, columns: int) -> None:
 
 
 def open_pair() -> tuple[int, int]:
-    """A new terminal of the devpts at ``/dev/pts``: the master, which does not block, and the slave.
+    """Opens a new pseudo-terminal of the devpts at ``/dev/pts``: the master, which does not block, and the slave.
 
-    In an app's root, too: a link on the way, or anything else in its place, is refused and never waited for.
+    It is safe in an app's root: a symbolic link, or a file of another type in its place, is refused without
+    blocking.
 
     :raises OSError: it cannot be made.
     """
@@ -69,7 +70,7 @@ def open_other(master: int) -> int:
 
 
 def take(slave: int, uid: int) -> None:
-    """Make it the terminal of this session, whose leader this process is, and the user's own."""
+    """Make it the controlling terminal of this session, which this process leads, and the user its owner."""
     os.fchown(slave, uid, -1)
     os.fchmod(slave, 0o620)
     fcntl.ioctl(slave, _TIOCSCTTY, 0)
@@ -84,7 +85,10 @@ def reopen(fd: int) -> int:
 
 
 def cook(fd: int) -> None:
-    """Line by line, with echo and keys that send signals, as a new terminal is. :raises OSError: it has gone."""
+    """Sets the mode of a new terminal: line by line, with echo and keys that send signals.
+
+    :raises OSError: the terminal was hung up.
+    """
     import termios
 
     try:
@@ -101,10 +105,10 @@ def cook(fd: int) -> None:
 
 
 class Held:
-    """A person's terminal, whose settings are known and put back.
+    """The user's terminal; it saves the settings and restores them.
 
-    :param fd: stays the caller's.
-    :raises OSError: it is no terminal.
+    :param fd: the caller closes it.
+    :raises OSError: it is not a terminal.
     """
 
     __slots__ = ("_fd", "_saved")
@@ -119,9 +123,10 @@ class Held:
             raise OSError(*error.args) from None
 
     def raw(self) -> None:
-        """Every byte goes through as it is. In the background, this process stops here until it is in front.
+        """Sets raw mode, which passes every byte unchanged. A background process is stopped here until it is in
+        the foreground.
 
-        :raises OSError: the terminal has gone.
+        :raises OSError: the terminal was hung up.
         """
         import termios
 
@@ -140,15 +145,15 @@ class Held:
             raise OSError(*error.args) from None
 
     def in_words(self) -> str:
-        """The settings as stty(1) takes them."""
+        """The settings in the format of stty(1)."""
         *flags, _, _, characters = self._saved
         codes = [value if isinstance(value, int) else value[0] for value in characters]
         return ":".join([f"{number & 0xFFFFFFFF:x}" for number in (*flags, *codes)])
 
     def wait_front(self) -> None:
-        """In the background, this process stops here until it is in front, as a shell has it.
+        """Stops a background process until it is in the foreground, as job control does at a change of settings.
 
-        :raises OSError: the terminal has gone.
+        :raises OSError: the terminal was hung up.
         """
         import termios
 
@@ -161,12 +166,12 @@ class Held:
         """Restores the settings, also from the background. A terminal that has gone is left alone."""
         import termios
 
-        # A shell may have taken the terminal back from who was killed; it still wants it as it was. Blocked is as
-        # good as ignored.
+        # A shell may have taken the terminal back after a kill; its settings must be restored all the same. Block
+        # SIGTTOU, which would stop this process in the background.
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTTOU,))
         try:
             if termios.tcgetattr(self._fd) != self._saved:
-                # Not after the output has drained: it may be stopped.
+                # TCSANOW: do not wait until the output is drained, since it may be stopped.
                 termios.tcsetattr(self._fd, termios.TCSANOW, self._saved)
         except termios.error:
             return
@@ -179,10 +184,10 @@ _GUARD = 'read -r _ <&3 || exec stty "$0"'
 
 
 class RawTerminal:
-    """For a ``with`` statement: raw mode inside. In the background, this process stops until it is in front.
+    """Raw mode for a ``with`` statement. A background process is stopped until it is in the foreground.
 
-    :param fd: of the terminal; stays the caller's.
-    :raises OSError: it is no terminal.
+    :param fd: the terminal; the caller closes it.
+    :raises OSError: it is not a terminal.
     """
 
     __slots__ = ("_fd", "_guard", "_held", "_pipe")
@@ -219,9 +224,9 @@ class RawTerminal:
             self._guard = -1
 
     def again(self) -> None:
-        """Raw once more, after a shell had the terminal while this process was stopped.
+        """Sets raw mode again, after a shell has used the terminal while this process was stopped.
 
-        :raises OSError: it has gone.
+        :raises OSError: the terminal was hung up.
         """
         self._held.raw()
 
@@ -229,10 +234,11 @@ class RawTerminal:
         return get_size(self._fd)
 
     def _start_guard(self) -> None:
-        """In a session of its own: neither a hang-up nor a signal to our process group ends it with us."""
+        """Starts a shell that restores the terminal if this process is killed. It is in a session of its own, so
+        that a hang-up or a signal to our process group does not end it."""
         read, self._pipe = os.pipe2(os.O_CLOEXEC)
         actions = [
-            # In this order: 0 may be a descriptor of another kind.
+            # In this order, since the terminal may be descriptor 3.
             (os.POSIX_SPAWN_DUP2, self._fd, 0),
             (os.POSIX_SPAWN_DUP2, read, 3),
             (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_RDWR, 0),

@@ -1,9 +1,9 @@
 """Forks a process, and sets it up until it execs: namespaces, root, user, descriptors.
 
-Runs in the spawner's program; light.
+Runs in the spawner's program, and must be quick to import.
 
-The new process reports on a pipe which its exec closes: its start time first, then, if so, the failure. Each step
-runs as root.
+The new process reports on a pipe that closes at exec: first its start time, then a failure, if there is one. All
+steps run as root.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def start(request: Request, fds: dict[int, int]) -> None:
     """Become the program of a ``SpawnPlan``; returns only by :class:`StepError`."""
     reset()
     if request["netns_path"] is not None:
-        # Before /sys is mounted, which shows the network namespace of who mounts it.
+        # Before /sys is mounted, which shows the network namespace of the process that mounts it.
         step("join", request["netns_path"], namespaces.enter_netns, request["netns_path"])
     flags = 0
     for name in request["namespaces"]:
@@ -80,14 +80,14 @@ def enter(request: Request, fds: dict[int, int], pidfd: int, root_fd: int) -> No
             flags |= namespaces.FLAGS[name]
     if flags:
         step("join", f"process {request['pid']}", namespaces.setns, pidfd, flags)
-    # Joining a mount namespace leads to its root; the process may have another.
+    # setns(2) changes to the mount namespace's root, but the process may have another one.
     step("enter", f"process {request['pid']}", os.fchdir, root_fd)
     step("enter", f"process {request['pid']}", os.chroot, ".")
     become(request, fds)
 
 
 def reset() -> None:
-    """No signal ignored or blocked, a usual umask: a program must not see what its starter was."""
+    """Resets signals and the umask, so that the program does not inherit the spawner's."""
     process.reset_signals()
     os.umask(0o022)
 
@@ -104,7 +104,7 @@ def become(request: Request, fds: dict[int, int]) -> None:
     if request["parent_death_signal"] is not None:
         step("signal", "parent death", process.set_pdeathsig, request["parent_death_signal"])
         if request["child_of_caller"] and os.getppid() not in (request["parent"], 0):
-            os._exit(125)  # it died before we asked to be told (0: it is outside of our PID namespace)
+            os._exit(125)  # the parent ended before prctl(2) (0: it is outside of our PID namespace)
     try:
         execute.execute(request["argv"], request["environment"])
     except execute.ExecuteError as error:
@@ -138,7 +138,7 @@ _ANYWHERE = Birthplace(())
 def fork(
     flags: int, run: Callable[[], None], place: Birthplace = _ANYWHERE, move: bool = False
 ) -> tuple[int, int, int]:
-    """:returns: PID, pidfd, and the end of the pipe on which the new process reports."""
+    """Forks a process that calls ``run``. :returns: PID, pidfd, and the read end of its report."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     try:
         pid, pidfd = place.clone(flags, move=move)
@@ -172,7 +172,7 @@ def _report(write_end: int, run: Callable[[], None], place: Birthplace) -> None:
 
 
 def _raised(fd: int) -> int:
-    """The descriptor above all numbers that a program may ask for, or as high as RLIMIT_NOFILE lets it be."""
+    """Moves the descriptor above the numbers that programs use, or as high as RLIMIT_NOFILE allows."""
     for above in (512, 128, 40):
         try:
             return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above)
@@ -190,7 +190,7 @@ def _join(place: Birthplace) -> None:
 
 
 def read_report(read_end: int) -> tuple[int, dict[str, object] | None]:
-    """The start time, 0 if it has not come to life, and the failure if there is one."""
+    """Reads a report. :returns: the start time, 0 if the process was killed at once; and the failure, if any."""
     parts = []
     try:
         while part := os.read(read_end, 65536):

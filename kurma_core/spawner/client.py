@@ -1,4 +1,4 @@
-"""The caller's side of the spawner: starts its program when first needed, asks, and turns answers into values."""
+"""The spawner's client: starts the spawner's program when it is first needed, and sends it requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py"
 class SpawnedProcess:
     """A started program.
 
-    :param pidfd: holds it; the caller closes it.
+    :param pidfd: a pidfd, which the caller closes.
     """
 
     pid: int
@@ -43,22 +43,22 @@ class SpawnedProcess:
 
 
 class Spawner:
-    """Makes namespaces and starts programs in them, by way of a small program of its own (``program.py``).
+    """Makes namespaces and starts programs in them, by a small program of its own (``program.py``).
 
-    A process with threads or an event loop must not fork Python code; the program has neither, and holds none of
-    the caller's descriptors and locks. It is started at the first request, and again if it has died; its death
-    harms nothing that it started. Threads ask it one after the other. Needs root.
+    A process with threads or an event loop must not fork Python code. The spawner's program has neither, and holds
+    none of the caller's descriptors and locks. It is started at the first request, and again if it has died;
+    programs that it has started live on. Threads send requests one after the other. Needs root.
     """
 
     def __init__(self, interpreter: str | None = None) -> None:
         self._interpreter = interpreter or getattr(sys, "_base_executable", "") or sys.executable
         self._socket: _socket.socket | None = None
         self._pid = 0
-        #: An answer is waited for.
+        #: A request is waiting for its answer.
         self._busy = False
-        #: Called with the PID of its program each time that it was started, before it starts anything.
+        #: Called with the PID of the spawner's program after each start of it, before the first request.
         self.settle: Callable[[int], None] = lambda pid: None
-        # Around a question and its answer, and starting and ending the program.
+        # Held from a request to its answer, and while the program is started or ended.
         self._lock = _thread.RLock()
 
     def __enter__(self) -> Self:
@@ -78,7 +78,8 @@ class Spawner:
     def _start_program(self) -> None:
         ours, theirs = _socketpair()
         try:
-            # Standard error stays the caller's, for what should never happen; the program closes all the rest.
+            # Standard error stays the caller's, for unexpected exceptions; the program closes all other
+            # descriptors.
             actions = [
                 (os.POSIX_SPAWN_DUP2, theirs.fileno(), 3),
                 (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
@@ -99,17 +100,18 @@ class Spawner:
         self.settle(self._pid)
 
     def close(self) -> None:
-        """Let the program end, and wait for it. May be repeated."""
+        """End the program, and wait for it. It can be repeated."""
         with self._lock:
             self._close()
 
     def _close(self) -> None:
         if self._socket is not None:
             try:  # noqa: SIM105 - as light as the rest
-                # A copy of the descriptor in a forked process of the caller's must not keep the program waiting.
+                # A forked process of the caller may hold a copy of the socket: shutdown(2) ends the program
+                # anyway.
                 self._socket.shutdown(_socket.SHUT_RDWR)
             except OSError:
-                pass  # its end is closed already
+                pass  # the program has closed its end already
             self._socket.close()
             self._socket = None
         if self._pid:
@@ -132,7 +134,7 @@ class Spawner:
     def make_user_namespace(self, path: str, maps: UserMap) -> None:
         """Make a user namespace and pin it at ``path``; ``linux.namespaces.unpin`` undoes it.
 
-        :raises HostError: something is at ``path`` already, or as the kernel says.
+        :raises HostError: ``path`` exists already, or as the kernel says.
         """
         message: dict[str, object] = {
             "action": "user_namespace",
@@ -147,14 +149,14 @@ class Spawner:
         """Start a program; returns once it has been exec'd.
 
         :raises CommandNotFoundError: the program does not exist in its root.
-        :raises CommandNotExecutableError: it does, and cannot be executed; the message says why.
-        :raises HostError: a step before failed; ``data`` has ``step``, ``path`` and ``errno``.
+        :raises CommandNotExecutableError: it exists, and cannot be executed; the message has the reason.
+        :raises HostError: a step before exec failed; ``data`` has ``step``, ``path`` and ``errno``.
         """
         message, fds = encode(plan)
         return self._spawned(message, fds, plan.argv)
 
     def enter(self, plan: EnterPlan) -> SpawnedProcess:
-        """Start a program in the namespaces and the root of a running process (G5).
+        """Start a program in the namespaces and the root of a running process.
 
         :raises: as :meth:`start`; ``errno`` is ``ESRCH`` if that process has ended.
         """
@@ -201,7 +203,7 @@ class Spawner:
         _raise_failure(answer, f"cannot unmount from process {pid}")
 
     def probe(self) -> None:
-        """:raises HostError: it does not answer, and another one cannot be started."""
+        """Checks that the spawner answers. :raises HostError: it does not, and cannot be started again."""
         self._ask({"action": "probe"}, [])
 
     def _spawned(self, message: dict[str, object], fds: list[int], argv: tuple[str, ...]) -> SpawnedProcess:
@@ -217,7 +219,7 @@ class Spawner:
     def _ask_for_child(self, message: dict[str, object], fds: list[int]) -> tuple[dict[str, object], list[int]]:
         answer, received = self._ask(message, fds)
         if "step" in answer and received:
-            # A fork that did not come to its exec is our child all the same.
+            # A process that failed before exec is our child: reap it.
             process.wait_pidfd(received[0])
             process.exit_status(received[0])
             os.close(received[0])
@@ -245,13 +247,13 @@ class Spawner:
                     failed, meanwhile = self._failure_of(meanwhile), None
                 answer = wire.receive(self._socket)
             except (BrokenPipeError, ConnectionResetError):
-                # Died since the last request, which therefore was not read: ask a new one.
+                # The program died before it read this request: send the request to a new one.
                 self.close()
                 if fresh or attempt:
                     break
                 continue
             except BaseException:
-                # Interrupted between question and answer: the next question must not get this one's answer.
+                # Interrupted between request and answer: the next request must not get this one's answer.
                 self.close()
                 raise
             if failed is not None:
@@ -295,7 +297,7 @@ def _socketpair() -> tuple[_socket.socket, _socket.socket]:
     return _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
 
 
-# --- plans as plain values, in which they cross to the program ---------------------------------------------------
+# --- encoding of plans as plain values, for the request ----------------------------------------------------------
 
 _KINDS: dict[type, str] = {
     Overlay: "overlay",
@@ -308,7 +310,7 @@ _KINDS: dict[type, str] = {
 
 
 def encode(plan: SpawnPlan | EnterPlan) -> tuple[dict[str, object], list[int]]:
-    """A plan as plain values, and the descriptors to be passed along (in the order of ``message["fds"]``)."""
+    """A plan as plain values, and the descriptors to send (in the order of ``message["fds"]``)."""
     message = _plain(plan)
     message["fds"] = sorted(plan.fds)
     message["namespaces"] = sorted(plan.namespaces)

@@ -1,4 +1,4 @@
-"""Makes a pod's network namespace and user namespace, and pins them. Runs in the spawner's program; light."""
+"""Makes and pins a pod's network namespace and user namespace, in the spawner's program."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _make_namespace(
         os.close(go_write)
         make()
         os.write(made_write, b"m")
-        os.read(go_read, 1)  # stays until it is pinned; also ends if the spawner does
+        os.read(go_read, 1)  # until the namespace is pinned, or the spawner has ended
 
     pid, pidfd, report = child.fork(0, run)
     os.close(pidfd)

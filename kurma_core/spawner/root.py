@@ -1,7 +1,7 @@
-"""The mount operations of a root, as they are carried out. Runs in the spawner's program; light.
+"""Carries out the mount operations of a root, in the spawner's program.
 
-Each has two halves: :func:`prepare` on the host's side, where sources are opened, and :func:`place` inside the
-root, by descriptor. So the same operations serve a root that is being made and one that is in use.
+Each operation has two parts: :func:`prepare` opens the source on the host, and :func:`place` mounts it in the
+root, by descriptor. So the same operations work for a new root and for the root of a running process.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     Operation = dict[str, Any]
 
 
-#: Mounts on one place, at most: each death between a mount and its record may leave one more.
+#: Most mounts on one mount point: a process that dies between a mount and its record leaves an additional one.
 _STACKED = 64
-#: Operations from which on it is seen to that there are descriptors enough.
+#: Number of operations from which on the limit of descriptors is raised.
 _MANY = 100
 
 
@@ -45,14 +45,14 @@ class StepError(Exception):
 
 
 def build(operations: list[Operation]) -> int:
-    """Make a root of its own. Runs as root in a private mount namespace, whose ``/`` is still the host's.
+    """Make a new root. Runs as root in a private mount namespace, whose ``/`` is still the host's.
 
     :returns: a descriptor of the new root, ready for ``pivot_root``.
     :raises StepError: names the operation and the path.
     """
     if len(operations) <= _MANY:
         return _built(operations)
-    # Each has a descriptor for a while, of which a process may usually have a thousand.
+    # Each operation holds a descriptor; the usual limit of a process is about a thousand.
     import resource
 
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -96,9 +96,9 @@ def subject(operation: Operation) -> str:
 
 
 def prepare(operation: Operation, *, private: bool) -> int | None:
-    """The host's half. :returns: a detached mount, if the operation is one.
+    """Carries out the part on the host. :returns: a detached mount; None: the operation is no mount.
 
-    :param private: this mount namespace is the pod's own, and goes with it.
+    :param private: this mount namespace is a new one, and ends with the pod.
     """
     kind = operation["kind"]
     if kind == "bind":
@@ -111,7 +111,7 @@ def prepare(operation: Operation, *, private: bool) -> int | None:
 
 
 def place(operation: Operation, fd: int | None, root_fd: int) -> None:
-    """The root's half; closes ``fd``."""
+    """Carries out the part in the root; closes ``fd``."""
     kind, target = operation["kind"], operation["target"]
     if fd is not None:
         try:
@@ -190,7 +190,7 @@ def _open_source(operation: Operation) -> int:
     finally:
         os.close(source_fd)
     try:
-        # Private: what is mounted in the pod later must not appear on the host, nor the other way round.
+        # Private, so that later mounts in the pod do not appear on the host, nor the host's in the pod.
         mounts.set_attributes(tree, _attributes(operation), recursive=recursive, propagation=mounts.MS_PRIVATE)
     except OSError:
         os.close(tree)
@@ -220,7 +220,7 @@ def _make_overlay(operation: Operation, private: bool) -> int:
         os.chown(f"{base}/upper", like.st_uid, like.st_gid)
         os.chmod(f"{base}/upper", stat.S_IMODE(like.st_mode))
         made = overlay.mount_overlay(lowers, f"{base}/upper", f"{base}/work", volatile=True, attributes=attributes)
-        # The overlay holds it from here on; and nothing may lie on "/" but the root to be, see pivot_root.
+        # The overlay holds the scratch mount now. Only the new root may be mounted on "/", for pivot_root.
         mounts.umount(base, mounts.MNT_DETACH)
         return made
     finally:

@@ -1,7 +1,7 @@
-"""The spawner's loop: one request, one answer. One thread, no lock, next to no memory; it ends with its client.
+"""The spawner's server: reads requests and answers them, one at a time, in one thread. It ends with its client.
 
-Each program that is started, and each namespace that is made, has a process of its own, since a process cannot go
-back from most namespaces.
+Each started program, and each new namespace, gets a forked process, since a process cannot leave most namespaces
+again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def serve(fd: int) -> None:
     """Answer requests on the socket ``fd`` until its other end closes."""
     for number in (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGCHLD):
-        # The terminal's signals are the client's business; its own helpers report by pipe and need no waiting.
+        # The client handles the terminal's signals. Ignoring SIGCHLD reaps children, which report by pipe.
         _signal.signal(number, _signal.SIG_IGN)
     process.close_others({0, 1, 2, fd})
     os.set_inheritable(fd, False)
@@ -64,7 +64,7 @@ def _enter(request: Request, fds: list[int]) -> Answer:
     try:
         home = -1
         if "pid" in request["namespaces"]:
-            # A PID namespace is joined by one's children.
+            # After setns(2), only new children are in the PID namespace.
             home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
             setns(pidfd, CLONE_NEWPID)
         try:
@@ -79,12 +79,12 @@ def _enter(request: Request, fds: list[int]) -> Answer:
 
 
 def _hold(request: Request, fds: list[int]) -> tuple[int, int]:
-    """Descriptors of a running process and of its root, surely of the process that is meant."""
+    """Opens a pidfd of a running process and its root, and checks that the PID was not reused."""
     pid = request["pid"]
     try:
         pidfd = os.dup(fds[-1]) if request["pidfd"] else process.pidfd_open(pid)
         root_fd = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        # Alive still, so its PID was its own when its root was opened.
+        # The process is still alive, so its PID was not reused when its root was opened.
         process.pidfd_send_signal(pidfd, 0)
     except OSError as error:
         gone = error.errno in (errno.ENOENT, errno.ESRCH)
@@ -118,7 +118,7 @@ def _spawn(request: Request, flags: int, run: Callable[[], None]) -> Answer:
     answer: dict[str, object] = {"pid": pid, "start_time": started}
     if failure is not None:
         answer.update(failure)
-        # The client's child, perhaps, so that only the client can see it off before the next is tried.
+        # It may be the client's child, which only the client can reap: so the client makes the next attempt.
         answer["stillborn"] = not started and not request["move"]
     return answer, [pidfd]
 
@@ -148,8 +148,8 @@ def _bind_into(request: Request, fds: list[int]) -> Answer:
 class _mounts_of:
     """``with _mounts_of(pidfd, pid):`` runs the block in that process's mount namespace.
 
-    Here and in no process of its own, which would take longer than what is done there; this one has one thread,
-    and it is sure to come back or to end.
+    This process itself joins the namespace, since a fork would take longer than the block. It has one thread, and
+    it either comes back or exits.
     """
 
     __slots__ = ("_home", "_pid", "_pidfd", "_root", "_umask")
@@ -176,17 +176,17 @@ class _mounts_of:
         os.umask(self._umask)
         try:
             setns(self._home, CLONE_NEWNS)
-            # Joining leads to the namespace's own root, which may not be ours.
+            # setns(2) changes to the namespace's root, which may not be this process's.
             os.fchdir(self._root)
             os.chroot(".")
-        except BaseException:  # noqa: BLE001 - nothing may be done in the wrong place: the client starts another one
+        except BaseException:  # noqa: BLE001 - never serve in a wrong namespace: the client starts a new program
             os._exit(1)
         os.close(self._root)
         os.close(self._home)
 
 
 def _unbind_from(request: Request, fds: list[int]) -> Answer:
-    """Take mounts away again from the root of a running process."""
+    """Unmount paths in the root of a running process."""
     pidfd, root_fd = _hold(request, fds)
     try:
         with _mounts_of(pidfd, request["pid"]):
@@ -203,7 +203,7 @@ def _prepare(operation: dict[str, Any]) -> int | None:
 
 
 def _probe(request: Request, fds: list[int]) -> Answer:
-    """It answers: that is all."""
+    """Answers, to show that the spawner works."""
     return {}, []
 
 

@@ -1,7 +1,8 @@
-"""Messages between the spawner's program and its client: length, then marshalled values, descriptors beside them.
+"""Sends and receives messages between the spawner's program and its client: length, marshalled values,
+descriptors.
 
-Both ends are the same interpreter, one the other's child, so that ``marshal`` is safe here; ``json`` would double
-the program's start-up time. Light, since the program imports it.
+Both ends run the same interpreter, and one is the other's child, so that ``marshal`` is safe here; ``json`` would
+double the program's start-up time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _MOST_FDS = 250
 
 
 def send(sock: _socket.socket, message: dict[str, object], fds: list[int] | None = None) -> None:
-    """Send one message. :raises OSError: the other end is gone (``EPIPE``), or there are too many descriptors."""
+    """Send one message. :raises OSError: the other end is closed (``EPIPE``), or there are too many
+    descriptors."""
     fds = fds or []
     if len(fds) > _MOST_FDS:
         raise OSError(7, f"{len(fds)} descriptors are more than one message can carry")
@@ -33,12 +35,14 @@ def send(sock: _socket.socket, message: dict[str, object], fds: list[int] | None
 
 
 def receive(sock: _socket.socket) -> tuple[dict[str, object], list[int]] | None:
-    """The next message with its descriptors (close-on-exec, the caller's now); None when the other end is gone."""
+    """Receive a message with its descriptors (close-on-exec; the caller closes them); None: the other end is
+    closed.
+    """
     fds: list[int] = []
     try:
         body = _receive(sock, fds)
     except ConnectionResetError:
-        body = None  # killed, before it had read all that was sent to it
+        body = None  # the other process was killed before it had read all data
     if body is None:
         for fd in fds:
             os.close(fd)
@@ -47,7 +51,7 @@ def receive(sock: _socket.socket) -> tuple[dict[str, object], list[int]] | None:
 
 
 def _receive(sock: _socket.socket, fds: list[int]) -> bytes | None:
-    """A message's body. :param fds: gets its descriptors, also where it is not whole."""
+    """Receives a message's body. :param fds: its descriptors are added, even if the message is incomplete."""
     space = descriptor_passing.room(_MOST_FDS)
     head = b""
     while len(head) < 8:

@@ -1,1 +1,1 @@
-"""Directory trees that strangers have filled: merged, copied, mounted, searched for users. Light to import."""
+"""Untrusted directory trees: merges, copies and mounts them, and finds users in them. Quick to import."""

@@ -28,7 +28,7 @@ _NAMED = (0x02, 0x08)
 
 
 class Shift:
-    """To the ids of a user namespace."""
+    """Maps owners to the ids of a user namespace."""
 
     __slots__ = ("_count", "_first")
 
@@ -75,12 +75,12 @@ class Shift:
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _THIS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FICLONE = 0x40049409
-# The file system (or the pair of them) cannot do it that way; the next way is tried.
+# Errors of file systems that do not support a way to copy; the next way is tried.
 _CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.EPERM, errno.ETXTBSY)
 _PIECE = 1 << 20
 #: Bytes that the kernel copies between two checks for cancellation.
 _STRETCH = 64 << 20
-# The system gives these to every file by its own rules; they can be set, but not taken away.
+# The kernel gives these to every file by its own rules; they can be set, but not removed.
 _STAYS = ("security.selinux", "security.SMACK64")
 
 
@@ -89,7 +89,7 @@ def go_on() -> None:
 
 
 class Copies:
-    """Copies into one tree. Names that share a file in a source share one in the tree as well."""
+    """Copies files into one tree. Hard links of a source become hard links in the tree."""
 
     __slots__ = ("check", "clone", "made", "shift", "splice", "top")
 
@@ -103,12 +103,12 @@ class Copies:
         self.top = top
         self.clone = True
         self.splice = True
-        # by source file: where its first copy was put: directories, name
+        # by source file, the place of its first copy: directories, name
         self.made: dict[tuple[int, int], tuple[tuple[str, ...], str]] = {}
 
     def next_source(self) -> None:
-        """Another source is copied from now on: no name of it shares a file with what is there. It may be on a
-        file system that can share blocks with the target's, though the one before could not.
+        """Begins with another source, which has no hard links to files of the one before, and may be on another
+        file system, which can share blocks with the target's.
         """
         self.made.clear()
         self.clone = self.splice = True
@@ -143,7 +143,7 @@ class Copies:
             return True
         except OSError as error:
             if error.errno in (errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
-                return False  # links are not to be had here: a copy of its own, then
+                return False  # hard links are not supported, or too many: make a copy
             raise
         finally:
             os.close(directory)
@@ -158,7 +158,8 @@ class Copies:
             os.mknod(name, stat.S_IFMT(status.st_mode) | 0o600, status.st_rdev, dir_fd=target)
 
     def _fill(self, source: int, target: int, name: str, status: os.stat_result) -> None:
-        """Content, then owner (which takes setuid away), mode, attributes (which may hold it all), times."""
+        """Copies content, owner, mode, attributes and times, in this order: a change of owner clears setuid, and
+        attributes may forbid later changes."""
         if stat.S_ISREG(status.st_mode) and status.st_size:
             self._copy_content(source, target, name, status.st_size)
         os.chown(name, *_owner(status, self.shift), dir_fd=target, follow_symlinks=False)
@@ -169,7 +170,7 @@ class Copies:
                 if not stat.S_ISLNK(status.st_mode):
                     # By the magic link, since chmod by name would follow a link that has just come there.
                     os.chmod(f"/proc/self/fd/{that}", stat.S_IMODE(status.st_mode))
-                # The xattr calls refuse O_PATH descriptors; the magic link leads to the very entry, links too.
+                # The xattr calls refuse O_PATH descriptors; the magic link leads to the entry, even to a link.
                 _copy_attributes(f"/proc/self/fd/{this}", f"/proc/self/fd/{that}", self.shift)
             finally:
                 os.close(that)
@@ -202,7 +203,7 @@ class Copies:
         return False
 
     def _copy_data(self, reader: int, writer: int, size: int) -> None:
-        """The parts that hold data; holes stay holes."""
+        """Copies the data, and keeps holes."""
         os.ftruncate(writer, size)
         start = 0
         while start < size:
@@ -233,7 +234,7 @@ class Copies:
 
 
 def copy_directory_attributes(source: int, target: int, shift: Shift | None = None) -> None:
-    """Give the directory ``target`` the owner, mode, times and attributes of ``source``, and no other ones."""
+    """Give the directory ``target`` the owner, mode, times and attributes of ``source``, and remove others."""
     status = os.fstat(source)
     os.fchown(target, *_owner(status, shift))
     os.fchmod(target, stat.S_IMODE(status.st_mode))
@@ -246,7 +247,8 @@ def _owner(status: os.stat_result, shift: Shift | None) -> tuple[int, int]:
 
 
 def _copy_attributes(source: int | str, target: int | str, shift: Shift | None) -> None:
-    """Extended attributes, ACLs and file capabilities among them; exactly those, since some are inherited."""
+    """Copies the extended attributes, with ACLs and file capabilities, and removes others, which were
+    inherited."""
     names = _attributes(source)
     for name in _attributes(target):
         if name not in names:
@@ -266,13 +268,14 @@ def _attributes(file: int | str) -> list[str]:
 
 
 def drop_attribute(file: int | str, name: str) -> None:
-    """Take an extended attribute away, unless it is one that every file has."""
+    """Remove an extended attribute, unless the kernel gives it to every file."""
     if name not in _STAYS:
         os.removexattr(file, name)
 
 
 def descend(top: int, names: Sequence[str]) -> int | None:
-    """A descriptor of the directory that ``names`` lead to from ``top``, through directories only; else None."""
+    """Opens the directory at the path ``names`` below ``top``. :returns: a descriptor; None: it is missing, or a
+    component is not a directory."""
     fd = os.dup(top)
     for name in names:
         try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kurma_core.trees.copying import Shift
 
     class Filter(Protocol):
-        """Relative paths of the finished tree that are kept."""
+        """The relative paths of the merged tree that are kept."""
 
         @property
         def paths(self) -> Collection[str]: ...
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A link is out of the question: too many links, another file system, or one that has none.
+# No hard link is possible: too many links, another file system, or one without hard links.
 _NO_LINK = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
-# Names of the way to a re-rooted tree; each level holds a descriptor.
+# Most levels of ``Step.root``; each holds a descriptor.
 _MOST_ROOT_NAMES = 128
 
 
@@ -115,7 +115,7 @@ def _lay(top: int, step: Step, copies: copying.Copies, copy: bool, fresh: bool) 
         _take_away(way[-1], step)
         source = os.open(step.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         _Laying(source, os.dup(way[-1]), names, step, copies, copy).run(made)
-        # The directories on the way do not belong to this step: they look as before.
+        # The directories above the root do not belong to this step: restore their times.
         for fd, before_times in zip(way, times, strict=False):
             os.utime(fd, ns=before_times)
         return True
@@ -125,7 +125,7 @@ def _lay(top: int, step: Step, copies: copying.Copies, copy: bool, fresh: bool) 
 
 
 class _Laying:
-    """A walk through one source directory and, in step with it, the target. Owns both descriptors."""
+    """Walks through one source directory and, in parallel, the target. It closes both descriptors."""
 
     __slots__ = ("copies", "copy", "filter", "implied", "names", "root", "source", "target")
 
@@ -154,7 +154,7 @@ class _Laying:
                     looks.append(self._kept_times(made))
                     todo.append(self._lay_files())
                     continue
-                # Only now: nothing more is written into this directory by this step.
+                # Set the times last, when this step writes no more to the directory.
                 times = looks.pop()
                 if times is None:
                     copying.copy_directory_attributes(self.source, self.target, self.copies.shift)
@@ -165,7 +165,7 @@ class _Laying:
                     return
                 self._up(*left.pop())
         except OSError as error:
-            # The calls know one name, or a descriptor; the reader wants the way to it.
+            # The call's error has one name or a descriptor: make it the whole path.
             name = [error.filename] if isinstance(error.filename, str) else []
             raise OSError(error.errno, error.strerror, "/".join([*self.names, *name]) or "/") from error
         finally:
@@ -179,7 +179,7 @@ class _Laying:
         return _times(self.target)
 
     def _lay_files(self) -> list[str]:
-        """Everything here that is no directory; the names of the directories that are to be entered."""
+        """Merges the files of this directory. :returns: the names of the directories to enter."""
         directories: list[str] = []
         files: list[str] = []
         with os.scandir(self.source) as entries:
@@ -217,7 +217,7 @@ class _Laying:
             self.copies.make(self.source, self.target, self.names, name)
 
     def _down(self, name: str) -> bool:
-        """Into a directory; whether the target's was made."""
+        """Enters a directory. :returns: whether the target's was made."""
         below = os.open(name, _DIRECTORY, dir_fd=self.source)
         try:
             into, made = _directory_in(self.target, name)
@@ -247,7 +247,7 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def _back(fd: int, expected: tuple[int, int]) -> int:
-    """From a directory to the one above it, which must be the one we came from; ``fd`` is closed."""
+    """Goes from a directory to its parent, which must be the one that it was entered from; closes ``fd``."""
     above = os.open("..", _DIRECTORY, dir_fd=fd)
     if _identity(above) != expected:
         os.close(above)
@@ -274,9 +274,9 @@ def _directory_in(parent: int, name: str) -> tuple[int, bool]:
 
 
 def _plain_directory(fd: int, shift: Shift | None) -> None:
-    """As a directory looks that no image says anything about: ours, 0755, of the year 1970."""
+    """Sets the attributes of a directory that no image defines: ours, mode 0755, time 0."""
     for name in os.listxattr(fd):
-        copying.drop_attribute(fd, name)  # a default ACL of the directory above leaves its mark
+        copying.drop_attribute(fd, name)  # for example an ACL, inherited from the parent's default ACL
     owner = (os.geteuid(), os.getegid())
     os.fchown(fd, *(owner if shift is None else shift.ids(*owner)))
     os.fchmod(fd, 0o755)

@@ -25,12 +25,13 @@ def make_dirs(
 ) -> int:
     """Make the directory ``path`` and its parents beneath ``root_fd``.
 
-    Directories that exist keep their owner and mode. Runs as root where owners are to be set.
+    Existing directories keep their owner and mode. Runs as root to set owners.
 
-    :param symlinks: follow links, inside the root only; without it no link may be on the way.
+    :param symlinks: follow links, inside the root only; without it, no link may be on the path.
 
     :returns: a descriptor of the directory (``O_PATH``).
-    :raises OSError: ``ELOOP`` for a link on the way, ``ENOTDIR`` for a file, ``EXDEV`` for a way out.
+    :raises OSError: ``ELOOP`` for a link on the path, ``ENOTDIR`` for a file, ``EXDEV`` for a path out of the
+        root.
     """
     walk = _Walk(root_fd, path)
     try:
@@ -110,14 +111,14 @@ class _Walk:
 
     @property
     def real(self) -> str:
-        """The path by which it came, without links."""
+        """The path of the walk, without links."""
         return "/" + "/".join(self.names)
 
     def at_last_name(self) -> bool:
         return len(self.todo) == 1 and self.todo[0] != ".."
 
     def take(self) -> int:
-        """The directory that was reached; the caller closes it."""
+        """A descriptor of the directory that was reached; the caller closes it."""
         if self._here == self._root:
             return os.dup(self._root)
         fd, self._here = self._here, self._root
@@ -133,7 +134,7 @@ class _Walk:
         self._here = fd
 
     def step(self, *, mode: int, uid: int, gid: int, links: bool, replace: bool) -> None:
-        """Go one name further, making a directory of it if there is none."""
+        """Goes to the next name, and makes a directory if it is missing."""
         name = self.todo.pop(0)
         if name == "..":
             self._up(links)
@@ -161,7 +162,8 @@ class _Walk:
         raise OSError(errno.EAGAIN, "the tree changes too fast to make a directory in it", self.path)
 
     def last_file(self, owner: tuple[int, int]) -> int | None:
-        """The file that the last name stands for, made if missing; None if a link there gave new names to walk."""
+        """Opens the file of the last name, and makes it if it is missing; None: it is a link, whose target's names
+        are walked next."""
         name = self.todo.pop(0)
         for _ in range(_TRIES):
             fd = self._open(name)
@@ -204,7 +206,7 @@ class _Walk:
         elif not clamp:
             raise OSError(errno.EXDEV, "the path leads out of its root", self.path)
         if self.todo and self.todo[0] == "..":
-            return  # it goes on up: the way is walked once
+            return  # more ".." follow: walk from the root once, after the last
         self._move(self._root)
         for at in range(0, len(self.names), _TOGETHER):
             part = "/".join(self.names[at : at + _TOGETHER])
@@ -242,7 +244,7 @@ def _make_dir(parent_fd: int, name: str, mode: int, uid: int, gid: int) -> None:
 
 
 def _unlink(parent_fd: int, name: str) -> bool:
-    """Whether it has removed a file; it may be gone, or have become the directory that is wanted."""
+    """Removes a file. :returns: False: it is gone, or has become a directory meanwhile."""
     try:
         os.unlink(name, dir_fd=parent_fd)
     except (FileNotFoundError, IsADirectoryError):

@@ -1,8 +1,8 @@
-"""Union mounts.
+"""Makes overlay mounts.
 
-Two ways: layers added one by one to a file system context (``lowerdir+``, Linux 6.7), or one option string for
-``mount(2)``, which the kernel silently cuts at 4 KiB, so that its length is checked here and the layers are named
-by the shortest path there is, that of a descriptor.
+There are two ways: to add layers one by one to a file system context (``lowerdir+``, Linux 6.7), or to pass one
+option string to ``mount(2)``. The kernel silently cuts that string at 4 KiB, so its length is checked here, and
+the layers are named by the short paths of their descriptors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def mount_overlay(
     attributes: int = 0,
     one_by_one: bool | None = None,
 ) -> int:
-    """Make an overlay mount, attached nowhere yet (see :func:`mounts.move_mount`).
+    """Make a detached overlay mount (see :func:`mounts.move_mount`).
 
     Runs with CAP_SYS_ADMIN in the mount namespace that has the directories mounted.
 
@@ -34,9 +34,9 @@ def mount_overlay(
     :param work: an empty directory on the same file system as ``upper``.
     :param volatile: never sync ``upper`` (unmounting would write out its file system); ``work`` must be fresh.
     :param attributes: ``mounts.ATTR_…`` bits.
-    :param one_by_one: force one of the two ways (None: as the kernel can).
+    :param one_by_one: force one of the two ways; None: the best that the kernel supports.
     :returns: the descriptor of the detached mount.
-    :raises OSError: names the cause: a missing layer, too many of them, what the kernel's overlay says.
+    :raises OSError: names the cause: a missing layer, too many layers, the kernel's own message.
     """
     if not lowers:
         raise OSError(errno.EINVAL, "overlay: no layers were given")
@@ -62,7 +62,7 @@ def mount_overlay(
 
 
 class _Layers:
-    """The directories of one overlay and the descriptors that hold them; opening them finds what is missing."""
+    """The directories of one overlay, opened, so that a missing one is reported by its path."""
 
     __slots__ = ("_fds", "lowers", "upper", "work")
 
@@ -85,7 +85,8 @@ class _Layers:
 
 
 def _named(layer: tuple[str, int]) -> str:
-    """A layer's name for fsconfig: its path if short and plain (it shows in mountinfo), else a descriptor's."""
+    """A layer's name for fsconfig: its path, which mountinfo shows; a descriptor's if the path is too long or has
+    special characters."""
     path, fd = layer
     if len(os.fsencode(path)) > mounts.FSCONFIG_LONGEST or any(char in path for char in "\\:,"):
         return f"/proc/self/fd/{fd}"
@@ -93,7 +94,7 @@ def _named(layer: tuple[str, int]) -> str:
 
 
 def _one_by_one(layers: _Layers, volatile: bool, attributes: int) -> int | None:
-    """None when the kernel does not know ``lowerdir+``."""
+    """Mounts by ``lowerdir+``. :returns: None: the kernel does not support it."""
     with mounts.FileSystem("overlay") as overlay:
         if _takes_anything(overlay):
             return None
@@ -114,7 +115,8 @@ def _one_by_one(layers: _Layers, volatile: bool, attributes: int) -> int | None:
 
 
 def _takes_anything(overlay: mounts.FileSystem) -> bool:
-    """Whether it looks at options only when the mount is made, as before Linux 6.5, and tells of none which."""
+    """Whether the kernel checks options only when the mount is made, as before Linux 6.5, and so names no wrong
+    one."""
     try:
         overlay.set("no-such-option")
     except OSError as error:
@@ -125,7 +127,7 @@ def _takes_anything(overlay: mounts.FileSystem) -> bool:
 
 
 def _one_string(layers: _Layers, volatile: bool, attributes: int) -> int:
-    """By ``mount(2)`` on a directory made for it, from which the mount is taken away again at once."""
+    """Mounts by ``mount(2)`` on a temporary directory, and makes a detached copy of the mount."""
     options = "lowerdir=" + ":".join([f"/proc/self/fd/{fd}" for _, fd in layers.lowers])
     if layers.upper is not None and layers.work is not None:
         options += f",upperdir=/proc/self/fd/{layers.upper[1]},workdir=/proc/self/fd/{layers.work[1]}"

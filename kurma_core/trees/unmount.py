@@ -1,4 +1,4 @@
-"""Unmounts everything at and below a directory, and nothing else.
+"""Unmounts all mounts at and below a directory, and no others.
 
 It needs CAP_SYS_ADMIN in the user namespace that owns the mount namespace.
 """
@@ -18,7 +18,7 @@ from kurma_core.linux.mounts import (
     umount,
 )
 
-#: Each tree takes two turns; what lies upon it, and what others mount meanwhile, takes more.
+#: Most rounds. Each tree takes two; mounts on top of it, and new mounts of other processes, take more.
 _TURNS = 64
 
 
@@ -49,12 +49,13 @@ def unmount_below(path: str) -> int:
 
 
 def _unmount_trees(found: list[Mount], elsewhere: set[str]) -> int:
-    """One turn of :func:`unmount_below`. :returns: how many mounts went; -1: no path leads to any tree."""
+    """One round of :func:`unmount_below`. :returns: the number of unmounted mounts; -1: no path leads to any
+    tree."""
     ids = {one.id for one in found}
     count, reached = 0, False
     for root in reversed([one for one in found if one.parent not in ids]):
         try:
-            # Neither a link nor an automount is followed.
+            # O_PATH and O_NOFOLLOW: follow no link, and trigger no automount.
             fd = os.open(root.target, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             continue  # hidden by another mount, or gone
@@ -65,27 +66,27 @@ def _unmount_trees(found: list[Mount], elsewhere: set[str]) -> int:
             reached = True
             tree = _tree(top, found)
             if any(one.peer_groups for one in tree):
-                # Detached in the next turn, once nothing shared is seen in it.
+                # Detach it in the next round, if it contains no shared mounts then.
                 set_attributes(fd, 0, propagation=MS_PRIVATE)
             else:
                 umount(f"/proc/self/fd/{fd}", MNT_DETACH)
                 count += len(tree)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOENT):
-                raise  # else another process has unmounted it
+                raise  # EINVAL, ENOENT: another process has unmounted it
         finally:
             os.close(fd)
     return count if reached else -1
 
 
 def _peers_elsewhere(found: list[Mount]) -> set[str]:
-    """The peer groups of all mounts but these."""
+    """The peer groups of all other mounts."""
     ids = {one.id for one in found}
     return {group for one in mountinfo() if one.id not in ids for group in one.peer_groups}
 
 
 def _stack(root: Mount, found: list[Mount]) -> list[Mount]:
-    """``root``, and the mounts that cover it wholly, upwards."""
+    """``root`` and the mounts stacked on top of it, upwards."""
     stack = [root]
     while above := [one for one in found if one.parent == stack[-1].id and one.target == root.target]:
         stack += above

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LIMIT = 16 << 20
-# Of a line of /etc/passwd; what follows is the last one's.
+# Fields of a line of /etc/passwd; further colons belong to the last.
 _FIELDS = 7
 # A missing file, a loop of links, or a file of another kind.
 _NO_DATABASE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ESTALE, errno.EACCES, errno.EPERM)
@@ -101,9 +101,9 @@ def groups_of(root_fd: int, name: str) -> list[int]:
 
 
 def _number(text: str) -> int | None:
-    """A user or group ID in decimal.
+    """A user or group ID in decimal; None: it is not a number.
 
-    :raises LookupError: it is a number that no user can have.
+    :raises LookupError: the number is too large for an ID.
     """
     if not text.isascii() or not text.isdigit():
         return None
@@ -122,7 +122,7 @@ def _status(root_fd: int, path: str) -> os.stat_result:
 
 
 def _user(fields: list[str]) -> User | None:
-    """A line of ``/etc/passwd``; None if it is none."""
+    """Parses a line of ``/etc/passwd``; None: it is malformed."""
     if len(fields) < 4:
         return None
     uid, gid = _id(fields[2]), _id(fields[3])
@@ -133,7 +133,7 @@ def _user(fields: list[str]) -> User | None:
 
 
 def _id(text: str) -> int | None:
-    """A number of the database; None where no user or group can have it."""
+    """An ID of the database; None: it is malformed or too large."""
     try:
         return _number(text)
     except LookupError:
@@ -141,9 +141,9 @@ def _id(text: str) -> int | None:
 
 
 def _lines(data: bytes, holding: str) -> Iterator[list[str]]:
-    """The fields of each line that holds a text, in order.
+    """The fields of each line that contains a text, in order.
 
-    Found by the text: a database of strangers may have millions of lines.
+    It searches for the text without splitting all lines: an untrusted database may have millions.
     """
     try:
         needle = holding.encode(errors="surrogateescape")
