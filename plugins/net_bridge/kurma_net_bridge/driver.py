@@ -5,17 +5,17 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.network import AttachmentContext, Leak
-from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.linux.netlink import Link, Netlink, NetlinkError
 from kurma_core.models.network import AddressResult, NetworkResult
 from kurma_net_bridge import links
 from kurma_net_bridge.addresses import owner_name
 from kurma_net_bridge.links import Owner
-from kurma_net_bridge.records import NetworkRecords, Record
+from kurma_net_bridge.namespace import inside, open_namespace, refused
+from kurma_net_bridge.records import NetworkRecords, Record, network_rules
 from kurma_net_bridge.settings import Settings, parse_settings
 from kurma_net_bridge.subnets import Subnet, text_of
 
@@ -239,21 +239,6 @@ class BridgeNetwork:
         return network_rules(record or records.wanted(parse_settings(config)))
 
 
-def network_rules(record: Record) -> NetworkRules:
-    """What holds for the network as a whole."""
-    from kurma_net_bridge.packet_filter.network_rules import NetworkRules
-
-    return NetworkRules(
-        id=record.id,
-        network=record.network,
-        bridge=record.bridge,
-        subnets=(*record.subnets, *record.former),
-        masquerade=record.masquerade,
-        isolated=record.isolated,
-        reaches=record.reaches,
-    )
-
-
 def _checked_mac(network: str, text: str | None) -> bytes | None:
     """None: none is asked for. :raises NetworkError: no interface can have it."""
     if not text:
@@ -272,11 +257,6 @@ def _checked_mac(network: str, text: str | None) -> bytes | None:
             network=network,
         )
     return mac
-
-
-def refused(network: str, error: NetlinkError) -> NetworkError:
-    """What the kernel has refused, in its words."""
-    return NetworkError(f'network "{network}": {error.strerror}', network=network, errno=error.errno)
 
 
 def _result(
@@ -301,34 +281,3 @@ def _result(
         "routes": [{"dst": destination, "gw": gateway} for destination, gateway in routes],
     }
     return NetworkResult(addresses=given, routes=routes, raw=raw)
-
-
-T = TypeVar("T")
-
-
-def open_namespace(context: AttachmentContext) -> int:
-    """A descriptor of it. :raises NetworkError: it is not there."""
-    try:
-        return os.open(context.namespace, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise _missing(context, error) from error
-
-
-def inside(context: AttachmentContext, function: Callable[[], T]) -> T:
-    """What ``function`` returns, or raises, inside the namespace. :raises NetworkError: it cannot be entered."""
-    try:
-        return in_network_namespace(context.namespace, function)
-    except NetlinkError:
-        raise
-    except OSError as error:
-        raise _missing(context, error) from error
-
-
-def _missing(context: AttachmentContext, error: OSError) -> NetworkError:
-    return NetworkError(
-        f'network "{context.attachment.network}": cannot enter the network namespace of pod {context.pod}: '
-        f"{error.strerror}: {context.namespace}",
-        network=context.attachment.network,
-        path=context.namespace,
-        errno=error.errno,
-    )

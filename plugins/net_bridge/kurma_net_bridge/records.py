@@ -19,6 +19,7 @@ from kurma_core.value import frozen, replace
 from kurma_net_bridge.addresses import Addresses
 
 if TYPE_CHECKING:
+    from kurma_net_bridge.packet_filter.network_rules import NetworkRules
     from kurma_net_bridge.settings import Settings
 
 Json = Any
@@ -256,6 +257,21 @@ class NetworkRecords:
             path=path,
             errno=error.errno,
         )
+
+
+def network_rules(record: Record) -> NetworkRules:
+    """The packet filter rules of a network as recorded."""
+    from kurma_net_bridge.packet_filter.network_rules import NetworkRules
+
+    return NetworkRules(
+        id=record.id,
+        network=record.network,
+        bridge=record.bridge,
+        subnets=(*record.subnets, *record.former),
+        masquerade=record.masquerade,
+        isolated=record.isolated,
+        reaches=record.reaches,
+    )
 
 
 def known_networks(state_dir: str) -> tuple[str, ...]:

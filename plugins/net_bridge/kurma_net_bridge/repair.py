@@ -12,9 +12,9 @@ from kurma_core.hookspecs.network import AttachmentContext, Leak
 from kurma_core.linux.netlink import Link, Netlink, NetlinkError
 from kurma_net_bridge import links
 from kurma_net_bridge.addresses import describe, owner_name
-from kurma_net_bridge.driver import inside, network_rules, refused
 from kurma_net_bridge.links import Owner
-from kurma_net_bridge.records import NetworkRecords, Record, known_networks
+from kurma_net_bridge.namespace import inside, refused
+from kurma_net_bridge.records import NetworkRecords, Record, known_networks, network_rules
 from kurma_net_bridge.settings import Settings, parse_settings
 from kurma_net_bridge.subnets import Subnet, parse_cidr
 

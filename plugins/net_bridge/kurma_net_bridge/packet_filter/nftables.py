@@ -20,14 +20,13 @@ from __future__ import annotations
 import os
 import zlib
 from collections import Counter
-from collections.abc import Sequence
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux.programs import run, search_path
 from kurma_net_bridge.packet_filter.netfilter import INET, Netfilter
-from kurma_net_bridge.packet_filter.network_rules import NetworkRules, comment, is_id
+from kurma_net_bridge.packet_filter.network_rules import NetworkRules, comment
 
-_PREFIX = "kurma-"
+PREFIX = "kurma-"
 MAPS = {
     "one4": "ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service",
     "one6": "ipv6_addr . inet_proto . inet_service : ipv6_addr . inet_service",
@@ -49,7 +48,7 @@ _MULTICAST = {4: "224.0.0.0/4", 6: "ff00::/8"}
 
 def table_of(network: NetworkRules) -> str:
     """Name of the network's table."""
-    return _PREFIX + network.id
+    return PREFIX + network.id
 
 
 def static_rules(network: NetworkRules) -> list[tuple[str, str]]:
@@ -132,23 +131,6 @@ def remove(nft: str, network: NetworkRules) -> None:
     """Removes the network's table, which must exist. :raises NetworkError: nft refuses."""
     failed = f'cannot remove the rules of network "{network.network}"'
     run_nft(nft, f"delete table inet {table_of(network)}\n", failed, network.network)
-
-
-def found(netfilter: Netfilter) -> Sequence[tuple[str, str, str]]:
-    """Network id, pod or "", and description of every table and port of ours."""
-    from kurma_net_bridge.packet_filter.published_ports import elements_of
-
-    found = []
-    for name in netfilter.tables(INET):
-        if not name.startswith(_PREFIX) or not is_id(name.removeprefix(_PREFIX)):
-            continue
-        network = name.removeprefix(_PREFIX)
-        found.append((network, "", f"nftables table inet {name}"))
-        found += [
-            (network, pod, f"element of {place[0]} in nftables table inet {name}: {place[1]} : {value}")
-            for place, value, pod in elements_of(netfilter, name)
-        ]
-    return found
 
 
 def run_nft(nft: str, batch: str, failed: str, network: str) -> None:

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import _socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux.netlink import attribute, nest, parse_attributes
 from kurma_core.models.network import PortMapping
 from kurma_core.value import frozen
 from kurma_net_bridge.packet_filter.netfilter import INET, Netfilter
-from kurma_net_bridge.packet_filter.network_rules import NetworkRules, comment
-from kurma_net_bridge.packet_filter.nftables import MAPS, run_nft, table_of
+from kurma_net_bridge.packet_filter.network_rules import NetworkRules, comment, is_id
+from kurma_net_bridge.packet_filter.nftables import MAPS, PREFIX, run_nft, table_of
 
 _FAMILIES = {4: _socket.AF_INET, 6: _socket.AF_INET6}
 _SIZE = {4: 4, 6: 16}
@@ -161,6 +161,21 @@ def elements_of(netfilter: Netfilter, table: str) -> list[tuple[tuple[str, str],
             port = int.from_bytes(value[_SIZE[family] : _SIZE[family] + 2], "big")
             address = _socket.inet_ntop(_FAMILIES[family], value[: _SIZE[family]])
             found.append(((name, " . ".join(words)), f"{address} . {port}", pod))
+    return found
+
+
+def found(netfilter: Netfilter) -> Sequence[tuple[str, str, str]]:
+    """Network id, pod or "", and description of every table and port of ours."""
+    found = []
+    for name in netfilter.tables(INET):
+        if not name.startswith(PREFIX) or not is_id(name.removeprefix(PREFIX)):
+            continue
+        network = name.removeprefix(PREFIX)
+        found.append((network, "", f"nftables table inet {name}"))
+        found += [
+            (network, pod, f"element of {place[0]} in nftables table inet {name}: {place[1]} : {value}")
+            for place, value, pod in elements_of(netfilter, name)
+        ]
     return found
 
 

@@ -94,8 +94,10 @@ class Rules:
 
     def remove(self, network: NetworkRules) -> None:
         """Removes everything of the network. Repeatable. Kernel settings stay."""
+        from kurma_net_bridge.packet_filter.published_ports import found
+
         with _filter(network) as netfilter:
-            for pod in {pod for each, pod, _ in nftables.found(netfilter) if each == network.id and pod}:
+            for pod in {pod for each, pod, _ in found(netfilter) if each == network.id and pod}:
                 self.withdraw(network, pod)
             if nftables.exists(netfilter, network):
                 nftables.remove(_nft(netfilter, network), network)
@@ -103,8 +105,10 @@ class Rules:
 
     def found(self) -> Sequence[tuple[str, str, str]]:
         """Network id, pod or "", and description of each rule, table or map element of ours in the kernel."""
+        from kurma_net_bridge.packet_filter.published_ports import found
+
         with Netfilter() as netfilter:
-            return [*nftables.found(netfilter), *forward_chain.found(netfilter)]
+            return [*found(netfilter), *forward_chain.found(netfilter)]
 
 
 @contextmanager

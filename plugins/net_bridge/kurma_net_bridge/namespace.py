@@ -1,0 +1,47 @@
+"""Runs functions inside a pod's network namespace, and turns netlink errors into network errors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from kurma_core.errors import NetworkError
+from kurma_core.hookspecs.network import AttachmentContext
+from kurma_core.linux.namespaces import in_network_namespace
+from kurma_core.linux.netlink import NetlinkError
+
+T = TypeVar("T")
+
+
+def open_namespace(context: AttachmentContext) -> int:
+    """A descriptor of it. :raises NetworkError: it is not there."""
+    try:
+        return os.open(context.namespace, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _missing(context, error) from error
+
+
+def inside(context: AttachmentContext, function: Callable[[], T]) -> T:
+    """What ``function`` returns, or raises, inside the namespace. :raises NetworkError: it cannot be entered."""
+    try:
+        return in_network_namespace(context.namespace, function)
+    except NetlinkError:
+        raise
+    except OSError as error:
+        raise _missing(context, error) from error
+
+
+def refused(network: str, error: NetlinkError) -> NetworkError:
+    """What the kernel has refused, in its words."""
+    return NetworkError(f'network "{network}": {error.strerror}', network=network, errno=error.errno)
+
+
+def _missing(context: AttachmentContext, error: OSError) -> NetworkError:
+    return NetworkError(
+        f'network "{context.attachment.network}": cannot enter the network namespace of pod {context.pod}: '
+        f"{error.strerror}: {context.namespace}",
+        network=context.attachment.network,
+        path=context.namespace,
+        errno=error.errno,
+    )
