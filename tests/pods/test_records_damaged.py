@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kurma_net_aci.place import Place
+from kurma_net_aci.records import Place
 from kurma_net_bridge.records import NetworkRecords
 from kurma_net_cni.records import Records
 from kurma_stager_rkt.records import Note

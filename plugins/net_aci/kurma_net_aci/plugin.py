@@ -8,7 +8,7 @@ from kurma_core.hookspecs.network import Network
 
 
 def _create(context: DriverContext) -> Network:
-    from kurma_net_aci.network import AciNetwork
+    from kurma_net_aci.driver import AciNetwork
 
     timeout = context.config["timeout"]
     return AciNetwork(context.state_dir, context.host_image, timeout, context.note, daemon=context.daemon)

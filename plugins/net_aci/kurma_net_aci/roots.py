@@ -22,7 +22,7 @@ from kurma_core.linux.process import DEFAULT_PATH
 from kurma_core.schema import fit
 from kurma_core.trees import merging
 from kurma_core.value import frozen
-from kurma_net_aci.place import Place
+from kurma_net_aci.records import Place
 
 Json = Any
 SCRIPTS = ("setup", "add", "del")

@@ -543,14 +543,14 @@ def test_an_interrupt_ends_the_script(images, new_driver, pod, tmp_path, mark):
     program = f"""
 import signal, sys, threading, os, time
 from pathlib import Path
-from kurma_net_aci import calls
+from kurma_net_aci import scripts
 class Stop(BaseException): pass
 def stop(*_): raise Stop
 signal.signal(signal.SIGINT, stop)
 threading.Timer(0.7, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:
     root = {str(images("file:///net.aci").path)!r}
-    calls.run(root, ["/opt/network/add"], stdin=b"", environment={{"PATH": "/bin"}}, timeout=50)
+    scripts.run(root, ["/opt/network/add"], stdin=b"", environment={{"PATH": "/bin"}}, timeout=50)
 except Stop:
     print("stopped")
 """

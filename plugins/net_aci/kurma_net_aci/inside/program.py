@@ -9,6 +9,6 @@ import sys
 if __name__ == "__main__":
     sys.path[0:1] = []  # the directory of this file
     sys.path += sys.argv[1:3]
-    from kurma_net_aci.inside.call import main
+    from kurma_net_aci.inside.run_script import main
 
     main(sys.argv[3:])

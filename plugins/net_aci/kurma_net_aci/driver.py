@@ -17,11 +17,11 @@ from kurma_core.linux.process import boot_id
 from kurma_core.linux.programs import one_line
 from kurma_core.models.network import Attachment, NetworkRequest, NetworkResult
 from kurma_core.value import replace
-from kurma_net_aci import calls, helpers, roots
+from kurma_net_aci import roots, scripts, setup_processes
 from kurma_net_aci.inside.job import Report
-from kurma_net_aci.place import VERSION, Joined, Place
+from kurma_net_aci.records import VERSION, Joined, Place
 from kurma_net_aci.roots import Root
-from kurma_net_aci.words import what_happened
+from kurma_net_aci.scripts import what_happened
 
 Json = Any
 _VERBS = {"setup": "set up", "add": "join", "del": "leave"}
@@ -191,7 +191,7 @@ class AciNetwork:
         path = roots.script_path(script)
         about = f'cannot {_VERBS[script]} network "{place.network}": {path} of {root.aci}'
         try:
-            report = calls.run(
+            report = scripts.run(
                 root.path,
                 [path, *arguments],
                 stdin=json.dumps(dict(config)).encode(),
@@ -245,7 +245,7 @@ class AciNetwork:
             roots.check_scripts(root, place.network)
             self._run(place, root, "setup", [], wanted["config"], (lock,))
             with suppress(OSError):  # if cgroups cannot be written to, helpers stay in the caller's cgroup
-                helpers.settle(root.path)
+                setup_processes.settle(root.path)
             place.write_setup(wanted)
         except NetworkError as error:
             self._failed[place.network] = (wanted, error)
@@ -334,7 +334,7 @@ class AciNetwork:
     @staticmethod
     def _remove_root(place: Place, name: str) -> None:
         try:
-            left = helpers.end(roots.path_of(place, name))
+            left = setup_processes.end(roots.path_of(place, name))
         except OSError as error:
             raise NetworkError(
                 f'network "{place.network}": cannot remove the cgroup of its helpers: {error.strerror}',
