@@ -152,13 +152,13 @@ class Catalog:
         return NetworkInfo(name, served_by, "built-in", interface, name in self.defaults(), False, told)
 
     def _found(self) -> dict[str, NetworkInfo]:
-        """What drivers find elsewhere, by name; of two with one name, the driver listed first has it."""
+        """The networks that drivers discover, by name; of two with one name, the driver listed first has it."""
         found: dict[str, NetworkInfo] = {}
         for driver in self._names() or tuple(DRIVERS.values()):
             try:
                 discover = getattr(self._driver(driver), "discover", None)
                 configs = discover() if discover is not None else {}
-            except KurmaError as error:  # a broken plugin hides its own networks, nobody else's
+            except KurmaError as error:  # a broken plugin hides only its own networks
                 self._note(f"network plugin {driver}: {error.message}")
                 continue
             for name, config in configs.items():

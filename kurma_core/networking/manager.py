@@ -64,7 +64,7 @@ class Networking:
         self._names = names
 
     def care(self) -> DriverCare:
-        """What looks after what the drivers have on the host (W12)."""
+        """Checks and repairs what the drivers have on the host."""
         from kurma_core.networking.repair import DriverCare, unused
 
         infos = self._catalog.all()
@@ -90,7 +90,7 @@ class Networking:
         pod_uuid: str,
         capabilities: Mapping[str, Json] | None = None,
     ) -> tuple[Attachment, ...]:
-        """What the pod will be joined to, in order, loopback first; to be recorded before :meth:`add`. Empty: the
+        """The pod's attachments in order, loopback first; to be recorded before :meth:`add`. Empty: the
         pod shares the host's namespace. Nothing is changed on the host.
 
         :param requests: None or empty: the networks that are joined by default (W8).

@@ -59,7 +59,7 @@ class JoinRecords:
 
     def __init__(self, state_dir: str) -> None:
         self._directory = os.path.join(state_dir, "networks", "pods")
-        # What this process has made, should somebody remove or move the state directory under it.
+        # Records that this process wrote, in case the state directory is removed or moved meanwhile.
         self._own: dict[str, JoinRecord] = {}
 
     def path(self, uuid: str) -> str:
@@ -87,7 +87,7 @@ class JoinRecords:
         wanted = tuple(kinds)
         own = self._own.get(uuid)
         made = {} if own is None else {kind: own.made[kind] for kind in kept if _is_there(own, kind)}
-        # Who has begun with this before, for the pod to come, has cleared all.
+        # A process that prestarted this pod has cleared its places already.
         if not made and self.read(uuid) is not None:
             for kind in PINS:
                 self.release(uuid, kind)

@@ -77,7 +77,7 @@ class DriverCare:
         return None
 
     def leaks(self, pods: Collection[str], drivers: Collection[str] | None = None) -> list[Leak]:
-        """What drivers tell twice: what is just being left is gone at the second look.
+        """Lists leaks that drivers report twice: what a pod is just leaving is gone at the second look.
 
         :param pods: the joined ones, asked of the disk at each look.
         :param drivers: only these.
@@ -109,7 +109,7 @@ class DriverCare:
         try:
             method = getattr(self._driver(name), verb, None)
         except KurmaError as error:
-            # Told where a network needs it; that it is broken keeps nobody from asking the others.
+            # Noted only if a network needs the driver; the other drivers are asked all the same.
             if any(info.driver == name for info in self._infos):
                 self._note(error.message)
             return ()

@@ -22,7 +22,7 @@ def _nothing() -> None:
 class Attachment:
     """One interface of a pod in one network, from before ADD until after DEL.
 
-    Whoever keeps attachments records ``result``, ``left`` and ``refused`` each time that ``save`` is called: then
+    The caller records ``result``, ``left`` and ``refused`` each time that ``save`` is called: then
     a DEL by another process can go on after a death at any point.
 
     :param container: the pod, as plugins know it.

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 #: Versions of CNI that are understood, the lowest first.
 VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
-#: What a configuration without ``cniVersion`` means, as CNI says.
+#: The version of a configuration without ``cniVersion``, as CNI defines it.
 NO_VERSION = "0.1.0"
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _NAME_MAX = 128
-#: What keys of the protocol begin with.
+#: Prefix of the protocol's keys.
 _PROTOCOL = "cni.dev/"
 
 
@@ -78,7 +78,7 @@ class Chain:
     def document(
         self, plugin: Mapping[str, Json], runtime: Mapping[str, Json] | None = None, previous: Json = None
     ) -> dict[str, Json]:
-        """What one plugin of the chain reads on its standard input.
+        """The document that one plugin of the chain reads on its standard input.
 
         The plugin's declared capabilities and the protocol's own keys are left out (CNI specification, section 3,
         "Deriving request configuration").
@@ -101,7 +101,7 @@ class Chain:
         return value
 
     def garbage_document(self, plugin: Mapping[str, Json], valid: Iterable[tuple[str, str]]) -> dict[str, Json]:
-        """What a plugin reads at GC.
+        """The document that a plugin reads at GC.
 
         :param valid: pod and interface of every attachment that is to stay.
         """

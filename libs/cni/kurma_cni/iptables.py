@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 #: Each family's program, and a file that exists where the kernel has the family.
 FAMILIES = {"iptables": "/proc/net/route", "ip6tables": "/proc/net/if_inet6"}
-#: What the names of the plugins' chains begin with.
+#: Prefix of the names of the plugins' chains.
 _PREFIX = "CNI-"
 #: The chain in which portmap has a jump for each pod, and the chains that lead to it.
 _PORTS, _ENTRANCES = "CNI-HOSTPORT-DNAT", ("PREROUTING", "OUTPUT")
 
 
 def parse_tables(text: str) -> Tables:
-    """What ``iptables-save`` printed: chains without rules are there too, counters are not."""
+    """Parses the output of ``iptables-save``: with chains that have no rules, without counters."""
     tables: Tables = {}
     chains: dict[str, list[str]] = {}
     for line in text.splitlines():

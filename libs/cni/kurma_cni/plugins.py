@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 #: Seconds that a plugin may take.
 TIMEOUT = 60.0
-#: What the plugin bridge says of a bridge that an earlier state directory, since deleted, has left.
+#: Message of the plugin bridge about a bridge that an earlier state directory, since deleted, has left.
 _STALE_BRIDGE = "already has an IP address different from"
 #: The plugins of Debian's package, which the hint of an error names.
 DEBIAN_PACKAGE = "containernetworking-plugins"
@@ -67,7 +67,7 @@ DEBIAN_PLUGINS = (
     *("bandwidth", "bridge", "dhcp", "firewall", "host-device", "host-local", "ipvlan", "loopback", "macvlan"),
     *("portmap", "ptp", "sbr", "static", "tuning", "vlan", "vrf"),
 )
-#: What each verb is for, in the words of an error.
+#: The purpose of each verb, in the words of an error.
 _VERBS = {
     "ADD": "cannot join network",
     "DEL": "cannot leave network",
@@ -85,7 +85,7 @@ _HINTS = {
 }
 #: Where the plugin dhcp looks for its daemon, as its error says.
 _DHCP_SOCKET = "/dhcp.sock"
-#: What a plugin of 0.1.0 says, which had no VERSION yet.
+#: Message of a plugin of 0.1.0, which had no VERSION yet.
 _NO_VERSION = "unknown CNI_COMMAND"
 
 

@@ -1,4 +1,4 @@
-"""Addresses of one network: which pod has which.
+"""Keeps the addresses of one network: gives each pod one, and takes it back.
 
 Each is a symbolic link in a directory: its name is the address, and what it points at is its owner. Such a link is
 made whole or not at all, and never over another, so that a crash leaves nothing torn, and no two pods share one.
@@ -20,7 +20,7 @@ _LAST = "last."
 
 
 def owner_name(pod: str, interface: str) -> str:
-    """Whom an address belongs to: an interface of a pod."""
+    """The owner of an address: an interface of a pod."""
     return f"{pod}:{interface}"
 
 
@@ -156,7 +156,7 @@ class Addresses:
             except FileNotFoundError:
                 continue  # given back just now
             except OSError:
-                owner = ""  # no symbolic link: somebody keeps the address for something else
+                owner = ""  # not a symbolic link: the address is kept for another use
             yield name, address, owner if _is_owner(owner) else ""
 
     def _last(self, subnet: Subnet) -> int:

@@ -45,7 +45,7 @@ class BridgeNetwork:
             self._made = Rules(self._note)
         return self._made
 
-    # -- what there is --
+    # -- configuration --
 
     def setup(self, config: Mapping[str, Json]) -> None:
         """:raises NetworkError: the configuration is wrong."""
@@ -146,7 +146,7 @@ class BridgeNetwork:
         put_back(netlink, records, settings, bridge)
 
     def _publish_again(self, netlink: Netlink, records: NetworkRecords, rules: NetworkRules) -> None:
-        """Somebody has flushed the rules, and other pods' ports with them; or there were none yet."""
+        """Publishes the ports of other pods again after a flush of the rules."""
         for owner in records.publishers():
             pod, _, interface = owner.partition(":")
             published = records.published(owner)
@@ -197,12 +197,12 @@ class BridgeNetwork:
                 f'network "{settings.name}" of pod {context.pod}: {"; ".join(found)}', network=settings.name
             )
 
-    # -- what pods share --
+    # -- the network itself --
 
     def remove(self, config: Mapping[str, Json]) -> None:
-        """Takes away the network's rules, bridge and records.
+        """Removes the network's rules, bridge and records.
 
-        :raises NetworkError: pods are joined to it, or something of somebody else's hangs on its bridge.
+        :raises NetworkError: pods are joined to it, or a foreign interface is attached to its bridge.
         """
         from kurma_net_bridge.repair import remove_network
 

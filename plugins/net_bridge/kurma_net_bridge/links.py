@@ -18,7 +18,7 @@ from kurma_core.value import frozen
 from kurma_net_bridge.settings import Route, Settings
 from kurma_net_bridge.subnets import Subnet, packed, text_of
 
-#: What our interfaces on the host begin with; the rest says whose they are.
+#: Prefix of our interfaces on the host; the rest identifies pod and interface.
 PREFIX = "kv"
 #: Begins the alias of everything that we make.
 _MARK = "kurma"
@@ -34,7 +34,7 @@ _PORT_SECONDS, _PORT_STEP = 2.0, 0.0005
 
 @frozen
 class Owner:
-    """What stands in the alias of an interface of ours. :param pod: "" for a bridge."""
+    """The owner that the alias of one of our interfaces names. :param pod: "" for a bridge."""
 
     network_id: str
     pod: str = ""
@@ -83,7 +83,7 @@ def is_ours(link: Link, network_id: str) -> bool:
 def find_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link | None:
     """None: there is none yet.
 
-    :raises NetworkError: an interface of that name is there, and it is somebody else's.
+    :raises NetworkError: an interface of that name exists and is not this network's.
     """
     link = netlink.link(settings.bridge)
     if link is not None and not (link.name == settings.bridge and is_ours(link, network_id)):
@@ -98,10 +98,10 @@ def find_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link |
 
 
 def ensure_bridge(netlink: Netlink, settings: Settings, network_id: str) -> tuple[Link, bool]:
-    """The bridge as it should be: made, or mended where somebody has changed it. Several may do it at once.
+    """Makes the bridge, or repairs it if it was changed. Several processes may do it at once.
 
-    :returns: the bridge, and whether it is new: until :func:`tell_of_bridge`, also for who comes after one that
-        was killed meanwhile.
+    :returns: the bridge, and whether it is new: until :func:`tell_of_bridge`, also if its maker was killed
+        meanwhile.
     :raises NetworkError: somebody else's interface has its name, or its address.
     """
     link = find_bridge(netlink, settings, network_id)
@@ -145,7 +145,7 @@ def take_gateways_off(netlink: Netlink, bridge: Link, subnets: Iterable[Subnet])
 
 
 def bridge_problems(netlink: Netlink, settings: Settings, network_id: str, link: Link | None) -> list[str]:
-    """What is not as it should be, in words for people; empty: all is well."""
+    """Describes each problem of the bridge; empty: there is none."""
     if link is None:
         return ["missing"]
     found = [] if link.up else ["down"]
@@ -192,14 +192,14 @@ def _refuse_held(netlink: Netlink, settings: Settings, missing: list[Subnet]) ->
 
 
 def _other_subnets(network: str) -> str:
-    """What to do about subnets that somebody else has."""
+    """The hint for subnets that are in use elsewhere."""
     if network == "default":
         return "give it other subnets; where it has chosen them: `kurma network rm default`, and it chooses again"
     return f"give network {network} other subnets in kurma.yml"
 
 
 def _quiet_ipv6(bridge: str) -> None:
-    """Nobody is asked whether he has the bridge's addresses, nor heeded when he says that he is a router."""
+    """Turns off duplicate address detection and router advertisements on the bridge."""
     for key in ("accept_dad", "accept_ra"):
         _write_sysctl(f"/proc/sys/net/ipv6/conf/{bridge}/{key}")
 
@@ -245,7 +245,7 @@ def make_pair(
 
 
 def set_port(netlink: Netlink, settings: Settings, owner: Owner) -> None:
-    """What a port of the bridge is. It must be one already."""
+    """Sets alias, hairpin and isolation of a bridge port, which must exist."""
     netlink.set_link(
         host_end(owner.pod, owner.interface),
         up=True,
@@ -275,11 +275,11 @@ def wait_for_port(netlink: Netlink, owner: Owner) -> None:
 
 
 def remove_pair(name: str) -> None:
-    """A pod's interface and its peer ``name``, on the host, are gone after this; none there is success.
+    """Removes a pod's interface and its peer ``name`` on the host. Repeatable.
 
     They are gone within a millisecond, from the bridge and from both namespaces, and their names may be taken
-    again. The kernel lets whoever removed them wait for 10 to 30 ms more, until nobody reads what it had of them
-    (``rcu_barrier``): a thread does that, beside the rest of the pod's end. A process that ends waits for it.
+    again. The kernel makes the remover wait for 10 to 30 ms more, until its last reader is done (``rcu_barrier``):
+    a thread waits, beside the rest of the pod's end. A process that ends waits for it.
 
     :raises NetlinkError: the kernel refuses.
     """

@@ -23,7 +23,7 @@ def open_namespace(context: AttachmentContext) -> int:
 
 
 def inside(context: AttachmentContext, function: Callable[[], T]) -> T:
-    """What ``function`` returns, or raises, inside the namespace. :raises NetworkError: it cannot be entered."""
+    """Calls ``function`` inside the namespace. :raises NetworkError: the namespace cannot be entered."""
     try:
         return in_network_namespace(context.namespace, function)
     except NetlinkError:
@@ -33,7 +33,7 @@ def inside(context: AttachmentContext, function: Callable[[], T]) -> T:
 
 
 def refused(network: str, error: NetlinkError) -> NetworkError:
-    """What the kernel has refused, in its words."""
+    """The kernel's refusal as a network error."""
     return NetworkError(f'network "{network}": {error.strerror}', network=network, errno=error.errno)
 
 

@@ -1,4 +1,4 @@
-"""What is known of networks on disk: who they are, and which ports pods have published."""
+"""Records of bridge networks on disk: identity, subnets, and the published ports of pods."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _VERSIONED = {"version": COUNT}
 
 @frozen
 class Record:
-    """What a network was when it was used last.
+    """A network's configuration when it was used last.
 
     :param id: eight hex digits, of which the names of its rules are made.
     :param reaches: bridges of others that its pods may reach.
@@ -74,10 +74,10 @@ class NetworkRecords:
         self._record = os.path.join(self.directory, "network.json")
         self._ports = os.path.join(self.directory, "ports")
 
-    # -- who it is --
+    # -- identity --
 
     def id(self) -> str:
-        """What its rules and interfaces are known by; stable, also where nothing is on record."""
+        """The id in the names of its rules and interfaces; stable, also without a record."""
         record = self.read()
         if record is not None:
             return record.id
@@ -95,7 +95,7 @@ class NetworkRecords:
         return record
 
     def wanted(self, settings: Settings) -> Record:
-        """What should be on record."""
+        """The record that these settings should have."""
         subnets = tuple([str(one) for one in settings.subnets])
         held = self.read()
         earlier = (*held.former, *held.subnets) if held is not None else ()
@@ -140,7 +140,7 @@ class NetworkRecords:
         )
 
     def forget(self) -> None:
-        """Takes away all of it that is ours. What somebody else has put there stays, and the directory with it."""
+        """Removes all of our files. Foreign files stay, and the directory with them."""
         for path, names in (
             (os.path.join(self.directory, "addresses"), ("lock", "last.4", "last.6", "last.4.new", "last.6.new")),
             (self._ports, ()),
@@ -184,7 +184,7 @@ class NetworkRecords:
             os.close(fd)
 
     def _locked_ports(self, owner: str) -> int | None:
-        """None: nothing is on record, so nobody publishes."""
+        """None: nothing is recorded, so no program publishes."""
         try:
             fd = os.open(os.path.join(self._ports, owner), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
@@ -238,8 +238,8 @@ class NetworkRecords:
             os.close(fd)
 
     def _write(self, path: str, value: Json) -> None:
-        """By a temporary file of a fixed name, so that the next one replaces what a killed process leaves. There
-        is one writer at a time: whoever has the lock, or joins the pod.
+        """Writes by a temporary file of a fixed name, so that the next writer replaces what a killed process left.
+        There is one writer at a time: the holder of the lock, or the process that joins the pod.
         """
         try:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)

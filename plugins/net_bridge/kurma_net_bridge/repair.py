@@ -51,7 +51,7 @@ def status(records: NetworkRecords, settings: Settings, rules: Rules) -> None:
 def check(
     records: NetworkRecords, settings: Settings, context: AttachmentContext, rules: Callable[[], Rules]
 ) -> list[str]:
-    """What is wrong with a pod's place in a network; empty: nothing.
+    """Describes each problem of a pod's attachment; empty: there is none.
 
     :raises NetworkError: it cannot be told.
     """
@@ -164,7 +164,7 @@ def remove_network(records: NetworkRecords, bridge: str, network: NetworkRules, 
 def _remove_bridge(netlink: Netlink, network: str, bridge: str, network_id: str) -> None:
     link = netlink.link(bridge)
     if link is None or link.name != bridge or not links.is_ours(link, network_id):
-        return  # somebody else's is none of our business
+        return  # another program's bridge stays
     ports = netlink.links(master=link.index)
     if ports:
         names = ", ".join([one.name for one in ports])
@@ -284,7 +284,7 @@ class Repair:
     def _forgotten(
         configs: Sequence[Mapping[str, Json]], networks: Mapping[str, NetworkRecords]
     ) -> Iterator[Leak]:
-        """Networks that are configured no more, and that nobody uses."""
+        """Networks that are no longer configured and have no pods."""
         names = {config["name"] for config in configs}
         for name, records in networks.items():
             record = records.read()
@@ -314,7 +314,7 @@ class Repair:
         return self.leaks(configs, pods)
 
     def _free(self, records: NetworkRecords, leak: Leak) -> None:
-        """Whatever a pod that is gone has left in a network: rules, then interfaces, then what is on record."""
+        """Removes what a pod that is gone left in a network: rules, then interfaces, then records."""
         # Where it is torn, the rules are found by the network's id alone.
         record = records.read() or Record(records.id(), records.network, "torn", (), False, False)
         owners = {each for each in records.addresses.taken().values() if each.partition(":")[0] == leak.pod}
@@ -341,7 +341,7 @@ class Repair:
             remove_network(records, record.bridge, network_rules(record), self._rules)
 
     def _restore(self, settings: Settings, records: NetworkRecords) -> None:
-        """Bridge, ports and rules of a network with pods, where somebody has taken them down or flushed them."""
+        """Restores bridge, ports and rules of a network with pods, where they were removed or flushed."""
         with records.lock(), Netlink() as netlink:
             living = _living(netlink, records)
             if not living and not records.wanted(settings).former:
@@ -374,7 +374,7 @@ def _configured(
 def _old_subnets(
     netlink: Netlink, settings: Settings, records: NetworkRecords, living: Sequence[tuple[Owner, Link]]
 ) -> Iterator[Leak]:
-    """What is of subnets that the network had before its configuration was changed."""
+    """Leaks of subnets that the network had before its configuration changed."""
     record = records.wanted(settings)
     bridge = netlink.link(settings.bridge)
     names = {owner_name(owner.pod, owner.interface) for owner, _ in living}

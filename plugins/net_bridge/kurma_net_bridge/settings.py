@@ -16,7 +16,7 @@ _NAME_BYTES = 15
 _MTU_LEAST, _MTU_LEAST_6, _MTU_MOST = 68, 1280, 65535
 #: At least one address for a pod beside the bridge's.
 _LONGEST = {4: 30, 6: 126}
-#: What no bridge can be given without taking it from the host, or to no use.
+#: Ranges that no bridge can use, or that it would take from the host.
 _NOBODYS = {
     "127.0.0.0/8": "loopback",
     "::1/128": "loopback",
@@ -109,7 +109,7 @@ class Route(JsonValue):
 
 @frozen
 class Settings(JsonValue):
-    """What a network is.
+    """A bridge network's configuration.
 
     :param name: the network's.
     :param bridge: name of the interface on the host.
@@ -140,7 +140,7 @@ class Settings(JsonValue):
         return None
 
     def check(self) -> None:
-        """What holds between the keys. :raises SchemaError: it does not."""
+        """Checks keys against each other. :raises SchemaError: they contradict each other."""
         if self.mtu is not None and self.mtu < _MTU_LEAST_6 and self.subnet(6):
             raise SchemaError("$.mtu", f"at least {_MTU_LEAST_6} bytes, which IPv6 needs", describe(self.mtu))
         for index, route in enumerate(self.routes or ()):

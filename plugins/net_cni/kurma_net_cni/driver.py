@@ -72,7 +72,7 @@ class CniNetwork:
 
         return alone(self._neighbours) if verb == "ADD" and kind in MAKE_CHAINS else nullcontext()
 
-    # -- what there is --
+    # -- configuration --
 
     def setup(self, config: Mapping[str, Json]) -> None:
         """:raises NetworkError: the configuration is wrong, names a program that is not installed, or a plugin
@@ -282,7 +282,7 @@ class CniNetwork:
             if plugin["type"] != "portmap" or not ports_stand(chain.name, context.pod, ports, attachment.result):
                 raise
 
-    # -- what pods share --
+    # -- the network itself --
 
     def remove(self, config: Mapping[str, Json]) -> None:
         """Removes the bridge of the network, its empty address reservations, and the base chains of the plugins
@@ -304,7 +304,7 @@ class CniNetwork:
 
             remove_shared(chain)
 
-    # -- what is left behind --
+    # -- leaks --
 
     def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
         """Attachments of pods that are gone, and addresses and chains of our pods in networks that they left."""

@@ -47,7 +47,7 @@ class Record:
         addresses too, and an address that was given back may be another pod's by then.
     :param refused: in what words the chain's first plugin has refused to ADD; None: it has not.
     :param version: of CNI, that was spoken at ADD and will be at DEL. "": the record is torn.
-    :param pod_name, namespace, attachment: what ADD was told, for a DEL when nobody else knows any more.
+    :param pod_name, namespace, attachment: what ADD was told, for a DEL without the pod's own record.
         ``attachment`` is the JSON form of a :class:`~kurma_core.models.network.Attachment`; None: the record is
         torn.
     """
@@ -66,7 +66,7 @@ class Record:
     joined: bool = False
 
     def context(self, config: Mapping[str, Json] | None = None) -> AttachmentContext | None:
-        """What its DEL is to be told; None: that is not known.
+        """The context of its DEL; None: the record does not have it.
 
         :param config: of the network, for a record that is torn.
         """
@@ -220,7 +220,7 @@ def attachments_in(directory: str) -> list[tuple[str, str, str]]:
 #
 # Their pods may be in a network of the same name. GC tells a plugin which attachments are to stay, and the plugin
 # removes all others (CNI specification, GC): it must be told all of the host's, and none may be added or deleted
-# meanwhile. So whoever adds to a network with GC leaves a link to its records in one place of the host.
+# meanwhile. So an ADD to a network with GC leaves a link to its records in one place of the host.
 
 #: Where the links are. It is empty after a boot, as the networks are.
 OF_THE_HOST = "/run/kurma/cni"
@@ -243,7 +243,7 @@ def enrol(state_dir: str, directory: str = OF_THE_HOST) -> None:
 
 @contextmanager
 def alone(directory: str = OF_THE_HOST) -> Iterator[None]:
-    """Nobody else of this host is in here meanwhile, whatever its state directory.
+    """Holds a lock that all state directories of this host share.
 
     :raises NetworkError: the lock cannot be taken.
     """

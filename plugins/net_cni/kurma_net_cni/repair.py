@@ -44,7 +44,7 @@ class Repair:
         self._note = note
 
     def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> list[Leak]:
-        """What belongs to no pod, or to a pod that is not joined there. Changes nothing."""
+        """Lists leaks: of pods that are gone, and of pods that are not joined there. Changes nothing."""
         found = self._find(configs)
         records = self._records.all()
         leaks = []
@@ -70,7 +70,7 @@ class Repair:
                     self._leave(record, known.get(record.network))
         if not self.leaks(configs, pods):
             return []
-        with self._records.lock(alone=True):  # nobody adds meanwhile: what has no record now has none
+        with self._records.lock(alone=True):  # no ADD runs meanwhile, so a missing record stays missing
             for trace, why in self._ours(self._find(configs), self._records.all(), pods):
                 if why is not GONE:
                     free(trace)

@@ -24,9 +24,9 @@ _STAGES = ("CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2")
 
 
 def remove_shared(chain: Chain) -> None:
-    """Takes away bridge, address records and base chains of a network without pods. Repeatable.
+    """Removes bridge, address records and base chains of a network without pods. Repeatable.
 
-    :raises NetworkError: something of somebody else's hangs on it.
+    :raises NetworkError: something foreign uses them.
     """
     bridges = []
     for plugin in chain.plugins:
@@ -111,7 +111,7 @@ def _remove_base_chains(family: str, bridges: Collection[str]) -> None:
 
 
 def _remove_isolation(filters: Table, bridges: Collection[str]) -> bool:
-    """What keeps these bridges apart from others, and the chains where nothing else is in them.
+    """Removes the rules that keep these bridges apart from others, and the chains that are empty then.
 
     :returns: whether no such chain is there any more.
     """

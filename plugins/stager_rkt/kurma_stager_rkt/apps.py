@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 Json = Any
 VERBS = frozenset(("add", "start", "stop", "rm"))
-#: What ``appsinfo/APP/stage1`` says.
+#: Contents of ``appsinfo/APP/stage1``.
 _ASKED, _ADDED, _REMOVING = "asked", "added", "removing"
 #: Seconds that ``app/stop`` may take beyond what the app has.
 _SLACK = 10.0
 #: Seconds until the exit code of an app that stage1 has stopped; and for who else has the lock of the manifest.
 _CODE, _LOCK = 2.0, 10.0
 _TURN = 0.1
-#: What ``app/stop`` of rkt's own stage1s ends with where the app does not run.
+#: Exit status of ``app/stop`` of rkt's own stage1s when the app does not run.
 _NOT_THERE = 5
 
 
@@ -46,7 +46,7 @@ class PodApps:
     """The apps of one running pod.
 
     :param place: its directory, of rkt's. :param directory: of Kurma's.
-    :param tell: told what the user should know, and hinders nothing.
+    :param tell: given messages for the user.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class PodApps:
         self._remember(app.name, _ADDED)
 
     def _walls(self, pod: PodSetup, app: str) -> Iterator[str]:
-        """What ``app/add`` is told of restrictions, of all of which a privileged app is free, and of users."""
+        """Arguments of ``app/add`` for lifted restrictions (all, for a privileged app) and for users."""
         for name, argument in LIFTED.items():
             if name in self._note.lifted or pod.plans[app].privileged:
                 yield argument
@@ -145,7 +145,7 @@ class PodApps:
         self._ask_to_stop(app, self._note.patience if timeout is None else timeout + _SLACK)
         with pod_files.inside(self._place, "rkt/status") as status:
             if not self._ends(app, status):
-                # It has ended, stage1 says, and nobody will know how.
+                # stage1 says that it has ended; its exit code is unknown.
                 roots.remove_in(status, f"{app}-started")
 
     def _ask_to_stop(self, app: str, timeout: float) -> None:
@@ -184,7 +184,7 @@ class PodApps:
         """In which that app's entrypoints are, each in a child of it."""
         return f"{self._note.cgroup}/apps/{app}"
 
-    # -- what is written down --
+    # -- records --
 
     def _memory(self, app: str) -> str:
         return f"{self._place}/appsinfo/{app}/stage1"

@@ -56,7 +56,7 @@ class Stage1Stager:
         self._locator = locator
         self._context = context
         self._places = Places.of(context)
-        #: What was verified when the pod was prepared, just before it is started.
+        #: Images that were verified when their pods were prepared, until these are started.
         self._trees: dict[str, HostTree] = {}
 
     # -- its start --
@@ -103,7 +103,7 @@ class Stage1Stager:
             raise StagerError(f"stager {self.name}: pod {pod.uuid} is not prepared in {self._places.root}")
         try:
             if pod.keep and pod.apps:
-                # Before it can be found again: whoever does must not take it for whole.
+                # Before another process can find it: that must not take it for complete.
                 replace_file(f"{pod.directory}/{_COMING}", b"")
             place.move(RUN)
             if decided.in_front:
@@ -141,7 +141,7 @@ class Stage1Stager:
         return running
 
     def _add_again(self, pod: PodSetup, running: RunningStage1, timeout: float) -> None:
-        """What a mutable pod has had when it ended: stage1s start them without apps."""
+        """Adds the apps that a mutable pod had when it ended: stage1s start such pods without apps."""
         for app in pod.apps:
             alone = replace(pod.manifest, apps=(pod.manifest.app(app.name),))
             self.add_app(replace(pod, apps=(app,), manifest=alone), running)
@@ -279,7 +279,7 @@ class Stage1Stager:
             unmount_below(self._places.path(state, uuid))
 
     def _end_strays(self, uuid: str) -> None:
-        """What stage1 has taken out of the pod's cgroup."""
+        """Kills processes that stage1 has taken out of the pod's cgroup."""
         deadline = time.monotonic() + _KILL_PATIENCE
         while end_strays(self._places.path(RUN, uuid)) or self._places.held(uuid):
             if time.monotonic() > deadline:
@@ -331,18 +331,18 @@ class Stage1Stager:
 
 
 def _at_first(pod: PodSetup) -> PodSetup:
-    """What its stage1 finds when it starts: a mutable pod has no apps yet."""
+    """The pod as its stage1 finds it at the start: a mutable pod has no apps yet."""
     return replace(pod, apps=(), manifest=replace(pod.manifest, apps=())) if pod.keep else pod
 
 
 def _files(directory: str) -> tuple[str, str]:
-    """Of a pod, in Kurma's directory: that apps are still to be added; what stage1 prints and nobody would see."""
+    """Files in Kurma's directory of a pod: the mark that apps are still to be added; stage1's unseen output."""
     return f"{directory}/{_COMING}", f"{directory}/{_OUTPUT}"
 
 
 class _Output:
-    """Descriptors 0, 1 and 2 of stage1, for a ``with`` statement: the caller's; what nobody would see, because
-    the pod is nobody's foreground, goes to a file that ``kurma logs`` reads."""
+    """Descriptors 0, 1 and 2 of stage1, for a ``with`` statement: the caller's. For a pod in the background,
+    output goes to a file that ``kurma logs`` reads."""
 
     def __init__(self, directory: str, stdio: Stdio) -> None:
         self._path = f"{directory}/{_OUTPUT}"

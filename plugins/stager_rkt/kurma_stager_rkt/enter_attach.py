@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kurma_stager_rkt.records import Note
 
 _NO_STDIN = "--no-stdin"
-#: What an ``enter`` entrypoint has no words for: how it is asked for, and what does it instead.
+#: Options that an ``enter`` entrypoint lacks, and what the user can do instead.
 _UNTOLD = {
     "user": ("--user", "it runs as the app's own user"),
     "group": ("--group", "it runs in the app's own group"),
@@ -44,7 +44,7 @@ def enter(
     with contextlib.ExitStack() as stack:
         cgroup = note.cgroup
         if stdio.terminal:
-            # What the command leaves at its terminal ends with it.
+            # Processes that the command leaves at its terminal end with it.
             cgroup = f"{note.cgroup}/entered/{os.urandom(8).hex()}"
             stack.callback(stack.enter_context(entrypoints.home(cgroup)).kill)
         started = entrypoints.begin(
@@ -55,12 +55,12 @@ def enter(
 
 
 def _command(document: Mapping[str, Any], place: str, app: str) -> tuple[str, ...]:
-    """What the ``enter`` entrypoint can be told: a command, that is run as the app is.
+    """The command for the ``enter`` entrypoint, which runs it as the app is run.
 
     :raises StagerError: more than that is asked for.
     """
     found = _app(place, app)["app"]
-    # A user brings groups: who is another user is told so.
+    # A user brings groups, so that another user is refused with its own message.
     for key, (option, instead) in _UNTOLD.items():
         if document.get(key) and document[key] != found.get(key):
             raise StagerError(
@@ -96,7 +96,7 @@ def attach(
             start, note, place, "attach", words, fds={}, cgroup=cgroup, with_caller=True, stdio=stdio
         )
         code = entrypoints.finish(started, signals=stdio.signals)
-        group.kill()  # what it has started was for its caller
+        group.kill()  # processes that it has started end with its caller
     code = _KILLED if code is None else code
     status = app_statuses(place, alive=True, mutable=note.mutable).get(app)
     return status.exit_code if code == 0 and status is not None and status.exit_code is not None else code

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Bytes of what one prints that are told.
 _TOLD = 400
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: The exit code of one whose own nobody could learn.
+#: The exit code of an entrypoint whose own is unknown.
 _UNKNOWN = 255
 #: Seconds that one has to end whose caller has gone.
 _ALONE = 5.0
@@ -204,7 +204,7 @@ def _wait(pidfd: int, timeout: float | None, signals: int) -> bool:
         if pidfd in ready or not ready:
             return bool(ready)
         numbers = os.read(signals, 64)
-        if not numbers:  # who asked for it has gone
+        if not numbers:  # the caller has gone
             poll.unregister(signals)
             numbers = bytes([signal.SIGTERM])
             deadline = time.monotonic() + _ALONE

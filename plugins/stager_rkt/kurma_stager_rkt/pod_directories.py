@@ -34,7 +34,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PodPlace:
-    """One pod's directory, locked by this process until :meth:`close`: also by whoever inherits :attr:`fd`."""
+    """One pod's directory, locked by this process, and by those that inherit :attr:`fd`, until :meth:`close`."""
 
     def __init__(self, places: Places, uuid: str, state: str, fd: int) -> None:
         self._places = places
@@ -104,7 +104,8 @@ class Places:
         return next((state for state in STATES if os.path.isdir(self.path(state, uuid))), None)
 
     def make(self, uuid: str) -> PodPlace:
-        """A pod's directory: an embryo first, which is nobody's business, until it is locked; then ``prepare``.
+        """Makes a pod's directory: as an embryo, which other programs ignore, until it is locked; then as
+        ``prepare``.
 
         :raises OSError: it cannot be made.
         """
@@ -123,8 +124,8 @@ class Places:
     def take(self, uuid: str, how: int = fcntl.LOCK_EX) -> PodPlace | None:
         """The pod's directory, wherever it is, locked. None: there is none.
 
-        :param how: ``LOCK_SH``, for who looks merely, and is not to be taken for a holder by others who look.
-        :raises BlockingIOError: somebody else holds the lock.
+        :param how: ``LOCK_SH`` for a caller that only looks, and that others who look must not take for a holder.
+        :raises BlockingIOError: another process holds the lock.
         """
         for _ in range(16):
             state = self.find(uuid)
@@ -140,7 +141,7 @@ class Places:
         raise OSError(errno.EBUSY, "it is moved about", self.root)
 
     def held(self, uuid: str) -> bool:
-        """Whether somebody holds the pod's lock."""
+        """Whether a process holds the pod's lock."""
         try:
             place = self.take(uuid, fcntl.LOCK_SH)
         except BlockingIOError:

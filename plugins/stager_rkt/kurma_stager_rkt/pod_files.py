@@ -93,7 +93,7 @@ def inside(place: str, path: str, owner: tuple[int, int] = (0, 0)) -> Iterator[s
 
 
 def write_rootfs(place: str, pod: PodSetup) -> None:
-    """What stage1 finds in its own root, which is its image's but for that."""
+    """Writes what stage1 finds in its own root beside the files of its image."""
     owner = _root(pod)
     with inside(place, "rkt/status", owner), inside(place, "opt/stage2", owner) as stage2:
         for app in pod.apps:
@@ -153,9 +153,9 @@ def _of_user(root: str, name: str) -> dict[str, str]:
 
 
 def mode(pod: PodSetup, app: AppSetup, *, in_front: bool) -> str:
-    """How the app's streams are to be had. Empty: as stage1 thinks best, and nobody attaches.
+    """The mode of the app's streams. Empty: stage1's choice, without attaching.
 
-    :param in_front: the caller's standard input is somebody's.
+    :param in_front: the pod runs in the foreground, with the caller's standard input.
     """
     if in_front and (app.interactive or (app.terminal and app.stdin_open and len(pod.apps) == 1)):
         return INTERACTIVE
@@ -163,7 +163,7 @@ def mode(pod: PodSetup, app: AppSetup, *, in_front: bool) -> str:
 
 
 def modes_of(app: Mapping[str, Any]) -> dict[str, str]:
-    """What an app's annotations say of its streams. :param app: as a pod manifest has it."""
+    """The modes of an app's streams by its annotations. :param app: as a pod manifest has it."""
     return {one["name"]: one["value"] for one in app.get("annotations", ()) if one["name"] in STREAMS}
 
 
@@ -185,7 +185,7 @@ def pod_manifest(pod: PodSetup, *, attachable: bool, in_front: bool = False) -> 
         document["mounts"] = [{"volume": each.volume, "path": each.path} for each in setup.mounts]
         streams = mode(pod, setup, in_front=in_front)
         if attachable and streams:
-            # What the pod's author says of one goes first.
+            # The pod author's own annotation wins.
             new = [{"name": name, "value": streams} for name in STREAMS if name not in modes_of(document)]
             document["annotations"] = [*document.get("annotations", ()), *new]
     ports: list[dict[str, Any]] = []
@@ -282,7 +282,7 @@ def shift(pod: PodSetup) -> Shift | None:
 
 
 def _root(pod: PodSetup) -> tuple[int, int]:
-    """Who root of the pod's user namespace is."""
+    """The host's ids of root in the pod's user namespace."""
     to = shift(pod)
     return (0, 0) if to is None else to.ids(0, 0)
 

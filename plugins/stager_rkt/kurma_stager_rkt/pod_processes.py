@@ -32,7 +32,7 @@ def pod_pid(place: str) -> int | None:
 
 
 def _number(place: str, name: str) -> int | None:
-    """What is not wholly written yet is none, as what is nonsense."""
+    """Ignores partial or malformed PID files."""
     try:
         text = small_content(f"{place}/{name}", 32).strip()
     except OSError:

@@ -39,7 +39,7 @@ def remove(start: entrypoints.Start, place: PodPlace, note: Note | None) -> Iter
 
 
 def _call(start: entrypoints.Start, place: PodPlace, note: Note | None) -> Iterator[str]:
-    """Whatever goes wrong with the entrypoint is told, and hinders nothing."""
+    """Runs the ``gc`` entrypoint; reports its failures and goes on."""
     if note is None:
         yield "its gc entrypoint was not run: its record is gone"
         return
@@ -65,11 +65,8 @@ def why(error: OSError) -> str:
 
 
 def _run(start: entrypoints.Start, place: PodPlace, note: Note, output: int) -> int | None:
-    """In a cgroup of its own: nothing that it has started goes on once it has ended, or was given up; nor does one
-    that somebody has started who was killed then."""
-    cgroup = CgroupTree(f"{note.cgroup}-gc")
-    cgroup.kill()
-    cgroup.create()
+    """Runs it in a cgroup of its own, so that its processes end with it or at its time limit, and so do those of
+    an earlier caller that was killed.""" cgroup = CgroupTree(f"{note.cgroup}-gc") cgroup.kill() cgroup.create()
     try:
         started = entrypoints.begin(
             start,
@@ -105,7 +102,7 @@ def discard(start: Start, places: Places, uuid: str) -> tuple[str, ...] | None:
     try:
         note = Note.of_file(f"{place.path}/{COPY}")
         if note is not None:
-            # Whatever its stage1 has left there: nobody else would end it.
+            # Processes that its stage1 has left there: no other program would end them.
             cgroup = CgroupTree(note.cgroup)
             cgroup.kill()
             cgroup.remove()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_core.trees.copying import Shift
 
-#: What a kernel says that has no overlay for these directories.
+#: Errors of a kernel that has no overlay for these directories.
 _NO_OVERLAY = (errno.EINVAL, errno.ENODEV, errno.EOPNOTSUPP, errno.EPERM, errno.E2BIG)
 _LAYERS = [str]
 
@@ -139,7 +139,7 @@ def _mount(target: str, layers: list[str], upper: str, work: str) -> None:
 
 
 def remove_in(directory: str, name: str) -> None:
-    """What has that name there, with all below it; a missing one is success.
+    """Removes the entry of that name with all below it; a missing one is success.
 
     :param directory: may be a path by descriptor.
     :raises OSError: as :func:`kurma_core.linux.beneath.remove_tree`.

@@ -27,7 +27,7 @@ _MOST_INTERACTIVE = 1
 
 @frozen
 class RunWishes:
-    """What a pod wants of its stage1, whatever that can be told.
+    """A pod's wishes of its stage1, whether or not its interface version knows them.
 
     :param apps: how many it has.
     :param networks: names that stage1 resolves; empty: the host's network.
@@ -87,10 +87,8 @@ def run_arguments(
 
 
 def _later(stage1: Stage1, wishes: RunWishes, note: Callable[[str], None]) -> list[str]:
-    """What came after version 1. What the user did not ask for is left out, as rkt does: stage1-fly of rkt 1.30
-    fails for an image without ``/etc`` when it gets ``--dns-conf-mode``."""
-    found = []
-    if wishes.hostname:
+    """Arguments of later versions. Those that the user did not ask for are left out, as in rkt: stage1-fly of rkt
+    1.30 fails for an image without ``/etc`` when it gets ``--dns-conf-mode``.""" found = [] if wishes.hostname:
         if stage1.version >= 2:
             found.append(f"--hostname={wishes.hostname}")
         else:
@@ -145,7 +143,7 @@ _KNOWN_NETWORKS = ("default", "default-restricted", "none", "host")
 
 @frozen
 class Decided:
-    """:param storage: how roots are made, as the admin says. :param in_front: standard input is somebody's."""
+    """:param storage: how roots are made, as the admin says. :param in_front: the pod runs in the foreground."""
 
     note: Note
     wishes: RunWishes
@@ -223,7 +221,7 @@ def _interactive(pod: PodSetup, image: stage1_image.Stage1, in_front: bool) -> b
 
 
 def lifted_of_pod(name: str, pod: PodSetup, said: tuple[str, ...]) -> tuple[str, ...]:
-    """Which restrictions its stage1 does not put on apps: all where they are privileged, which the core has seen
+    """The restrictions that stage1 does not put on apps: all where they are privileged, which the core has seen
     to be granted (X6).
 
     :raises StagerError: some are, and some are not: stage1 knows but one word for all that it starts with.

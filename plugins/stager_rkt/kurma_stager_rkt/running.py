@@ -30,7 +30,7 @@ class RunningStage1(HeldProcess):
     :param mutable: apps may come and go.
     :param image: ID of the stage1 image.
     :param coming: a file that is there as long as apps of a mutable pod, which starts without, are to be added.
-    :param output: the file that has what it prints and nobody would see; empty: none.
+    :param output: the file with its unseen output; empty: none.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RunningStage1(HeldProcess):
         self._image = image
         self._output = output
         self._coming = coming
-        #: Adds them, in so many seconds; None: there are none, or somebody else does.
+        #: Adds them, in so many seconds; None: there are none, or another process adds them.
         self.add_coming: Callable[[float], None] | None = None
 
     @property
@@ -114,8 +114,8 @@ class RunningStage1(HeldProcess):
             return  # it is looked for now and then
 
     def _lacks(self) -> str:
-        """What is still to come; empty: nothing. Apps are added once stage1 says that it is ready for them; of
-        other pods, not every stage1 says so: stage1-fly of rkt 1.30 (interface version 5) never does."""
-        if self._mutable and not is_ready(self._place):
+        """The sign of readiness that is still missing; empty: none. Apps are added once stage1 is ready for them;
+        of other pods, not every stage1 says so: stage1-fly of rkt 1.30 (interface version 5) never does.""" if
+        self._mutable and not is_ready(self._place):
             return "no rkt/supervisor-status that is a link to ready"
         return "" if pod_pid(self._place) is not None else f"neither pid nor ppid in {self._place} names a process"

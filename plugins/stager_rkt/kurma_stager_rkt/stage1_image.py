@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PREFIX = "coreos.com/rkt/stage1/"
 OF_APPS = ("app/add", "app/rm", "app/start", "app/stop")
 ENTRYPOINTS = ("run", "enter", "gc", "stop", "attach", *OF_APPS)
-#: The latest version that is known of. What came with each stands in ``arguments``.
+#: The latest known version. ``run_arguments`` has what came with each.
 LATEST = 6
 #: From here on apps may come and go, and be attached to, where the image has the entrypoints for that.
 MUTABLE = 5
@@ -35,7 +35,7 @@ class Stage1:
 
     @property
     def lacking(self) -> str:
-        """What keeps apps from coming and going in its pods; empty: nothing."""
+        """The reason why apps of its pods cannot be added and removed; empty: they can."""
         if self.version < MUTABLE:
             return f"it keeps to interface version {self.version}, and that came with {MUTABLE}"
         names = [name for name in (*OF_APPS, "enter") if name not in self.entrypoints]

@@ -31,7 +31,7 @@ _WAIT = "10"
 #: How often rules are read and changed again because another program changed them meanwhile.
 _ATTEMPTS = 4
 _LEGACY_TABLES = {4: "/proc/thread-self/net/ip_tables_names", 6: "/proc/thread-self/net/ip6_tables_names"}
-#: What the comments of our rules begin with; network id and bridge follow.
+#: Prefix of our rules' comments; network id and bridge follow.
 _MARK = "kurma,"
 
 

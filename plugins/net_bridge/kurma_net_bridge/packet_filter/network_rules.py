@@ -16,7 +16,7 @@ _COMMENT_BYTES = 64
 
 @frozen
 class NetworkRules:
-    """What holds for a network as a whole.
+    """The rules of a network as a whole.
 
     :param id: 8 hex digits, stable for a state directory and a network; tables and chains are named by it.
     :param network: its name, for people. :param bridge: the interface on the host that its pods hang on.

@@ -76,7 +76,7 @@ def static_rules(network: NetworkRules) -> list[tuple[str, str]]:
         rules += [
             ("guard", f"iifname {bridge} {word} daddr {loopback} drop"),
             ("guard", f"iifname {bridge} {word} saddr {loopback} drop"),
-            # What the host sends to itself is led by `output`. Who else names a loopback address is a stranger.
+            # `output` handles packets from the host to itself. Other packets to a loopback address are forged.
             ("prerouting", f"{word} daddr {loopback} return"),
             ("publish", f"dnat {word} to {word} daddr . meta l4proto . th dport map @one{family}"),
             ("publish", f"dnat {word} to meta l4proto . th dport map @any{family}"),
@@ -109,7 +109,7 @@ def static_text(network: NetworkRules) -> str:
 
 
 def _mark(network: NetworkRules) -> str:
-    """What stands on each of the network's rules: whose it is, and a sum of all of them."""
+    """The comment of each rule: the network, and a checksum of all rules."""
     text = "\n".join(f"{chain} {rule}" for chain, rule in static_rules(network))
     return f"{comment(network.network)} {zlib.crc32(text.encode()):08x}"
 

@@ -59,7 +59,7 @@ class Published:
 def published(
     network: NetworkRules, addresses: Iterable[str], ports: Iterable[PortMapping]
 ) -> tuple[Published, ...]:
-    """What leads where, a port that names no address once for each family that the pod has.
+    """The published ports by family; a port without a host address has one for each family of the pod.
 
     :param addresses: the pod's, with or without a prefix length; IPv6's link-local ones lead nowhere.
     :raises NetworkError: the pod has no address that a port could lead to, or nothing can lead there.
