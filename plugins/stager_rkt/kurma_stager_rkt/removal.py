@@ -66,7 +66,10 @@ def why(error: OSError) -> str:
 
 def _run(start: entrypoints.Start, place: PodPlace, note: Note, output: int) -> int | None:
     """Runs it in a cgroup of its own, so that its processes end with it or at its time limit, and so do those of
-    an earlier caller that was killed.""" cgroup = CgroupTree(f"{note.cgroup}-gc") cgroup.kill() cgroup.create()
+    an earlier caller that was killed."""
+    cgroup = CgroupTree(f"{note.cgroup}-gc")
+    cgroup.kill()
+    cgroup.create()
     try:
         started = entrypoints.begin(
             start,

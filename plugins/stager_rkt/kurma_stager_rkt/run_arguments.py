@@ -88,7 +88,9 @@ def run_arguments(
 
 def _later(stage1: Stage1, wishes: RunWishes, note: Callable[[str], None]) -> list[str]:
     """Arguments of later versions. Those that the user did not ask for are left out, as in rkt: stage1-fly of rkt
-    1.30 fails for an image without ``/etc`` when it gets ``--dns-conf-mode``.""" found = [] if wishes.hostname:
+    1.30 fails for an image without ``/etc`` when it gets ``--dns-conf-mode``."""
+    found = []
+    if wishes.hostname:
         if stage1.version >= 2:
             found.append(f"--hostname={wishes.hostname}")
         else:

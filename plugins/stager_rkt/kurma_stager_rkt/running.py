@@ -115,7 +115,7 @@ class RunningStage1(HeldProcess):
 
     def _lacks(self) -> str:
         """The sign of readiness that is still missing; empty: none. Apps are added once stage1 is ready for them;
-        of other pods, not every stage1 says so: stage1-fly of rkt 1.30 (interface version 5) never does.""" if
-        self._mutable and not is_ready(self._place):
+        of other pods, not every stage1 says so: stage1-fly of rkt 1.30 (interface version 5) never does."""
+        if self._mutable and not is_ready(self._place):
             return "no rkt/supervisor-status that is a link to ready"
         return "" if pod_pid(self._place) is not None else f"neither pid nor ppid in {self._place} names a process"
