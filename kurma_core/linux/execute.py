@@ -45,22 +45,16 @@ def execute(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
 
     :raises ExecuteError: it cannot be; the reason names the missing file, interpreter or loader.
     """
-    name = argv[0]
-    if not name:
-        raise ExecuteError(errno.ENOENT, "the command's name is empty", name)
-    if "/" in name:
-        raise _try(name, argv, environment)
-    refused: ExecuteError | None = None
-    searched = environment.get("PATH", DEFAULT_PATH)
-    for directory in searched.split(":"):
-        path = os.path.join(directory or ".", name)
-        error = _try(path, argv, environment)
-        if error.exit_code == NOT_FOUND or not _can_be_seen(path):
-            continue
-        refused = refused or error
-        if error.errno != errno.EACCES:
-            break
-    raise refused or _nowhere(name, searched)
+    path = _find(argv[0], environment)
+    try:
+        os.execve(path, tuple(argv), environment)  # noqa: S606 - that is the job
+    except OSError as error:
+        from kurma_core.linux import exec_errors
+
+        raise ExecuteError(*exec_errors.why_not(path, error.errno or errno.EIO), path) from None
+    except ValueError as error:  # a NUL in a word, or a variable's name with a "=" in it
+        raise ExecuteError(errno.EINVAL, str(error), path) from None
+    raise AssertionError("execve returned")
 
 
 def execute_after(last: Callable[[], None], argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
@@ -95,13 +89,6 @@ def execute_after(last: Callable[[], None], argv: Sequence[str], environment: Ma
     raise ExecuteError(code, reason or os.strerror(code).lower(), path)
 
 
-def _nowhere(name: str, searched: str) -> ExecuteError:
-    from kurma_core.linux import exec_errors
-
-    where = f"not found in {searched or 'the current directory'}"
-    return ExecuteError(errno.ENOENT, where + exec_errors.of_one_name(name), name)
-
-
 def _pointers(strings: list[bytes]) -> tuple[bytes, list[bytearray]]:
     """The kernel's array of strings, and the buffers that must be kept while it is used."""
     if any(b"\0" in each for each in strings):
@@ -128,7 +115,12 @@ def _find(name: str, environment: Mapping[str, str]) -> str:
             return path
         if denied.exit_code != NOT_FOUND and _can_be_seen(path):
             refused = refused or denied
-    raise refused or _nowhere(name, searched)
+    if refused is not None:
+        raise refused
+    from kurma_core.linux import exec_errors
+
+    where = f"not found in {searched or 'the current directory'}"
+    raise ExecuteError(errno.ENOENT, where + exec_errors.of_one_name(name), name)
 
 
 def _may_not(path: str) -> ExecuteError | None:
@@ -143,18 +135,6 @@ def _may_not(path: str) -> ExecuteError | None:
     except OSError as error:
         return ExecuteError(*exec_errors.why_not(path, error.errno or errno.EIO), path)
     return ExecuteError(*exec_errors.why_not(path, errno.EACCES), path)
-
-
-def _try(path: str, argv: Sequence[str], environment: Mapping[str, str]) -> ExecuteError:
-    try:
-        os.execve(path, tuple(argv), environment)  # noqa: S606 - that is the job
-    except OSError as error:
-        from kurma_core.linux import exec_errors
-
-        return ExecuteError(*exec_errors.why_not(path, error.errno or errno.EIO), path)
-    except ValueError as error:  # a NUL in a word, or a variable's name with a "=" in it
-        return ExecuteError(errno.EINVAL, str(error), path)
-    raise AssertionError("execve returned")
 
 
 def _can_be_seen(path: str) -> bool:
