@@ -154,11 +154,8 @@ class PodManager:
             self.store.delete(directory, name)
             os.close(lock)
             raise
-        if prestarted is None:
-            self.events.tell("prepared", document)
-        else:
-            at = timestamp()
-            prestarted.tell_later(lambda: self.events.tell("prepared", document, at=at))
+        events = self.events if prestarted is None else prestarted.postpone(self.events)
+        events.tell("prepared", document)
         return directory, lock, document, record
 
     @staticmethod
@@ -213,27 +210,28 @@ class PodManager:
 
     def _start_prestarted(self, prestarted: PrestartedPod, stdio: Stdio, settled: Callable[[], None]) -> OwnedPod:
         """No other process has changed the pod since it was prepared."""
-        directory, lock = prestarted.directory, prestarted.taken()
+        directory, lock, events = prestarted.directory, prestarted.taken(), prestarted.events or self.events
         try:
-            document = prestarted.document or read_document(directory)
-            launch = Launch(
-                self.services, directory, document, stdio, prestarted=prestarted, rendered=prestarted.rendered
-            )
-            pod = OwnedPod(launch, lock, self.events)
+            launch = prestarted.launch(stdio)
+            pod = OwnedPod(launch, lock, events)
             try:
-                self._check_power(document)
-                self._claim(pod)
-            except BaseException:
-                left, _ = tear_down(launch)  # it is as any other that was prepared
-                directory.drop_spare()
-                directory.change_state(only_in=("preparing",), state="prepared", steps=left)
-                prestarted.told()
-                raise
-            return self._bring_up(pod, settled)
+                try:
+                    self._check_power(launch.document)
+                    self._claim(pod)
+                except BaseException:
+                    left, _ = tear_down(launch)  # it is as any other that was prepared
+                    directory.drop_spare()
+                    directory.change_state(only_in=("preparing",), state="prepared", steps=left)
+                    events.flush()
+                    directory.drop_records()
+                    raise
+                return self._bring_up(pod, settled)
+            finally:
+                # Unless a step has taken it.
+                if (listener := launch.take_listener()) is not None:
+                    listener.close()
         except BaseException:
-            # Where nobody has come to that.
-            prestarted.waiting.discard()
-            prestarted.close_listener()
+            prestarted.waiting.discard()  # nothing, once it is the pod's
             os.close(lock)
             raise
 

@@ -173,6 +173,34 @@ class Events:
         self._journal.tell("pod", kind, event.pod, event.name, event.detail, event.at)
         self._registry.emit(event)
 
+    def flush(self) -> None:
+        """Sends what :class:`PostponedEvents` has kept back."""
+
+    def postponed(self) -> PostponedEvents:
+        return PostponedEvents(self._registry, self._journal)
+
     def ended(self, end: PodEnd, document: PodDocument) -> None:
         found = {"exitCode": end.exit_code, "reason": end.reason}
         self.tell(end.state, document, {key: value for key, value in found.items() if value is not None})
+
+
+class PostponedEvents(Events):
+    """Keeps events back until :meth:`flush`, so that the start of a pod does not wait for observers."""
+
+    def __init__(self, registry: PluginRegistry, journal: Journal) -> None:
+        super().__init__(registry, journal)
+        self._waiting: list[tuple[str, PodDocument, Mapping[str, Any] | None, str]] | None = []
+
+    def tell(
+        self, kind: str, document: PodDocument, detail: Mapping[str, Any] | None = None, at: str | None = None
+    ) -> None:
+        if self._waiting is None:
+            super().tell(kind, document, detail, at)
+        else:
+            self._waiting.append((kind, document, detail, at or timestamp()))
+
+    def flush(self) -> None:
+        """Sends the events, and from then on each at once. Repeatable."""
+        waiting, self._waiting = self._waiting, None
+        for event in waiting or ():
+            super().tell(*event)

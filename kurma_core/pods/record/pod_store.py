@@ -103,11 +103,13 @@ class PodDirectory:
         self._kept: dict[str, _Kept] | None = None
         self._lock = allocate_lock()
         self._spares: list[str] = []
+        #: Whether this process has called :meth:`spare`, and :meth:`drop_spare` is to follow.
+        self.spared = False
 
     def moved_to(self, path: str) -> PodDirectory:
         """This directory after its renaming."""
         found = PodDirectory(path)
-        found._spares = self._spares
+        found._spares, found.spared = self._spares, self.spared
         return found
 
     def file(self, name: str) -> str:
@@ -228,11 +230,11 @@ class PodDirectory:
                 os.link(self.file(name), self.file(f"{name}.old"))
         with self._writing("pod.json"):
             spare_file(self.file(_SPARE_POD), b"")
-        self._spares = list(_SPARES)
+        self._spares, self.spared = list(_SPARES), True
 
     def drop_spare(self) -> None:
         """Removes what is left of :meth:`spare`. Repeatable; for a process that died, too."""
-        self._spares = []
+        self._spares, self.spared = [], False
         for name in (*_SPARES, *(f"{name}.old" for name in ("state.json", *_SPARES[:-1])), _SPARE_POD):
             with contextlib.suppress(OSError):
                 os.unlink(self.file(name))

@@ -28,12 +28,13 @@ from kurma_core.pods.run import pod_limits
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStager
+    from kurma_core.metadata.listening import Listener
     from kurma_core.models.image import RenderedImage, RenderedLayer
     from kurma_core.models.streams import Stdio
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory
-    from kurma_core.pods.run.prestarted import PrestartedPod
     from kurma_core.pods.services import Services
+    from kurma_core.staging.prestarted import PrestartedStager
 
 Json = Any
 #: Seconds until a killed process is given up.
@@ -45,7 +46,8 @@ _QUICK_LOOK = 0.2
 class Launch:
     """One pod on its way up or down, and what the steps hand to each other.
 
-    :param prestarted: what was made before the pod was known.
+    :param made: what was made for the pod before it was known: ``cgroup``, ``net``.
+    :param waiting: a stager that waits for the pod. :param listener: the metadata service's socket.
     :param rendered: the apps' images, held by the caller; None: they are looked up.
     :param kept: kinds of the namespaces that were made before.
     :param metadata_url: of the pod's metadata service; holds its token.
@@ -59,7 +61,9 @@ class Launch:
         stdio: Stdio | None = None,
         attachments: tuple[Attachment, ...] = (),
         stager: RunningStager | None = None,
-        prestarted: PrestartedPod | None = None,
+        made: Collection[str] = (),
+        waiting: PrestartedStager | None = None,
+        listener: Listener | None = None,
         rendered: Mapping[str, RenderedImage] | None = None,
         kept: Collection[str] = (),
         metadata_url: str | None = None,
@@ -70,7 +74,9 @@ class Launch:
         self.stdio = stdio
         self.attachments = attachments
         self.stager = stager
-        self.prestarted = prestarted
+        self.made = made
+        self.waiting = waiting
+        self.listener = listener
         self.rendered = rendered
         self.kept = kept
         self.metadata_url = metadata_url
@@ -79,6 +85,11 @@ class Launch:
 
     def record(self, **changes: Any) -> None:
         self.directory.change_state(**changes)
+
+    def take_listener(self) -> Listener | None:
+        """Hands the metadata service's socket over to the caller; None: there is none, or it was taken before."""
+        listener, self.listener = self.listener, None
+        return listener
 
 
 class Step(Protocol):
@@ -112,7 +123,7 @@ class Cgroup:
 
     def do(self, launch: Launch) -> None:
         try:
-            if launch.prestarted is None:
+            if self.name not in launch.made:
                 CgroupTree(launch.document.cgroup).create()
             if pod_limits.requested_memory(launch.document):
                 pod_limits.keep_memory(launch.document)
@@ -121,8 +132,8 @@ class Cgroup:
 
     def undo(self, launch: Launch) -> None:
         tree = CgroupTree(launch.document.cgroup)
-        if launch.prestarted is not None:
-            launch.prestarted.waiting.discard()  # nothing, once it is the pod's
+        if launch.waiting is not None:
+            launch.waiting.discard()  # nothing, once it is the pod's
         try:
             tree.kill(launch.patience)
             tree.remove()
@@ -230,7 +241,7 @@ class Metadata:
         from kurma_core.pods.run import pod_metadata
 
         # Its socket is made meanwhile; the stager's step waits for it.
-        listener = None if launch.prestarted is None else launch.prestarted.take_listener()
+        listener = launch.take_listener()
         pod_metadata.begin(launch.services, launch.directory, launch.document, listener)
 
     def undo(self, launch: Launch) -> None:
@@ -278,10 +289,10 @@ class Stager:
 
 def _handed_over(launch: Launch, driver: Any, setup: PodSetup) -> RunningStager | None:
     """The stager that has waited for the pod; None: there is none, or it is of no use."""
-    if launch.prestarted is None:
+    if launch.waiting is None:
         return None
     try:
-        stager: RunningStager = driver.hand_over(launch.prestarted.waiting, setup)
+        stager: RunningStager = driver.hand_over(launch.waiting, setup)
     except (StagerError, HostError):
         return None  # who starts one for the pod is told what is wrong with that
     return stager
@@ -338,7 +349,7 @@ def claim_places(launch: Launch) -> None:
             document.name,
             document.attachments,
             wanted,
-            kept=() if launch.prestarted is None else ("net",),
+            kept=[kind for kind in wanted if kind in launch.made],
         )
 
 

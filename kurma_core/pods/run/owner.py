@@ -180,8 +180,7 @@ class OwnedPod:
         :raises KurmaError: why it did not come up.
         """
         launch, begun = self._launch, timestamp()
-        if launch.prestarted is None:
-            self._events.tell("starting", launch.document, at=begun)
+        self._events.tell("starting", launch.document, at=begun)
         try:
             try:
                 try:
@@ -192,10 +191,7 @@ class OwnedPod:
                     known = HostError.of_shortage(error)
                     raise known or error from None
                 finally:
-                    if launch.prestarted is not None:
-                        # What was prepared and is started is told while it starts.
-                        launch.prestarted.told()
-                        self._events.tell("starting", launch.document, at=begun)
+                    self._events.flush()
                 with current().waking(lambda: self.stager.signal(signal.SIGKILL)):
                     try:
                         running = self.stager.wait_running(timeout)
@@ -208,7 +204,7 @@ class OwnedPod:
             finally:
                 settled()
                 self._free_images()
-                if launch.prestarted is not None:
+                if launch.directory.spared:
                     launch.directory.drop_spare()
         except BaseException as error:
             with shielded():

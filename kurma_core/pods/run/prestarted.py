@@ -18,26 +18,27 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import USERNS_ANNOTATION
 from kurma_core.networking.network_records import pin_path
 from kurma_core.pods.prepare.isolators import NAMESPACES as NAMESPACES
+from kurma_core.pods.record.document import read_document
 from kurma_core.pods.record.pod_store import new_uuid
 from kurma_core.pods.record.state import PodState
 from kurma_core.pods.run import pod_metadata
+from kurma_core.pods.run.launch import Launch
 from kurma_core.staging.prestarted import PrestartPlace
 from kurma_core.staging.start_stager import WAITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kurma_core.api.pods import PodRequest
     from kurma_core.config import Config
     from kurma_core.metadata.listening import Listener
     from kurma_core.models.image import RenderedImage
+    from kurma_core.models.streams import Stdio
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory
-    from kurma_core.pods.services import Services
+    from kurma_core.pods.services import Events, Services
     from kurma_core.staging.prestarted import PrestartedStager
 
-#: The start steps of :mod:`.launch` that are done before the pod is known.
-PRESTARTED_STEPS = ("cgroup", "network-namespace")
+#: The start steps of :mod:`.launch` that are done before the pod is known, and what they make.
+PRESTARTED_STEPS, PRESTARTED = ("cgroup", "network-namespace"), ("cgroup", "net")
 
 
 class PrestartedPod:
@@ -68,7 +69,8 @@ class PrestartedPod:
         self.holds_images = False
         #: the apps' images; None: they are looked up anew
         self.rendered: dict[str, RenderedImage] | None = None
-        self._untold: Callable[[], None] | None = None
+        #: of the pod that was prepared of it
+        self.events: Events | None = None
         self._listener: Listener | None = listener
         self._services = services
 
@@ -79,16 +81,25 @@ class PrestartedPod:
     def alive(self) -> bool:
         return self.waiting.alive()
 
-    def take_listener(self) -> Listener | None:
-        """Hands the metadata service's socket over to the caller; None: it was taken before."""
-        listener, self._listener = self._listener, None
-        return listener
+    def postpone(self, events: Events) -> Events:
+        """Has the events of the pod that is prepared of it wait for its start. :returns: where to send them."""
+        self.events = events.postponed()
+        return self.events
 
-    def close_listener(self) -> None:
-        """Closes the metadata service's socket if no pod has taken it. Repeatable."""
-        listener = self.take_listener()
-        if listener is not None:
-            listener.close()
+    def launch(self, stdio: Stdio) -> Launch:
+        """Starts the pod that was prepared of it: the steps get what is made already."""
+        document = self.document or read_document(self.directory)
+        listener, self._listener = self._listener, None
+        return Launch(
+            self._services,
+            self.directory,
+            document,
+            stdio,
+            made=PRESTARTED,
+            waiting=self.waiting,
+            listener=listener,
+            rendered=self.rendered,
+        )
 
     def fits(self, document: PodDocument) -> bool:
         """Whether the pod, which has its UUID, can use the stager and the namespaces."""
@@ -119,7 +130,7 @@ class PrestartedPod:
         :raises HostError: that cannot be recorded.
         """
         self.directory.change_state(state="prepared")
-        self.told()
+        self._flush()
 
     def release(self) -> None:
         """Ends the stager and leaves the pod prepared, without an owner. Does nothing once the pod was started.
@@ -131,19 +142,13 @@ class PrestartedPod:
         try:
             self._end()
             self.directory.change_state(state="prepared", steps=())
-            self.told()
+            self._flush()
         finally:
             os.close(self.taken())
 
-    def tell_later(self, tell: Callable[[], None]) -> None:
-        """Postpones the event of the pod's preparation, so that the start does not wait for observers."""
-        self._untold = tell
-
-    def told(self) -> None:
-        """Sends the postponed event. Repeatable."""
-        tell, self._untold = self._untold, None
-        if tell is not None:
-            tell()
+    def _flush(self) -> None:
+        if self.events is not None:
+            self.events.flush()
 
     def withdraw(self) -> int:
         """Ends the stager and undoes all but the directory. :returns: the owner lock, which the caller closes.
@@ -155,7 +160,9 @@ class PrestartedPod:
 
     def _end(self) -> None:
         self.waiting.discard()
-        self.close_listener()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
         self.directory.drop_spare()
         undo(self._services, self.uuid)
 
