@@ -1,6 +1,6 @@
 """Renders an image graph to ordered read-only layers: a renderer plugin does it, the core checks it.
 
-App Container Executor, Filesystem Setup (N1, N4).
+App Container Executor, Filesystem Setup.
 """
 
 from __future__ import annotations

@@ -57,9 +57,9 @@ _TOLD = 10
 class ImageContents:
     """The manifest and further documents of an image archive.
 
-    :ivar manifest_bytes: as the archive has it; of an early image, its documents in the late form (E1).
+    :ivar manifest_bytes: as the archive has it; of an early image, its documents in the late form.
     :ivar originals: the documents of an early image as it has them, by name: ``app``, ``fileset``, or both.
-    :ivar oddities: a line for each thing in its manifest that is odd and harmless, as an unknown key is (T8).
+    :ivar oddities: a line for each thing in its manifest that is odd and harmless, as an unknown key is.
     """
 
     manifest: ImageManifest
@@ -225,7 +225,7 @@ def _deliver(sink: Sink, entry: Entry, parts: list[bytes]) -> None:
 class ArchiveFacts:
     """ID, sizes and contents of an archive that was read.
 
-    :ivar id: ``sha512-…``. :ivar early_id: ``sha256-…``; both over the uncompressed tar (A4, E6).
+    :ivar id: ``sha512-…``. :ivar early_id: ``sha256-…``; both over the uncompressed tar.
     :ivar shipped: bytes of the archive as it is. :ivar size: bytes of the tar in it.
     :ivar entries: of the tar. :ivar encrypted: it is an OpenPGP message.
     """
@@ -275,11 +275,6 @@ def inspect(stream: BinaryIO, limits: Limits | None = None, decrypt: Decrypt | N
             entries=reader.entries,
             encrypted=source.decrypted > 0,
         )
-
-
-def validate(stream: BinaryIO, limits: Limits | None = None, decrypt: Decrypt | None = None) -> ImageManifest:
-    """:func:`inspect`, of which only the manifest is wanted."""
-    return inspect(stream, limits, decrypt).contents.manifest
 
 
 class _Ledger:

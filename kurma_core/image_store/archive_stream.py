@@ -41,9 +41,9 @@ class ArchiveStream:
 
     :param stream: the archive as shipped; read to its end, not closed.
     :param algorithm: of the digest over the uncompressed bytes, trailing padding included.
-    :param early: SHA-256 over the same bytes as well: what early documents call the image by (E6).
+    :param early: SHA-256 over the same bytes as well: what early documents call the image by.
     :param tee: called in another thread with every piece as shipped.
-    :param decrypt: opens an OpenPGP message (A1); without it, one is refused.
+    :param decrypt: opens an OpenPGP message; without it, one is refused.
     :param tee_decrypted: called with every piece of what such a message holds.
     """
 

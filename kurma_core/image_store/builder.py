@@ -9,7 +9,7 @@ from struct import Struct
 
 from kurma_core.cancellation import check
 from kurma_core.errors import ArchiveError
-from kurma_core.image_store.file_records import get_attributes, open_tree, place, walk
+from kurma_core.image_store.file_records import KINDS, get_attributes, open_tree, place, walk
 from kurma_core.image_store.tar_entries import (
     BLOCK,
     CHARACTER,
@@ -32,14 +32,6 @@ if TYPE_CHECKING:
 
 
 _PIECE = 1 << 18
-_KINDS = {
-    stat.S_IFREG: FILE,
-    stat.S_IFDIR: DIRECTORY,
-    stat.S_IFLNK: SYMLINK,
-    stat.S_IFIFO: FIFO,
-    stat.S_IFCHR: CHARACTER,
-    stat.S_IFBLK: BLOCK,
-}
 
 
 def build_archive(
@@ -155,7 +147,7 @@ def add_file(
 
 def _describe(path: bytes, parent: int, name: bytes, status: os.stat_result) -> Entry:
     """All but the extended attributes."""
-    kind = _KINDS.get(stat.S_IFMT(status.st_mode))
+    kind = KINDS.get(stat.S_IFMT(status.st_mode))
     if kind is None:
         raise ArchiveError(f"'{show(path)}' is a socket, which no image can hold", path=show(path))
     device = kind in (CHARACTER, BLOCK)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 #: First line of a record.
 HEADER = b"kurma files 1\n"
 _NONE = b"-"
-_KINDS = {
+#: Kinds of entries by type of file; a socket has none.
+KINDS = {
     stat.S_IFREG: FILE,
     stat.S_IFDIR: DIRECTORY,
     stat.S_IFLNK: SYMLINK,
@@ -64,7 +65,7 @@ def origin(record: FileRecord) -> Origin:
 
 def stamps(status: os.stat_result) -> tuple[bytes, bytes]:
     """From a file's status: the fields that must stay, and the change time, which every new hard link changes."""
-    kind = _KINDS.get(stat.S_IFMT(status.st_mode), "s")
+    kind = KINDS.get(stat.S_IFMT(status.st_mode), "s")
     size = "-"
     if kind in (FILE, SYMLINK):
         size = str(status.st_size)

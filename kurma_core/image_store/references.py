@@ -31,7 +31,7 @@ def find(store: Store, reference: str) -> ImageRecord:
 
 
 def find_by_id(store: Store, reference: str) -> ImageRecord | None:
-    """The image whose ID, by the one algorithm or the other, starts so (T4, E6); None: there is none, or what is
+    """The image whose ID, by the one algorithm or the other, starts so; None: there is none, or what is
     written is not the start of an ID.
 
     :raises AmbiguousReferenceError: several do.
@@ -90,7 +90,7 @@ def _early(store: Store, digits: str) -> Iterator[str]:
 
 def named(store: Store, reference: str) -> list[ImageRecord]:
     """All that ``NAME[:VERSION][,label=value…]`` may mean. A name of an early document holds the version: where no
-    image is called ``x-1.0.0``, it is ``x`` of version ``1.0.0`` (E3)."""
+    image is called ``x-1.0.0``, it is ``x`` of version ``1.0.0``."""
     name_and_version, *labels = reference.split(",")
     name, _, version = name_and_version.partition(":")
     wanted = dict(label.partition("=")[::2] for label in labels)

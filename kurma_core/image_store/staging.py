@@ -53,7 +53,7 @@ class StagedImage:
 
     :ivar archive_path: the archive as shipped; good until the context is left, or the image committed.
     :ivar encrypted: it is an OpenPGP message; what is kept is the archive in it.
-    :ivar size: bytes of the uncompressed tar. :ivar early_id: ``sha256-…`` over the same (E6).
+    :ivar size: bytes of the uncompressed tar. :ivar early_id: ``sha256-…`` over the same.
     :ivar originals: an early image's own documents; see :meth:`.store.ImageStore.originals`.
     :ivar oddities: of its manifest; see :class:`.archive_layout.ImageContents`.
     """
@@ -73,7 +73,7 @@ class StagedImage:
     _kept: str
 
     def tar(self) -> Iterator[bytes]:
-        """The uncompressed tar, in pieces, read anew from the archive: what early signatures are over (K3).
+        """The uncompressed tar, in pieces, read anew from the archive: what early signatures are over.
 
         :raises OSError: as the kernel says.
         """

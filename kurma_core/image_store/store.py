@@ -96,7 +96,7 @@ class ImageStore:
         Leaving the context without :meth:`StagedImage.commit` removes every trace.
 
         :param stream: the archive as shipped, compressed or not.
-        :param decrypt: opens an encrypted one (A1). It is kept decrypted; as shipped it is there while staged.
+        :param decrypt: opens an encrypted one. It is kept decrypted; as shipped it is there while staged.
         :raises ArchiveError: it is no image, or broken. :raises HostileArchiveError: it is malicious.
         :raises ManifestError: its manifest breaks the specification. :raises StoreError: the disk is full, …
         """
@@ -113,7 +113,7 @@ class ImageStore:
         return self.hold_layer(records.layer_key(diff_id))
 
     def add_layer(self, stream: BinaryIO, diff_id: str) -> str:
-        """Extract a registry's layer, once; whiteouts are noted and not extracted (R2).
+        """Extract a registry's layer, once; whiteouts are noted and not extracted.
 
         :param stream: its tar, compressed or not.
         :returns: its key, for :meth:`add_layered`.
@@ -124,7 +124,7 @@ class ImageStore:
         return add_layer(self, stream, diff_id)
 
     def add_layered(self, manifest: ImageManifest, layers: tuple[str, ...], provenance: Provenance) -> ImageRecord:
-        """An image made of layers, lowest first. Its ID is that of the tar that :meth:`export` writes (A4).
+        """An image made of layers, lowest first. Its ID is that of the tar that :meth:`export` writes.
 
         :raises StoreError: a layer is not there.
         """
@@ -140,8 +140,8 @@ class ImageStore:
 
     def find(self, reference: str) -> ImageRecord:
         """The image that ``reference`` means: an ID by either algorithm, the start of one (6 digits or more, with
-        or without ``sha512-`` or ``sha256-``; T4), or ``NAME[:VERSION][,label=value…]``, of which the newest one
-        counts; ``NAME-VERSION``, as early documents write it, where no image is called so (E3).
+        or without ``sha512-`` or ``sha256-``), or ``NAME[:VERSION][,label=value…]``, of which the newest one
+        counts; ``NAME-VERSION``, as early documents write it, where no image is called so.
 
         :raises ImageNotFoundError: there is none. :raises AmbiguousReferenceError: the start of several IDs.
         """
@@ -207,7 +207,7 @@ class ImageStore:
             ) from error
 
     def manifest_bytes(self, image_id: str) -> bytes:
-        """The manifest as the archive has it, or the late form of an early image's documents (E1).
+        """The manifest as the archive has it, or the late form of an early image's documents.
 
         :raises ImageNotFoundError: it is not in the store.
         """
@@ -215,7 +215,7 @@ class ImageStore:
 
     def originals(self, image_id: str) -> Mapping[str, bytes]:
         """The documents of an early image, byte for byte as its archive has them, by name: ``app``, ``fileset`` or
-        both (E1, E10). Empty for every other image.
+        both. Empty for every other image.
 
         :raises ImageNotFoundError: it is not in the store.
         """
@@ -288,7 +288,7 @@ class ImageStore:
     def gc(
         self, used: Collection[str], grace: float, dry_run: bool = False, *, now: float | None = None
     ) -> ImageGc:
-        """Remove what nothing needs (S3): images and trees not in ``used``, and leftovers.
+        """Remove what nothing needs: images and trees not in ``used``, and leftovers.
 
         :param used: IDs of images and trees that pods need, dependencies included.
         :param grace: seconds for which something not used stays all the same.

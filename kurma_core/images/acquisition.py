@@ -22,7 +22,7 @@ from kurma_core.errors import (
 from kurma_core.fetching import NAMED, Fetching, Locator, locator_of
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.hookspecs.fetcher import DetachedSignature, FetchRequest, RemoteArchive, RemoteLayers
-from kurma_core.images.locator_cache import Known, KnownImages
+from kurma_core.images.locator_cache import KnownImage, LocatorCache
 from kurma_core.images.trust_policy import HostTrustPolicy, TrustPolicy, Voucher, tell_relaxations
 from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.value import frozen
@@ -53,7 +53,7 @@ class Acquisition:
 
     store: ImageStore
     fetching: Fetching
-    known: KnownImages
+    known: LocatorCache
     policy: TrustPolicy | HostTrustPolicy
     insecure: frozenset[str]
     platform: tuple[str, str]
@@ -136,7 +136,7 @@ class Acquisition:
     def _platform(self) -> str:
         return "/".join(self.platform)
 
-    def _stored(self, known: Known, locator: Locator, expected: Expectation) -> ImageRecord | None:
+    def _stored(self, known: KnownImage, locator: Locator, expected: Expectation) -> ImageRecord | None:
         """None: the image is gone, is not what is expected, or came in with less than the policy wants now. Then
         it is fetched and judged anew."""
         try:
@@ -145,7 +145,7 @@ class Acquisition:
             return None
         return record if expected.fits(record) and self.policy.accepts(record, locator) else None
 
-    def _fetch(self, locator: Locator, known: Known | None, expected: Expectation) -> ImageRecord:
+    def _fetch(self, locator: Locator, known: KnownImage | None, expected: Expectation) -> ImageRecord:
         system, arch = self.platform
         stored = self._stored(known, locator, expected) if known is not None else None
         before = known.key if known is not None and stored is not None else None
@@ -168,7 +168,7 @@ class Acquisition:
         return record
 
     def _remember(self, locator: Locator, record: ImageRecord, key: str | None, max_age: int) -> None:
-        self.known.put(locator.text, self._platform, Known(record.id, key, time.time(), max_age))
+        self.known.put(locator.text, self._platform, KnownImage(record.id, key, time.time(), max_age))
 
     # --- archives ------------------------------------------------------------------------------------------------
 

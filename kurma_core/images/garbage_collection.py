@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kurma_core.api.images import ImageGc
     from kurma_core.hookspecs.renderer import Renderer
     from kurma_core.image_store import ImageStore
-    from kurma_core.images.locator_cache import KnownImages
+    from kurma_core.images.locator_cache import LocatorCache
     from kurma_core.images.trust_policy import TrustPolicy
     from kurma_core.journal import Journal
 
@@ -33,7 +33,7 @@ class GarbageCollector:
     def __init__(
         self,
         store: ImageStore,
-        known: KnownImages,
+        known: LocatorCache,
         policies: Sequence[TrustPolicy],
         renderers: Callable[[], Mapping[str, Renderer]],
         journal: Journal,

@@ -17,7 +17,7 @@ from kurma_core.api.images import HostImage
 from kurma_core.errors import ImageError, ImageNotFoundError, StoreError, TrustError
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.images.acquisition import Acquisition, refusing_encrypted
-from kurma_core.images.locator_cache import Known, KnownImages
+from kurma_core.images.locator_cache import KnownImage, LocatorCache
 from kurma_core.images.trust_policy import HostTrustPolicy
 from kurma_core.linux.files import locked
 from kurma_core.models.image import Provenance
@@ -39,7 +39,7 @@ class HostImages:
         self,
         store: ImageStore,
         trust: Trust,
-        known: KnownImages,
+        known: LocatorCache,
         flatten: Callable[[str], Sequence[RenderedLayer]],
         journal: Journal,
     ) -> None:
@@ -101,7 +101,7 @@ class HostImages:
                 if record is None:
                     self._discard_damaged(self._known.get(locator, ""))
                     record = self._build(locator, name, source)
-                    self._known.put(locator, "", Known(record.id, wanted, time.time()))
+                    self._known.put(locator, "", KnownImage(record.id, wanted, time.time()))
                     self._journal.tell("image", "fetched", record.id, record.name, {"trust": "built"})
                     self._archive_was_read(record.id)
         return record
@@ -210,9 +210,9 @@ class HostImages:
     def _archive_was_read(self, image_id: str) -> None:
         path = self._store.archive_path(image_id)
         if path is not None:
-            self._known.put(f"archive:{image_id}", "", Known(image_id, _status(path), time.time()))
+            self._known.put(f"archive:{image_id}", "", KnownImage(image_id, _status(path), time.time()))
 
-    def _discard_damaged(self, known: Known | None) -> None:
+    def _discard_damaged(self, known: KnownImage | None) -> None:
         """An image that is to be had anew: the store would keep what it has, however that looks by now."""
         if known is None:
             return

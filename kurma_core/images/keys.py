@@ -1,7 +1,6 @@
 """Reads, discovers, adds, lists and removes the keys that are trusted for images.
 
-Whose images may run with the host's power is none of this: only ``trusted_host_keys`` of ``kurma.yml`` says that
-(K5).
+They let no image run with host privilege: only ``trusted_host_keys`` of ``kurma.yml`` does.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def _fetch_from(
     store: ImageStore,
     fetching: Fetching,
     layer: RemoteLayer,
-    progress: Progress,
+    progress: Progress | None,
     keep: bool,
 ) -> None:
     what = f"layer {(blob.digest or layer.diff_id).partition(':')[2][:12]}"
@@ -119,44 +119,37 @@ class SharedProgress:
         if self._progress is not None:
             self._progress.finish()
 
-    def part(self) -> Progress:
+    def part(self) -> Progress | None:
         """The progress of one layer."""
-        return _Part(self)
-
-    def advance(self, count: int) -> None:
-        if self._progress is not None:
-            with self._lock:
-                self._progress.advance(count)
-
-    def skip(self, count: int) -> None:
-        if self._progress is not None:
-            with self._lock:
-                self._progress.skip(count)
+        return None if self._progress is None else _LayerProgress(self._progress, self._lock)
 
 
-class _Part:
-    """One layer's share. It may begin anew (from another place): what was counted is not counted again."""
+class _LayerProgress:
+    """One layer's share of a report that has begun already. A download that starts anew, from another place, does
+    not count again the bytes that were counted.
+    """
 
-    def __init__(self, shared: SharedProgress) -> None:
-        self._shared = shared
+    def __init__(self, progress: Progress, lock: threading.Lock) -> None:
+        self._progress = progress
+        self._lock = lock
         self._position = 0
         self._counted = 0
 
     def start(self, what: str, total: int | None) -> None:
-        """The whole has begun already."""
         self._position = 0
 
     def skip(self, count: int) -> None:
-        self._move(count, self._shared.skip)
+        self._move(count, self._progress.skip)
 
     def advance(self, count: int) -> None:
-        self._move(count, self._shared.advance)
+        self._move(count, self._progress.advance)
 
-    def _move(self, count: int, tell: Callable[[int], None]) -> None:
+    def _move(self, count: int, report: Callable[[int], None]) -> None:
         self._position += count
         if self._position > self._counted:
-            tell(self._position - self._counted)
+            with self._lock:
+                report(self._position - self._counted)
             self._counted = self._position
 
     def finish(self) -> None:
-        """The whole has not ended."""
+        """The other layers may go on."""

@@ -34,7 +34,7 @@ _ENTRY = {
 
 
 @frozen
-class Known:
+class KnownImage:
     """:param key: what told the content at the source: a validator, a digest, a file's stamps; None: nothing did.
     :param fetched: seconds since the epoch, when the source was last asked.
     :param max_age: seconds for which the source called its answer fresh.
@@ -60,7 +60,7 @@ def _read(path: str) -> dict[str, Any] | None:
     return value
 
 
-class KnownImages:
+class LocatorCache:
     """One small file per locator and platform. It only saves work: whether an image may be used is asked of the
     store, each time.
 
@@ -70,14 +70,14 @@ class KnownImages:
     def __init__(self, directory: str) -> None:
         self.directory = directory
 
-    def get(self, locator: str, platform: str) -> Known | None:
+    def get(self, locator: str, platform: str) -> KnownImage | None:
         """None: never fetched, or the entry is damaged."""
         value = _read(self._path(locator, platform))
         if value is None or value["version"] != _VERSION or value["locator"] != locator:
             return None
-        return Known(value["image"], value["key"], value["fetched"], value["maxAge"])
+        return KnownImage(value["image"], value["key"], value["fetched"], value["maxAge"])
 
-    def put(self, locator: str, platform: str, known: Known) -> None:
+    def put(self, locator: str, platform: str, known: KnownImage) -> None:
         """:raises StoreError: the disk is full, …"""
         value = {
             "version": _VERSION,

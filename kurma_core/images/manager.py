@@ -22,7 +22,7 @@ from kurma_core.fetching import NAMED, Fetching
 from kurma_core.image_store import ImageStore, Limits
 from kurma_core.images.acquisition import Acquisition, decrypting
 from kurma_core.images.host_images import HostImages
-from kurma_core.images.locator_cache import KnownImages
+from kurma_core.images.locator_cache import LocatorCache
 from kurma_core.images.trust_policy import TrustPolicy, relaxations, tell_relaxations
 from kurma_core.journal import Journal
 from kurma_core.trust import Trust
@@ -79,7 +79,7 @@ class ImageManager:
         )
         self._trust = Trust(config.trusted_host_keys, config.trustedkeys, config.state_dir)
         self._opener = decrypting(passphrases)
-        self._known = KnownImages(os.path.join(config.state_dir, "locators"))
+        self._known = LocatorCache(os.path.join(config.state_dir, "locators"))
         self._journal = Journal(config.state_dir)
         self._host = HostImages(
             self.store, self._trust, self._known, lambda image_id: self.render(image_id).layers, self._journal

@@ -27,10 +27,9 @@ from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import FetchError, ImageError, KurmaError, ManifestError
 from kurma_core.hookspecs.fetcher import FetchRequest
 from kurma_core.image_store import ImageStore, Limits
-from kurma_core.image_store.archive_layout import validate
 from kurma_core.metadata.api import Api
 from kurma_core.metadata.http import HttpError, RequestReader
-from tests.kit.archives import MANIFEST, directory, file, hardlink, image, member, symlink, tar
+from tests.kit.archives import MANIFEST, directory, file, hardlink, image, member, symlink, tar, validate
 from tests.metadata.metadata_fakes import TOKEN, UUID, FakeFacts
 
 Target = Callable[[bytes], None]

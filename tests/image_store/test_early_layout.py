@@ -14,7 +14,6 @@ from kurma_core.appc import early_image as early_documents
 from kurma_core.appc.early_image import convert_image
 from kurma_core.errors import ArchiveError, HostileArchiveError, ImageNotFoundError, ManifestError, StoreError
 from kurma_core.image_store import ImageStore, Limits
-from kurma_core.image_store.archive_layout import validate
 from kurma_core.value import replace
 from tests.kit.archives import (
     LOCAL,
@@ -26,6 +25,7 @@ from tests.kit.archives import (
     stage_and_commit,
     symlink,
     tar,
+    validate,
 )
 
 APP = b"""{

@@ -8,7 +8,7 @@ import pytest
 
 from kurma_core.errors import StoreError
 from kurma_core.image_store import ImageStore
-from kurma_core.images.locator_cache import Known, KnownImages
+from kurma_core.images.locator_cache import KnownImage, LocatorCache
 from tests.kit.archives import file, image, stage_and_commit
 from tests.kit.host import small_file_system
 
@@ -55,9 +55,9 @@ def test_an_image_comes_in_on_a_disk_with_ever_more_room(tmp_path: Path) -> None
 
 def test_what_is_remembered_of_a_locator(tmp_path: Path) -> None:
     with small_file_system(tmp_path / "disk", "nr_inodes=3") as place:
-        known = KnownImages(f"{place}/locators")
-        known.put("a", "", Known("sha512-1", None, 0.0))
+        known = LocatorCache(f"{place}/locators")
+        known.put("a", "", KnownImage("sha512-1", None, 0.0))
         with pytest.raises(StoreError) as caught:
-            known.put("b", "", Known("sha512-2", None, 0.0))
+            known.put("b", "", KnownImage("sha512-2", None, 0.0))
         told(caught)
         assert known.get("a", "") is not None

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from kurma_core.errors import ImageError, KurmaError
 from kurma_core.image_store import ImageStore, Limits
-from kurma_core.image_store.archive_layout import validate
 from kurma_core.testing.graphs import examples
-from tests.kit.archives import directory, everything_below, file, hardlink, image, symlink
+from tests.kit.archives import directory, everything_below, file, hardlink, image, symlink, validate
 
 SPARSE = {
     "GNU.sparse.major": "0",

@@ -12,7 +12,6 @@ import pytest
 
 from kurma_core.errors import ArchiveError, HostileArchiveError
 from kurma_core.image_store import ImageStore, Limits
-from kurma_core.image_store.archive_layout import validate
 from kurma_core.image_store.records import layer_key
 from tests.kit.archives import (
     LOCAL,
@@ -26,6 +25,7 @@ from tests.kit.archives import (
     nothing_left_behind,
     symlink,
     tar,
+    validate,
 )
 
 DEEP = "/".join(["d"] * 300)

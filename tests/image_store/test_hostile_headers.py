@@ -16,8 +16,7 @@ import zstandard
 
 from kurma_core.errors import ArchiveError, HostileArchiveError
 from kurma_core.image_store import ImageStore, Limits
-from kurma_core.image_store.archive_layout import validate
-from tests.kit.archives import LOCAL, MANIFEST, file, image, nothing_left_behind
+from tests.kit.archives import LOCAL, MANIFEST, file, image, nothing_left_behind, validate
 
 END = bytes(1024)
 

@@ -16,10 +16,9 @@ import zstandard
 
 from kurma_core.errors import ArchiveError, DecryptionError, HostileArchiveError
 from kurma_core.image_store import ImageStore, Limits
-from kurma_core.image_store.archive_layout import validate
 from kurma_core.images.acquisition import decrypting, refusing_encrypted
 from kurma_core.value import replace
-from tests.kit.archives import LOCAL, directory, file, image, nothing_left_behind
+from tests.kit.archives import LOCAL, directory, file, image, nothing_left_behind, validate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.images.locator_cache import Known, KnownImages
+from kurma_core.images.locator_cache import KnownImage, LocatorCache
 
 LINUX = "linux/amd64"
 
 
 def test_kept_by_locator_and_platform(tmp_path: Path) -> None:
-    known = KnownImages(str(tmp_path / "locators"))
+    known = LocatorCache(str(tmp_path / "locators"))
     assert known.get("a", LINUX) is None
-    entry = Known("sha512-1", "key", 100.0, 10)
+    entry = KnownImage("sha512-1", "key", 100.0, 10)
     known.put("a", LINUX, entry)
     assert known.get("a", LINUX) == entry
     assert known.get("a", "linux/aarch64") is None
@@ -26,8 +26,8 @@ def test_kept_by_locator_and_platform(tmp_path: Path) -> None:
     "content", [b"", b"{", b"[]", b"{}", b'{"version": 2}', b'{"version": 1, "locator": "other"}']
 )
 def test_damage_is_as_if_nothing_were_known(tmp_path: Path, content: bytes) -> None:
-    known = KnownImages(str(tmp_path))
-    known.put("a", LINUX, Known("sha512-1", None, 0.0))
+    known = LocatorCache(str(tmp_path))
+    known.put("a", LINUX, KnownImage("sha512-1", None, 0.0))
     (file,) = tmp_path.iterdir()
     file.write_bytes(content)
     assert known.get("a", LINUX) is None
@@ -35,9 +35,9 @@ def test_damage_is_as_if_nothing_were_known(tmp_path: Path, content: bytes) -> N
 
 
 def test_forgotten_with_its_image(tmp_path: Path) -> None:
-    known = KnownImages(str(tmp_path))
-    known.put("a", LINUX, Known("sha512-1", None, 0.0))
-    known.put("built:b", "", Known("sha512-2", None, 0.0))
+    known = LocatorCache(str(tmp_path))
+    known.put("a", LINUX, KnownImage("sha512-1", None, 0.0))
+    known.put("built:b", "", KnownImage("sha512-2", None, 0.0))
     assert known.images("built:") == {"sha512-2"}
     known.forget({"sha512-1"})
     assert known.get("a", LINUX) is None
@@ -45,15 +45,15 @@ def test_forgotten_with_its_image(tmp_path: Path) -> None:
 
 
 def test_fresh() -> None:
-    entry = Known("sha512-1", None, 100.0, 10)
+    entry = KnownImage("sha512-1", None, 100.0, 10)
     assert entry.fresh(105.0)
     assert not entry.fresh(110.0)
     assert not entry.fresh(99.0), "a clock that was set back proves nothing"
 
 
 def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
-    known = KnownImages(str(tmp_path))
-    known.put("a", LINUX, Known("sha512-1", None, 0.0))
+    known = LocatorCache(str(tmp_path))
+    known.put("a", LINUX, KnownImage("sha512-1", None, 0.0))
     (tmp_path / "0123.999999999.tmp").write_bytes(b"{")
     (tmp_path / f"4567.{os.getpid()}.tmp").write_bytes(b"{")
     (found,) = known.sweep(dry_run=True)

@@ -8,9 +8,15 @@ import os
 import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO
 
-from kurma_core.image_store import ImageStore
+from kurma_core.appc.image import ImageManifest
+from kurma_core.image_store import ImageStore, Limits
+from kurma_core.image_store.archive_layout import inspect
 from kurma_core.models.image import ImageRecord, Provenance
+
+if TYPE_CHECKING:
+    from kurma_core.image_store.archive_stream import Decrypt
 
 MANIFEST = {
     "acKind": "ImageManifest",
@@ -99,3 +105,8 @@ def nothing_left_behind(store: ImageStore, outside: str) -> Iterator[None]:
         "layers": [],
         "images": [],
     }
+
+
+def validate(stream: BinaryIO, limits: Limits | None = None, decrypt: Decrypt | None = None) -> ImageManifest:
+    """The manifest of an archive that is read and checked to its end."""
+    return inspect(stream, limits, decrypt).contents.manifest

@@ -17,7 +17,7 @@ from kurma_stager_rkt.stage1_image import Stage1
 
 from kurma_core.errors import KurmaError, ManifestError
 from kurma_core.image_store import ImageStore
-from kurma_core.images.locator_cache import KnownImages
+from kurma_core.images.locator_cache import LocatorCache
 from kurma_core.journal import Cursor, Journal
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
 from kurma_core.networking.default_network import DefaultNetwork
@@ -102,7 +102,7 @@ READERS: dict[str, tuple[str, Any, Any]] = {
     "known": (
         "one",
         {"version": 1, "locator": "a", "image": _ID, "key": "k", "fetched": 1.0, "maxAge": 1},
-        lambda at: (KnownImages(str(at)).images("a"), KnownImages(str(at)).forget([_ID])),
+        lambda at: (LocatorCache(str(at)).images("a"), LocatorCache(str(at)).forget([_ID])),
     ),
     "event": (
         "events/events",
