@@ -24,7 +24,7 @@ from kurma_core.linux.libc import syscall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
     from typing import Protocol
 
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
         def list(self) -> tuple[ImageRecord, ...]: ...
 
         def layer(self, key: str) -> ImageLayer: ...
-        def hold_layer(self, key: str) -> bool: ...
-        def release_layers(self, keys: Collection[str]) -> None: ...
 
 
 _SYNCFS = {"x86_64": 306, "aarch64": 267, "arm64": 267}
@@ -298,8 +296,9 @@ def touch(path: str) -> None:
 
 
 class Holds:
-    """Holds images and trees against removal, for the block and thread that began with :meth:`keeping`. Images
-    that come into the store in such a block are held from the start.
+    """Holds images, layers and trees against removal, for the block that began with :meth:`keeping`: in its
+    thread, and in threads that work in a copy of its context. What comes into the store in such a block is held
+    from the start.
 
     :param path_in: makes a path in the store of its parts.
     """
@@ -310,9 +309,9 @@ class Holds:
 
     @contextlib.contextmanager
     def keeping(self, *, used: bool = True) -> Iterator[None]:
-        """Images held inside stay at least until the block is left. Blocks may nest.
+        """Images, layers and trees held inside stay at least until the block is left. Blocks may nest.
 
-        :param used: they count as used then.
+        :param used: images and trees count as used then.
         """
         if self._mine.get() is not None:
             yield
@@ -325,9 +324,9 @@ class Holds:
             self._mine.reset(token)
             for place, fd in held.items():
                 # A garbage collection that looked for pods before this one was made sees this use.
-                if used:
+                kind, _, ident = place.partition("/")
+                if used and kind in _TOUCHED:
                     with contextlib.suppress(OSError):
-                        kind, _, ident = place.partition("/")
                         touch(self._path_in(kind, ident, _TOUCHED[kind]))
                 os.close(fd)
 
@@ -350,6 +349,10 @@ class Holds:
         """
         return self._hold(f"images/{image_id}", wait=wait)
 
+    def hold_layer(self, key: str) -> bool:
+        """The same for a layer."""
+        return self._hold(f"layers/{key}")
+
     def hold_tree(self, tree_id: str) -> bool:
         """The same for a rendered tree."""
         return self._hold(f"trees/{tree_id}")
@@ -362,5 +365,6 @@ class Holds:
             fd = share_lock(self._path_in(place), wait=wait)
             if fd is None:
                 return False
-            held[place] = fd
+            if held.setdefault(place, fd) != fd:
+                os.close(fd)  # another thread was faster
         return True

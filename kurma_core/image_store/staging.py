@@ -194,7 +194,7 @@ def add_layer(store: Store, stream: BinaryIO, diff_id: str) -> str:
             with store.locked():
                 put_directory(f"{work.path}/layer", store.path("layers", key))
             store.step("layer placed")
-            if store.hold_layer(key):
+            if store.holds.hold_layer(key):
                 sync_directory(store.path("layers"))
                 return key
     raise StoreError(f"the layer {key} is taken away as fast as it is put into the store")
@@ -210,9 +210,13 @@ def add_layered(
 
     manifest_bytes = json.dumps(manifest.to_json(), ensure_ascii=False).encode()
     store.prepare()
-    with guard(CANNOT, store.root), WorkDirectory(store.path("tmp")) as work:
+    with (
+        store.holds.keeping(used=False),
+        guard(CANNOT, store.root),
+        WorkDirectory(store.path("tmp")) as work,
+    ):
         for key in layers:
-            if not store.hold_layer(key):
+            if not store.holds.hold_layer(key):
                 raise StoreError(f"the image store has no layer {key}", layer=key)
         image_id = layered_id(manifest_bytes, [store.layer(key) for key in layers])
         store.step("identified")
@@ -229,9 +233,7 @@ def add_layered(
         write_image(store, work.path, image, manifest_bytes, size, originals={})
         _sync(work.path)
         store.step("synced")
-        placed = place(store, work.path, image, archive=None)
-        store.release_layers(layers)
-    return placed
+        return place(store, work.path, image, archive=None)
 
 
 # --- putting in place --------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
 
 from kurma_core.cancellation import lock
 from kurma_core.errors import (
@@ -31,7 +30,7 @@ from kurma_core.errors import (
 )
 from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.image_store import records
-from kurma_core.image_store.durable import Holds, guard, share_lock, touch
+from kurma_core.image_store.durable import Holds, guard, touch
 from kurma_core.image_store.tar_entries import Limits
 from kurma_core.linux import files
 from kurma_core.models.image import ImageRecord, Provenance
@@ -83,8 +82,6 @@ class ImageStore:
         self.limits = limits or Limits()
         self.step = step
         self.holds = Holds(self.path)
-        self._held: dict[str, int] = {}
-        self._held_here: ContextVar[dict[str, int] | None] = ContextVar("kurma_held_layers", default=None)
 
     # --- putting in ----------------------------------------------------------------------------------------------
 
@@ -105,12 +102,12 @@ class ImageStore:
         return stage(self, stream, decrypt)
 
     def has_layer(self, diff_id: str) -> bool:
-        """Whether the layer is extracted already. If so it stays at least until an image was made of it, or the
-        block of :meth:`holding_layers` is left, or else this process ends.
+        """Whether the layer is extracted already. If so it stays until the block of :meth:`.durable.Holds.keeping`
+        is left.
 
         :param diff_id: ``sha256:`` and 64 hex digits over its uncompressed tar.
         """
-        return self.hold_layer(records.layer_key(diff_id))
+        return self.holds.hold_layer(records.layer_key(diff_id))
 
     def add_layer(self, stream: BinaryIO, diff_id: str) -> str:
         """Extract a registry's layer, once; whiteouts are noted and not extracted.
@@ -325,45 +322,6 @@ class ImageStore:
             if any(os.path.isdir(self.path(kind, image_id)) for kind in ("images", "trees")):
                 raise
             raise records.not_found(image_id) from error
-
-    def hold_layer(self, key: str) -> bool:
-        """Keep the layer from being removed until :meth:`release_layers`, at the latest until the end of
-        :meth:`holding_layers`; outside of that, for as long as this process lives. False: it is not there."""
-        held = self._holding
-        if key in held:
-            return True
-        fd = share_lock(self.path("layers", key))
-        if fd is None:
-            return False
-        if held.setdefault(key, fd) != fd:
-            os.close(fd)  # another thread was faster
-        return True
-
-    def release_layers(self, keys: Collection[str]) -> None:
-        """An image has them now."""
-        held = self._holding
-        for key in keys:
-            fd = held.pop(key, None)
-            if fd is not None:
-                os.close(fd)
-
-    @property
-    def _holding(self) -> dict[str, int]:
-        here = self._held_here.get()
-        return self._held if here is None else here
-
-    @contextmanager
-    def holding_layers(self) -> Iterator[None]:
-        """Layers that this thread, and those that work in a copy of its context, hold inside are released at the
-        end, whether an image was made of them or not."""
-        held: dict[str, int] = {}
-        token = self._held_here.set(held)
-        try:
-            yield
-        finally:
-            self._held_here.reset(token)
-            while held:
-                os.close(held.popitem()[1])
 
     @contextmanager
     def locked(self, *, exclusive: bool = False) -> Iterator[None]:

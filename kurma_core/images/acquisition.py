@@ -208,7 +208,7 @@ class Acquisition:
         from kurma_core.images.user_groups import complete_groups
 
         voucher = self.policy.judge_layers(remote)
-        with self.store.holding_layers():
+        with self.store.holds.keeping(used=False):
             try:
                 keys = fetch_layers(self.store, self.fetching, remote, self.progress)
             except ArchiveError as error:

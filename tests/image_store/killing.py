@@ -89,16 +89,17 @@ class House:
         layers = [tar([file("a", b"lower"), directory("d")]), tar([file("d/.wh.x"), file("b", b"upper")])]
         digests = [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]
         keys = []
-        for layer, digest in zip(layers, digests, strict=True):
-            if not self.store.has_layer(digest):
-                self.store.add_layer(io.BytesIO(layer), digest)
-            keys.append(digest.replace(":", "-"))
-        document = {
-            "acKind": "ImageManifest",
-            "acVersion": "0.8.11",
-            "name": f"example.com/l{choice.randrange(2)}",
-        }
-        self.store.add_layered(ImageManifest.parse(document), tuple(keys), provenance(choice.randrange(3)))
+        with self.store.holds.keeping(used=False):
+            for layer, digest in zip(layers, digests, strict=True):
+                if not self.store.has_layer(digest):
+                    self.store.add_layer(io.BytesIO(layer), digest)
+                keys.append(digest.replace(":", "-"))
+            document = {
+                "acKind": "ImageManifest",
+                "acVersion": "0.8.11",
+                "name": f"example.com/l{choice.randrange(2)}",
+            }
+            self.store.add_layered(ImageManifest.parse(document), tuple(keys), provenance(choice.randrange(3)))
 
     def remove(self, choice: random.Random) -> None:
         others = [ident for ident in self.store.ids() if ident != self.precious]

@@ -189,7 +189,6 @@ def test_another_manifest_is_found(store: ImageStore) -> None:
 def test_layers_that_no_image_has_stay_for_their_time(store: ImageStore) -> None:
     """S3: whoever fetches the rest of the image later finds them there."""
     key = add(store, file("a"))
-    store.release_layers([key])
     assert store.gc((), 3600).removed == ()
     os.utime(store.path("layers", key, "layer.json"), (1, 1))
     assert [(one.kind, one.name) for one in store.gc((), 3600).removed] == [("layer", key)]
@@ -220,10 +219,11 @@ def test_a_missing_layer(store: ImageStore) -> None:
 
 def test_layers_are_held_until_they_have_an_image(store: ImageStore) -> None:
     """A sweep by somebody else, without any grace, takes no layer of an image that is being fetched."""
-    key = add(store, file("a"))
     somebody = ImageStore(store.root)
-    assert somebody.gc((), -1).removed == ()
-    image = store.add_layered(PARSED, (key,), LOCAL)
+    with store.holds.keeping(used=False):
+        key = add(store, file("a"))
+        assert somebody.gc((), -1).removed == ()
+        image = store.add_layered(PARSED, (key,), LOCAL)
     assert somebody.gc({image.id}, -1).removed == ()
     assert {removal.kind for removal in somebody.gc((), -1).removed} == {"image", "layer"}
 
