@@ -72,8 +72,8 @@ def read_image(reader: TarReader, limits: Limits, sink: Sink) -> ImageContents:
     """Read an image archive to its end (App Container Image, Image Layout; early: Fileset Images, too).
 
     :param sink: given every entry of the root filesystem, that of ``rootfs`` itself with an empty path.
-    :raises ArchiveError: it is no image.
-    :raises HostileArchiveError: it is none that an honest builder makes.
+    :raises ArchiveError: the archive is not an image.
+    :raises HostileArchiveError: no honest builder makes such an archive.
     :raises ManifestError: its manifest breaks the specification.
     """
     documents: dict[bytes, bytes] = {}
@@ -181,7 +181,7 @@ def read_layer(reader: TarReader, limits: Limits, sink: Sink, imply: Sink) -> Wh
 
     :param imply: given a directory that must be there, though it may have no entry of its own.
     :raises ArchiveError: it is broken.
-    :raises HostileArchiveError: it is none that an honest builder makes.
+    :raises HostileArchiveError: no honest builder makes such an archive.
     """
     removed: set[bytes] = set()
     opaque: set[bytes] = set()
@@ -259,7 +259,8 @@ class ArchiveFacts:
 def inspect(stream: BinaryIO, limits: Limits | None = None, decrypt: Decrypt | None = None) -> ArchiveFacts:
     """Read an image archive to its end and check all of it; nothing is written.
 
-    :raises ArchiveError: it is no image, or broken. :raises HostileArchiveError: it would not be extracted.
+    :raises ArchiveError: the archive is not an image, or is broken.
+    :raises HostileArchiveError: it would not be extracted.
     :raises ManifestError: its manifest breaks the specification.
     """
     limits = limits or Limits()

@@ -55,7 +55,7 @@ def build_archive(
     :param owner: user and group of all that there is, in place of whose it is here.
     :returns: the image's ID.
     :raises ManifestError: the manifest breaks the specification.
-    :raises ArchiveError: a file is none that an image can hold, or changes while it is read.
+    :raises ArchiveError: an image cannot hold such a file, or a file changes while it is read.
     :raises OSError: reading or writing fails.
     """
     import hashlib

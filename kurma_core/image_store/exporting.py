@@ -215,7 +215,7 @@ class _View:
         return holders
 
     def _shown(self, path: bytes, holders: list[tuple[int, int, os.stat_result]]) -> tuple[int, os.stat_result]:
-        """Whose owner, mode and time a directory shows."""
+        """The topmost entry that gives the path an owner, mode and time."""
         for number, fd, status in holders:
             if path not in self._implied[number]:
                 return fd, status

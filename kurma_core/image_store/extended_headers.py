@@ -62,19 +62,19 @@ def parse(data: bytes) -> Extensions:
 
 
 def number(text: bytes, what: str, limit: int = _MAX_SIZE) -> int:
-    """A decimal number from 0 to ``limit``. :raises ArchiveError: it is none."""
+    """A decimal number from 0 to ``limit``. :raises ArchiveError: the text is something else."""
     if not text.isdigit() or len(text) > 20 or (value := int(text)) > limit:
         raise ArchiveError(f"the archive is corrupt: bad {what}")
     return value
 
 
 def identity(text: bytes) -> int:
-    """A user or group ID. :raises ArchiveError: it is none."""
+    """A user or group ID. :raises ArchiveError: the text is something else."""
     return number(text, "user or group in an extended header", _MAX_ID)
 
 
 def time(text: bytes) -> int:
-    """A time in decimal seconds as nanoseconds, what is finer cut off. :raises ArchiveError: it is none."""
+    """A time in decimal seconds as nanoseconds, finer digits cut off. :raises ArchiveError: it is malformed."""
     negative = text.startswith(b"-")
     whole, _, fraction = text[negative:].partition(b".")
     if not whole.isdigit() or len(whole) > 20 or (fraction and not fraction.isdigit()):

@@ -43,7 +43,7 @@ def extract(
     :param target: a directory that is empty, or not there yet; its parent is.
     :param expected: the ID that it must have.
     :returns: the image's ID.
-    :raises ArchiveError: it is no image, or broken. :raises HostileArchiveError: it is malicious.
+    :raises ArchiveError: the archive is not an image, or is broken. :raises HostileArchiveError: it is malicious.
     :raises ManifestError: its manifest breaks the specification.
     :raises HostError: the directory is not empty, or cannot be made. :raises StoreError: the disk is full, …
     """

@@ -144,7 +144,7 @@ def link_digest(target: bytes) -> bytes:
 
 
 def read_records(content: bytes) -> Iterator[FileRecord]:
-    """:raises ValueError: it is none."""
+    """The records of a file of records. :raises ValueError: the file is something else."""
     if not content.startswith(HEADER) or not content.endswith(b"\n"):
         raise ValueError("not a record of files")
     for text in content[len(HEADER) : -1].split(b"\n"):

@@ -51,7 +51,7 @@ def is_early_id(text: object) -> bool:
 
 
 def checked_id(image_id: str) -> str:
-    """``image_id`` itself, fit to be part of a path. :raises ImageNotFoundError: it is no image ID."""
+    """``image_id`` itself, fit to be part of a path. :raises ImageNotFoundError: the text is not an image ID."""
     if not is_id(image_id):
         raise not_found(image_id)
     return image_id
@@ -62,7 +62,7 @@ def not_found(image_id: str) -> ImageNotFoundError:
 
 
 def layer_key(diff_id: str) -> str:
-    """The key of a layer with that digest. :raises StoreError: it is no SHA-256 digest."""
+    """The key of a layer with that digest. :raises StoreError: the text is not a SHA-256 digest."""
     algorithm, _, digest = diff_id.partition(":")
     if algorithm != "sha256" or len(digest) != 64 or not is_hex(digest):
         raise StoreError(f"not a layer's digest: {diff_id!r}", hint="sha256: and 64 hexadecimal digits")
@@ -235,7 +235,7 @@ def _last_used(path: str) -> str | None:
 
 
 def seconds(timestamp: str) -> float:
-    """Seconds since the epoch. :raises ValueError: it is no RFC 3339 time."""
+    """Seconds since the epoch. :raises ValueError: the text is not an RFC 3339 time."""
     from datetime import datetime
 
     return datetime.fromisoformat(timestamp).timestamp()

@@ -31,8 +31,8 @@ def find(store: Store, reference: str) -> ImageRecord:
 
 
 def find_by_id(store: Store, reference: str) -> ImageRecord | None:
-    """The image whose ID, by the one algorithm or the other, starts so; None: there is none, or what is
-    written is not the start of an ID.
+    """The image whose ID, by the one algorithm or the other, starts so; None: the store has no such image, or
+    the reference is not the start of an ID.
 
     :raises AmbiguousReferenceError: several do.
     """
@@ -43,7 +43,7 @@ def find_by_id(store: Store, reference: str) -> ImageRecord | None:
 def find_id(store: Store, reference: str) -> str:
     """The whole ID of what has that ID, or one that starts so; its record need not be readable.
 
-    :raises ImageNotFoundError: there is none. :raises AmbiguousReferenceError: several have.
+    :raises ImageNotFoundError: no image has. :raises AmbiguousReferenceError: several have.
     """
     found = _id_that_starts(store, reference)
     if found is None:

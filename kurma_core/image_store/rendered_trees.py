@@ -70,7 +70,8 @@ class TreeCache:
         return rendered
 
     def _used(self, place: str) -> bool:
-        """Note the use of a tree; False: there is none. The lock keeps a sweep from taking it in between."""
+        """Notes the use of a tree; False: there is no such tree. The lock keeps a garbage collection from removing
+        it in between."""
         fd = share_lock(place)
         if fd is None:
             return False

@@ -58,7 +58,7 @@ _MOST_KNOWN = 64
 
 
 def _parsed(text: bytes) -> ImageManifest:
-    """:raises ManifestError: it is none."""
+    """The parsed manifest. :raises ManifestError: the text is something else."""
     found = _known.get(text)
     if found is None:
         from kurma_core.appc.image import ImageManifest
@@ -94,7 +94,8 @@ class ImageStore:
 
         :param stream: the archive as shipped, compressed or not.
         :param decrypt: opens an encrypted one. It is kept decrypted; as shipped it is there while staged.
-        :raises ArchiveError: it is no image, or broken. :raises HostileArchiveError: it is malicious.
+        :raises ArchiveError: the archive is not an image, or is broken.
+        :raises HostileArchiveError: it is malicious.
         :raises ManifestError: its manifest breaks the specification. :raises StoreError: the disk is full, …
         """
         from kurma_core.image_store.staging import stage
@@ -140,14 +141,14 @@ class ImageStore:
         or without ``sha512-`` or ``sha256-``), or ``NAME[:VERSION][,label=value…]``, of which the newest one
         counts; ``NAME-VERSION``, as early documents write it, where no image is called so.
 
-        :raises ImageNotFoundError: there is none. :raises AmbiguousReferenceError: the start of several IDs.
+        :raises ImageNotFoundError: no image fits. :raises AmbiguousReferenceError: the start of several IDs.
         """
         from kurma_core.image_store.references import find
 
         return find(self, reference)
 
     def find_by_id(self, reference: str) -> ImageRecord | None:
-        """As :meth:`find`, of IDs and starts of IDs alone. None: it is no such thing, or there is no such image.
+        """As :meth:`find`, by ID or start of an ID alone. None: the store has no such image.
 
         :raises AmbiguousReferenceError: the start of several IDs.
         """

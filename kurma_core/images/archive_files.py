@@ -122,7 +122,7 @@ class ArchiveFiles:
         :param output: where to; None: beside it, where fetchers look first.
         :param early: over the uncompressed tar.
         :param force: replace what is there.
-        :raises ArchiveError: it is no image. :raises TrustError: it cannot be signed.
+        :raises ArchiveError: the archive is not an image. :raises TrustError: it cannot be signed.
         :raises UsageError: the signature's file exists. :raises HostError: a file cannot be read or written.
         """
         target = output or (path.removesuffix(".aci") + ".sig" if early else f"{path}.asc")
@@ -147,7 +147,8 @@ class ArchiveFiles:
         """Checks an archive's signature with the keys that are trusted for the image's name.
 
         :param signature: its file; None: the one beside the archive.
-        :raises TrustError: it is not good enough, or there is none. :raises ArchiveError: it is no image.
+        :raises TrustError: the signature is missing, or is not good enough.
+        :raises ArchiveError: the archive is not an image.
         """
         found = _read_signature(signature) if signature is not None else self._beside(path)
         decrypt = self._opener(path)

@@ -31,7 +31,7 @@ class KeyManager:
         self._note = note
 
     def parse(self, data: bytes, source: str) -> tuple[Key, ...]:
-        """The public keys in a file that was read already. :raises TrustError: there is none."""
+        """The public keys in a file that was read already. :raises TrustError: it holds no key."""
         return self._trust.parse_keys(data, source)
 
     def read(self, source: str, insecure: Collection[str] = frozenset()) -> tuple[Key, ...]:

@@ -114,7 +114,7 @@ class ImageManager:
         :param insecure: relaxations for this run: ``image``, ``tls``, ``http``, ``pubkey``; told and recorded.
         :raises UsageError: the locator or an option is malformed.
         :raises FetchError: in one of its kinds. :raises TrustError: the image is not trusted.
-        :raises ArchiveError: it is no image. :raises StoreError: the disk is full, …
+        :raises ArchiveError: the archive is not an image. :raises StoreError: the disk is full, …
         """
         acquisition = self._acquisition(self._policy(insecure), progress)
         found = self._fetching.parse(locator)
@@ -255,7 +255,7 @@ class ImageManager:
     def _by_id(self, reference: str) -> ImageRecord | None:
         stored = self.store.find_by_id(reference)
         if stored is None and reference.startswith(("sha512-", "sha256-")):
-            return self.store.find(reference)  # which says that there is none
+            return self.store.find(reference)  # raises the error
         return stored
 
     def _by_name(self, reference: str, policy: TrustPolicy) -> ImageRecord | None:

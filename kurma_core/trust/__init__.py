@@ -88,7 +88,7 @@ class Trust:
         """Check a detached signature, armored or not, with just these keys.
 
         :param source: what is signed: a file's path, or its bytes as they come.
-        :param signature: None: there is none, which is an error.
+        :param signature: None: the image is not signed, which is an error.
         :param keys: key files by fingerprint, as from :meth:`keys_for`.
         :param what: what to call it in errors; a path needs no other name.
         :param name: the image's, for hints.
@@ -104,7 +104,7 @@ class Trust:
     # --- the keystore --------------------------------------------------------------------------------------------
 
     def parse_keys(self, data: bytes, source: str) -> tuple[Key, ...]:
-        """The public keys in a file. :raises TrustError: there is none, or a secret one."""
+        """The public keys in a file. :raises TrustError: it holds no key, or a secret one."""
         from kurma_core.trust.key_files import parse_keys
 
         return parse_keys(data, source)

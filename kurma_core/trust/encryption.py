@@ -39,7 +39,7 @@ class Passphrases(Protocol):
         ...
 
     def get(self, what: str, *, wrong: bool) -> bytes | None:
-        """The passphrase of the archive called ``what``; None: there is none.
+        """The passphrase of the archive called ``what``; None: the user gives none.
 
         :param wrong: the last one did not fit.
         """
@@ -81,7 +81,8 @@ def checked(passphrase: bytes) -> bytes:
 def encrypting(out: BinaryIO, passphrase: bytes) -> Iterator[BinaryIO]:
     """A file: what is written to it arrives in ``out``, encrypted with AES-256.
 
-    :raises UsageError: the passphrase is none. :raises HostError: gpg is not installed, or fails.
+    :raises UsageError: the passphrase is empty, too long, or has more than one line.
+    :raises HostError: gpg is not installed, or fails.
     """
     out.flush()
     options = (

@@ -25,7 +25,7 @@ LARGEST = 1 << 20
 def parse_keys(data: bytes, source: str) -> tuple[Key, ...]:
     """The keys in a file, in its order.
 
-    :raises TrustError: there is none, it holds a secret one, or it is too large.
+    :raises TrustError: the file holds no key, or a secret one, or is too large.
     """
     if len(data) > LARGEST:
         raise TrustError(f"{source}: larger than a file of keys may be ({LARGEST} bytes)")

@@ -54,7 +54,7 @@ def prefix_of(place: str) -> str | None:
 
 
 def _is_way(name: str) -> bool:
-    """Whether directories can be called so; a name that is none has no prefix, and no keys of its own."""
+    """Whether directories can have that name; any other name has no prefix, and no keys of its own."""
     if "\0" in name or len(os.fsencode(name)) > _WAY_LENGTH:
         return False
     return not any(part in ("", ".", "..") or len(os.fsencode(part)) > _PART_LENGTH for part in name.split("/"))

@@ -71,7 +71,7 @@ def _checked(home: str, signature: bytes, source: str | Iterable[bytes]) -> list
         gpg = stack.enter_context(running_gpg(home, ("--verify", f"{home}/signature", "-"), stdin=data))
         if not isinstance(source, str):
             with current().waking(gpg.process.kill):
-                gpg.feed(source)  # it stops reading where the signature is none
+                gpg.feed(source)  # gpg stops reading if the signature is malformed
         gpg.wait()
         return gpg.statuses()
 
