@@ -247,10 +247,9 @@ class ImageManager:
         from kurma_core.images.dependencies import Graph
 
         policy = self._policy(acquisition.insecure)
+        source = None if pull == "never" else acquisition
         with self.keeping():
-            Graph(self.store, policy, self._holds.hold, None if pull == "never" else acquisition, pull).node(
-                record.id
-            )
+            Graph(self.store, policy, self._holds.hold, source, pull).node(record.id)
 
     def _by_id(self, reference: str) -> ImageRecord | None:
         stored = self.store.find_by_id(reference)
@@ -259,17 +258,12 @@ class ImageManager:
         return stored
 
     def _by_name(self, reference: str, policy: TrustPolicy) -> ImageRecord | None:
-        """Several may have the name: the newest that may stand for it."""
-        try:
-            newest = self.store.find(reference)
-        except ImageNotFoundError:
-            return None
-        if policy.accepts_by_name(newest):
-            return newest
-        fitting = [record for record in self.store.named(reference) if policy.accepts_by_name(record)]
-        if not fitting:
-            raise policy.refusal_by_name(newest)
-        return max(fitting, key=lambda record: record.age_order)
+        """Of several that have the name, the newest that may stand for it."""
+        named = self.store.named(reference)
+        fitting = [record for record in named if policy.accepts_by_name(record)]
+        if named and not fitting:
+            raise policy.refusal_by_name(max(named, key=lambda record: record.age_order))
+        return max(fitting, key=lambda record: record.age_order, default=None)
 
     # --- rendering -----------------------------------------------------------------------------------------------
 
