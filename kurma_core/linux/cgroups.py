@@ -1,4 +1,4 @@
-"""One cgroup per pod, on every hierarchy that the host has.
+"""Makes, reads, kills and removes a pod's cgroup, on every hierarchy (v1, v2) that the host has.
 
 Three layouts: ``v1`` (a hierarchy per controller), ``v2`` (one for all), ``hybrid`` (v1's controllers and a v2
 hierarchy beside them, used for its ``cgroup.kill``). A :class:`CgroupTree` stands for one relative name,

@@ -1,4 +1,4 @@
-"""Files of our own directories: replaced whole, locked, and spread over the disk.
+"""Replaces and locks files in Kurma's own directories, and spreads directories over the disk.
 
 For paths in trees that strangers have filled, see :mod:`kurma_core.linux.beneath`.
 """

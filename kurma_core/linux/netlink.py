@@ -1,4 +1,4 @@
-"""Links, addresses and routes of a network namespace, by rtnetlink(7): a small client, light to import.
+"""Reads and changes links, addresses and routes of a network namespace, by rtnetlink(7). Light to import.
 
 A message to the kernel takes some microseconds; the library that knows all of netlink takes 190 ms to import. This
 module has what joins a pod to a bridge. Errors say what was asked and, where the kernel tells them, its

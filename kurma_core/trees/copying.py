@@ -1,4 +1,4 @@
-"""Copies of single entries, with everything that they have: owner, mode, times, attributes, links among them.
+"""Copies single entries of a tree with all they have: owner, mode, times, attributes, hard links.
 
 By descriptor of the directory and one name; no link is followed. An entry that cannot be copied is an error.
 """

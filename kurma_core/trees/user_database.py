@@ -1,4 +1,4 @@
-"""Users and groups as an image knows them (H6): its own ``/etc/passwd`` and ``/etc/group``, read beneath its root.
+"""Looks up users and groups in an image's own ``/etc/passwd`` and ``/etc/group``, read beneath its root.
 
 Links are followed as a process inside would follow them, and never lead out. Only regular files are read.
 """
