@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "kurma_core"
 PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
+LIBRARIES = sorted(path.parent for path in (ROOT / "libs").glob("*/pyproject.toml"))
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples/plugins").glob("*/pyproject.toml"))
 
 #: Rooms by floor; a package is one room.
@@ -208,6 +209,16 @@ def test_no_circle_of_imports():
             modules[name].add(item.module)
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == {frozenset("bc")}
     assert circles(modules) == set()
+
+
+@pytest.mark.parametrize("directory", [*LIBRARIES, *PLUGINS], ids=lambda path: path.name)
+def test_no_circle_of_imports_in_plugins_and_libraries(directory):
+    named = {file: ".".join(file.relative_to(directory).with_suffix("").parts) for file in sources(directory)}
+    modules = {name: set() for name in named.values()}
+    for file, name in named.items():
+        modules[name] |= {item.module for item in imports(file) if item.module in modules} - {name}
+    # Inside of its pods, the default stager still has some.
+    assert {each for each in circles(modules) if not all(".inside." in name for name in each)} == set()
 
 
 def module_name(file):
