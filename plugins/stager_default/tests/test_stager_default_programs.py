@@ -25,10 +25,12 @@ NOT_OURS = {
     "kurma_core.linux.netlink",
     "kurma_core.trees.copying",
     "kurma_core.trees.merging",
+    "kurma_stager_default.inside.app.volumes",
     "kurma_stager_default.inside.callins.control_client",
     "kurma_stager_default.inside.callins.logs",
     "kurma_stager_default.inside.callins.run",
     "kurma_stager_default.inside.callins.status",
+    "kurma_stager_default.inside.pod.prestarted_root",
 }
 
 
@@ -85,7 +87,7 @@ def test_programs_are_lean(rootfs):
     """No words for people in it; and what was executed once is not kept."""
     code = program(rootfs, "start")
     size = (rootfs / image.code_of("start")).stat().st_size
-    assert size < 345_000, "every pod's supervisor and PID 1 hold it: import late what only some pods need"
+    assert size < 335_000, "every pod's supervisor and PID 1 hold it: import late what only some pods need"
     text = (rootfs / image.code_of("start")).read_bytes()
     for word in (b":param", b"collections.abc", b"__annotations__", b"dict[str, Any]"):
         assert word not in text, word

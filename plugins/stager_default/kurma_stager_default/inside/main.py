@@ -19,13 +19,14 @@ from kurma_stager_default.inside.pod import (
     device_cgroup,
     pid1,
     pod_cgroups,
-    prestarted_root,
     supervisor,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from kurma_stager_default.inside.pod.prestarted_root import RootMaker
 
 #: The stager closes this descriptor when the pod runs.
 RUNNING = 4
@@ -47,6 +48,8 @@ def main() -> int:
             if _sees_its_pod():
                 ahead = _Ahead([])
                 ahead.mount()
+                from kurma_stager_default.inside.pod import prestarted_root  # only a prestarted stager has one
+
                 ahead.maker = prestarted_root.start(ahead.mounts)
             if not _told_to_go():
                 house.end()
@@ -90,7 +93,7 @@ def _load_for_apps() -> None:
 
     from kurma_core.linux import exec_errors  # noqa: F401
     from kurma_core.trees import mount_targets, overlay, user_database  # noqa: F401
-    from kurma_stager_default.inside.app import etc_hosts  # noqa: F401
+    from kurma_stager_default.inside.app import etc_hosts, volumes  # noqa: F401
 
     privileges.prepare()
 
@@ -202,7 +205,7 @@ class _Ahead:
         #: ``/proc``, ``/sys`` and ``/dev`` are mounted for the first app
         self.mounts = False
         #: makes the root of the first app
-        self.maker: prestarted_root.RootMaker | None = None
+        self.maker: RootMaker | None = None
 
     def mount(self) -> None:
         """Mounts ``/proc``, ``/sys`` and ``/dev`` for the first app. A child does it, since ``/proc`` must show
@@ -261,6 +264,8 @@ def serve(
     if ahead.mounts:
         serving.made_ahead()
     if ahead.maker is not None:
+        from kurma_stager_default.inside.pod import prestarted_root
+
         if prestarted_root.wanted(pod) is None:
             ahead.maker.drop()
         else:

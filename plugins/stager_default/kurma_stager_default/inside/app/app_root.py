@@ -13,7 +13,7 @@ import stat
 from kurma_core.linux import mounts, namespaces
 from kurma_core.linux.beneath import remove_tree
 from kurma_stager_default.inside import user_namespace
-from kurma_stager_default.inside.app import proc_sys_dev, volumes
+from kurma_stager_default.inside.app import proc_sys_dev
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import App, Pod
 
@@ -69,7 +69,10 @@ def enter(
             from kurma_core.trees import mount_targets  # not for the supervisor to hold
 
             os.close(mount_targets.make_dirs(root, app.working_directory, 0o755, *pod.ids.root, symlinks=True))
-        volumes.mount_volumes(app, root, note, pod.ids, namespace)
+        if app.mounts:
+            from kurma_stager_default.inside.app import volumes  # not for the supervisor to hold
+
+            volumes.mount_volumes(app, root, note, pod.ids, namespace)
         if app.read_only:
             mounts.set_attributes(root, mounts.ATTR_RDONLY, recursive=False)
         mounts.pivot_root(root)
@@ -115,7 +118,7 @@ def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None], name
             from kurma_core.trees import overlay  # not for the supervisor to hold
 
             root = overlay.mount_overlay(
-                layers, directory + "/upper", directory + "/work", volatile=True, attributes=volumes.nodev(app)
+                layers, directory + "/upper", directory + "/work", volatile=True, attributes=nodev(app)
             )
             mounts.move_mount_to(root, PLACE)
             return root
@@ -129,17 +132,24 @@ def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None], name
 def _given(app: App, path: str) -> int:
     """Mounts a root that rkt's stage0 has made for this app, with the pod's host ids as owners on disk."""
     root = mounts.open_tree(mounts.AT_FDCWD, path, recursive=False)
-    mounts.set_attributes(root, volumes.nodev(app), recursive=False)
+    mounts.set_attributes(root, nodev(app), recursive=False)
     mounts.move_mount_to(root, PLACE)
     return root
+
+
+def nodev(app: App) -> int:
+    """Mount attributes of the root: ``nodev``, since devices work in ``/dev`` only; not for a privileged app."""
+    return 0 if app.plan.privileged else mounts.ATTR_NODEV
 
 
 def _copied(pod: Pod, app: App, target: str, namespace: int) -> int:
     """Makes the root as a copy of the layers. With a user namespace, the copy keeps the layers' owners on disk,
     and is mounted with mapped owners."""
+    from kurma_stager_default.inside.app import volumes
+
     volumes.merge(target, [f"/layers/{layer}" for layer in reversed(app.layers)])
     root = mounts.open_tree(mounts.AT_FDCWD, target, recursive=False)
-    mounts.set_attributes(root, volumes.nodev(app), recursive=False)
+    mounts.set_attributes(root, nodev(app), recursive=False)
     if namespace >= 0:
         user_namespace.map_copy(root, namespace)
         pod.ids.make_as_root()  # the host's root has no id in a mapped tree, and cannot make files there

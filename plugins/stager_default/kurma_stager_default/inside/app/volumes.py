@@ -9,6 +9,7 @@ import stat
 from kurma_core.linux import mounts
 from kurma_stager_default.inside import user_namespace
 from kurma_stager_default.inside.app import proc_sys_dev
+from kurma_stager_default.inside.app.app_root import nodev
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import App, Mount
 
@@ -21,11 +22,6 @@ _LONG = 400
 _READABLE = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 #: No volume may be mounted at, above or below these paths.
 _SYSTEMS = ("/proc", "/sys", *[f"/dev/{name}" for name in proc_sys_dev.OWN_IN_DEV])
-
-
-def nodev(app: App) -> int:
-    """Mount attributes of the root: ``nodev``, since devices work in ``/dev`` only; not for a privileged app."""
-    return 0 if app.plan.privileged else mounts.ATTR_NODEV
 
 
 class _Layer:

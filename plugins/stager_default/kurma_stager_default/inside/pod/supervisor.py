@@ -16,7 +16,7 @@ from kurma_core.formats import small_json
 from kurma_stager_default.inside import event_loop
 from kurma_stager_default.inside.app import child, proc_sys_dev
 from kurma_stager_default.inside.manifest import Pod
-from kurma_stager_default.inside.pod import pod_cgroups, prestarted_root, status_file
+from kurma_stager_default.inside.pod import pod_cgroups, status_file
 from kurma_stager_default.inside.pod.app_lifecycle import Lifecycle
 from kurma_stager_default.inside.pod.app_run import WAITING, AppRun
 from kurma_stager_default.inside.pod.control_socket import Control, Conversation
@@ -139,6 +139,8 @@ class Supervisor:
         if maker is None or run is not self.runs[0]:
             return None
         self.maker = None
+        from kurma_stager_default.inside.pod import prestarted_root
+
         if directory != prestarted_root.directory_of(run.app):
             maker.drop()
             return None
