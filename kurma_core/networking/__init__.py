@@ -1,5 +1,6 @@
-"""Networks of pods: which a pod joins and under what interface names, joining and leaving them, in order (W1–W8).
+"""Networks of pods: plans which networks a pod joins, names its interfaces, joins and leaves the networks in
+order.
 
-A driver (:class:`kurma_core.hookspecs.network.Network`) does what its kind of network needs; here are the names,
-the order of things, the undo, and what holds for networks of every kind.
+A driver (:class:`kurma_core.hookspecs.network.Network`) implements one kind of network. This package has the code
+for all kinds: names, order, and the undo after a failure.
 """

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.network import Network
 
 Json = Any
-#: The interface of a network that says nothing about it.
+#: The default interface of a network.
 DEFAULT_INTERFACE = "eth{{num}}"
-#: To see whether an interface's name can be made of a template.
+#: A UUID to check whether a template makes a valid interface name.
 _SOME_POD = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 
 
 class Catalog:
-    """Finds networks by name. Loads a driver only where a name leads nowhere without."""
+    """Finds networks by name. It loads a driver only if the name is not found otherwise."""
 
     def __init__(
         self,
@@ -44,17 +44,17 @@ class Catalog:
         self._note = note
 
     def defaults(self) -> tuple[str, ...]:
-        """Names of the networks that a pod joins that names none; loopback is no matter of choice."""
+        """Names of the networks that a pod joins by default, without loopback, which every pod joins."""
         chosen = [e.name for e in self._configured.values() if e.default and e.name != LO]
         return tuple(chosen) or (DEFAULT,)
 
     def is_optional(self, name: str) -> bool:
-        """Whether the configuration says that a pod may go without it."""
+        """Whether the configuration declares the network optional."""
         entry = self._configured.get(name)
         return entry is not None and entry.optional
 
     def get(self, name: str) -> NetworkInfo:
-        """The network of that name.
+        """Finds the network of that name.
 
         :raises NetworkError: there is none (the known ones are listed), or its plugin is missing.
         """
@@ -72,7 +72,8 @@ class Catalog:
         return found[name]
 
     def all(self) -> tuple[NetworkInfo, ...]:
-        """Every network: configured, built in, found. One that cannot be used says why, and stops nothing."""
+        """Every network: configured, built in, discovered. One that cannot be used has the reason in
+        ``problem``."""
         return self._all(self._found())
 
     def _all(self, found: Mapping[str, NetworkInfo]) -> tuple[NetworkInfo, ...]:
@@ -85,11 +86,11 @@ class Catalog:
     def _default_info(self) -> NetworkInfo:
         try:
             return self._checked(self._built_in(DEFAULT, *self._default.served(choose=False)))
-        except KurmaError as error:  # its record is damaged, or a newer Kurma's
+        except KurmaError as error:  # its record is damaged, or of a newer Kurma
             return replace(self._built_in(DEFAULT), problem=error.message)
 
     def _checked(self, info: NetworkInfo) -> NetworkInfo:
-        """With what keeps it from being used, as far as that shows without a pod."""
+        """The network, with the reason if it cannot be used, as far as that can be checked without a pod."""
         try:
             if info.driver:
                 driver = self._driver(info.driver)
@@ -103,7 +104,7 @@ class Catalog:
         return info
 
     def configured(self) -> tuple[NetworkInfo, ...]:
-        """Those of Kurma's configuration. One that cannot be used says why."""
+        """The networks of Kurma's configuration. One that cannot be used has the reason in ``problem``."""
         found = []
         for entry in self._configured.values():
             try:
@@ -124,7 +125,7 @@ class Catalog:
                 network=entry.name,
             )
         info = self._info(entry, driver)
-        # No interface's name where the configuration has none; and its entry whole, as the document has it.
+        # The listing shows the entry as it is in the configuration, without defaults.
         interface = entry.container_interface or ""
         told = {"aci": entry.aci or "", **({"containerInterface": interface} if interface else {})}
         return replace(info, interface=interface, config={**info.config, **told})
@@ -152,7 +153,7 @@ class Catalog:
         return NetworkInfo(name, served_by, "built-in", interface, name in self.defaults(), False, told)
 
     def _found(self) -> dict[str, NetworkInfo]:
-        """The networks that drivers discover, by name; of two with one name, the driver listed first has it."""
+        """The networks that drivers discover, by name; of two with one name, that of the first driver counts."""
         found: dict[str, NetworkInfo] = {}
         for driver in self._names() or tuple(DRIVERS.values()):
             try:

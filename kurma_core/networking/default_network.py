@@ -19,7 +19,7 @@ from kurma_core.schema import SchemaError, fit
 
 Json = Any
 
-#: Names that are not configured: ``host`` shares the host's namespace, ``none`` is loopback alone.
+#: Built-in names: ``host`` shares the host's network namespace, ``none`` is only loopback.
 DEFAULT, HOST, NONE, LO = "default", "host", "none", "lo"
 #: The plugins that serve the built-in networks. An entry of ``container_networks`` with the network's name
 #: replaces the network, plugin and all.
@@ -28,7 +28,7 @@ DRIVERS: Mapping[str, str] = {LO: "lo", DEFAULT: "bridge"}
 BRIDGE = "kurma0"
 STATE_DIR = "/var/lib/kurma"
 VERSION = 2
-#: Shape of the record.
+#: Schema of the record.
 _RECORD = {"bridge": str, "subnet": str, "subnet6": (str, None)}
 
 
@@ -36,8 +36,8 @@ class DefaultNetwork:
     """The built-in network of one state directory.
 
     :param state_dir: absolute.
-    :param routes: tells the host's IPv4 routes, as networks in CIDR form; a seam for tests, as the others.
-    :param routes6: the IPv6 ones. :param ipv6: whether the host has IPv6; None: it is asked.
+    :param routes: the host's IPv4 routes, as networks in CIDR form; tests pass this and the following.
+    :param routes6: the IPv6 routes. :param ipv6: whether the host has IPv6; None: ask the kernel.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class DefaultNetwork:
     def served(self, *, choose: bool = True) -> tuple[str, dict[str, Json]]:
         """The plugin that serves it, and its configuration for that plugin.
 
-        :param choose: choose and record it if need be; else the configuration of one never used is empty.
+        :param choose: choose and record it at the first use; False: the configuration of an unused one is empty.
         :raises NetworkError: no subnet is free.
         :raises HostError: the record cannot be read or written.
         :raises FormatVersionError: a newer Kurma wrote the record.
@@ -71,11 +71,11 @@ class DefaultNetwork:
         return DRIVERS[DEFAULT], {"name": DEFAULT, "bridge": record["bridge"], "subnets": subnets}
 
     def chosen(self) -> bool:
-        """Whether it has ever been used. What cannot be read was written once."""
+        """Whether it was ever used. A record that cannot be read counts as one."""
         return os.path.lexists(self._record)
 
     def forget(self) -> None:
-        """Drops the choice; the next use chooses anew. Nothing to drop is success."""
+        """Removes the record, so that the next use chooses again; succeeds if there is none."""
         with self._locked():
             with suppress(FileNotFoundError):
                 os.unlink(self._record)
@@ -107,7 +107,7 @@ class DefaultNetwork:
 
     def _choose(self) -> dict[str, Json]:
         with self._locked():
-            record = self._read()  # another process may have been faster
+            record = self._read()  # another process may have chosen meanwhile
             if record is None:
                 record = self._write(
                     {"bridge": self._bridge(), "subnet": self._subnet(), "subnet6": self._subnet6()}
@@ -148,7 +148,7 @@ class DefaultNetwork:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """The lock of the record, held by this process alone."""
+        """Holds the record's lock exclusively."""
         path = os.path.join(self._directory, "lock")
         try:
             lock = lock_file(path)

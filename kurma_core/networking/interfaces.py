@@ -1,4 +1,4 @@
-"""Names of interfaces inside a pod, and the templates that they are made from (Kurma Network Specification)."""
+"""Makes the names of interfaces inside a pod, from templates (Kurma Network Specification)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kurma_core.errors import NetworkError
 MAX_LENGTH = 15
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"  # 32 letters: a random byte picks one without bias
 _TRIES = 64
-#: Directories beside the interfaces' own under /proc/sys/net/*/conf.
+#: Names that are reserved under /proc/sys/net/*/conf.
 _RESERVED = ("all", "default", ".", "..")
 
 
 def check_name(name: str, network: str) -> str:
-    """``name`` if the kernel takes it as an interface's.
+    """Returns ``name`` if the kernel accepts it as an interface's.
 
-    :raises NetworkError: it is empty, longer than 15 bytes, or holds what no interface name may.
+    :raises NetworkError: it is empty, longer than 15 bytes, reserved, or has invalid characters.
     """
     why = None
     size = len(os.fsencode(name))
@@ -34,17 +34,17 @@ def check_name(name: str, network: str) -> str:
 
 
 def is_template(text: str) -> bool:
-    """Whether ``text`` has a part to fill in."""
+    """Whether ``text`` has a placeholder."""
     return "{{" in text
 
 
 def render(template: str, taken: Collection[str], uuid: str, network: str) -> str:
-    """The interface name that ``template`` stands for; not one of ``taken``.
+    """Makes an interface name from ``template`` that is not in ``taken``.
 
     ``{{num}}`` is the lowest number from 0 on that makes a free name, ``{{uuid}}`` and ``{{shortuuid}}`` (its
     first eight characters) are the pod's, ``{{random N}}`` is N random letters and digits.
 
-    :raises NetworkError: an unknown or unclosed part, an impossible name, no free name.
+    :raises NetworkError: a placeholder is unknown or unclosed, the name is invalid, or no name is free.
     """
     parts = _parse(template, network)
     numbered = any(part == ("num",) for part in parts)
@@ -63,11 +63,11 @@ def render(template: str, taken: Collection[str], uuid: str, network: str) -> st
 def assign(wanted: Sequence[tuple[str, str]], uuid: str) -> tuple[str, ...]:
     """Interface names for a pod's networks, in order.
 
-    Plain names are given out first, so that a template never takes what a later network asks for by name.
+    Plain names are assigned first, so that a template never takes a name that a later network asks for.
 
-    :param wanted: network's name and its plain name or template; "" stays "": the network names its own.
+    :param wanted: each network's name and its interface name or template; "" stays "": the driver names it.
     :param uuid: the pod's.
-    :raises NetworkError: two networks want one name, or a name is impossible.
+    :raises NetworkError: two networks ask for one name, or a name is invalid.
     """
     names: dict[int, str] = {}
     for templates in (False, True):

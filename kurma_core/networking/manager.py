@@ -31,18 +31,18 @@ Json = Any
 
 
 def namespace_path(uuid: str) -> str:
-    """Where a pod's network namespace is pinned (W11): what ``ip netns`` reads, whatever the state directory."""
+    """Where a pod's network namespace is pinned: in ``ip netns``'s directory, for all state directories."""
     return f"/run/netns/kurma-{uuid}"
 
 
 class Networking:
-    """The networks of one state directory. May be used by several threads, for different pods.
+    """The networks of one state directory. Several threads may use it, for different pods.
 
-    :param driver: the network plugin of that name, loaded.
-    :param resolve_alias: name of the plugin that declares an ``aci`` name, or None (W1).
-    :param image_runner: name of the plugin that serves networks whose ``aci`` is an image, or None (W2).
+    :param driver: loads the network plugin of a name.
+    :param resolve_alias: name of the plugin that declares an ``aci`` name, or None.
+    :param image_runner: name of the plugin for networks whose ``aci`` is an image, or None.
     :param names: names of the enabled network plugins, asked only when a network is in no configuration.
-    :param note: tells the user something in one line.
+    :param note: shows the user a line.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Networking:
         self._names = names
 
     def care(self) -> DriverCare:
-        """Checks and repairs what the drivers have on the host."""
+        """The check and repair of the drivers' resources on the host."""
         from kurma_core.networking.repair import DriverCare, unused
 
         infos = self._catalog.all()
@@ -90,13 +90,13 @@ class Networking:
         pod_uuid: str,
         capabilities: Mapping[str, Json] | None = None,
     ) -> tuple[Attachment, ...]:
-        """The pod's attachments in order, loopback first; to be recorded before :meth:`add`. Empty: the
-        pod shares the host's namespace. Nothing is changed on the host.
+        """Plans the pod's attachments in order, loopback first. The caller records them before :meth:`add`. Empty:
+        the pod shares the host's namespace. It does not change the host.
 
-        :param requests: None or empty: the networks that are joined by default (W8).
-        :param ports: to be published; they go to the first network that can and is not optional, if there is one.
+        :param requests: None or empty: the default networks.
+        :param ports: to be published, by the first network that can do so, preferably one that is not optional.
         :param capabilities: further capability arguments of CNI for every network (``dns``).
-        :raises NetworkError: an unknown network, an impossible interface, ports that nothing publishes.
+        :raises NetworkError: an unknown network, an invalid interface, or ports that no network can publish.
         :raises UsageError: the requests contradict each other.
         """
         self._check_wishes(requests or ())
@@ -113,7 +113,7 @@ class Networking:
         infos = [self._catalog.get(LO)]
         infos += [self._catalog.get(request.name) for request in wanted]
         for info in infos:
-            self._driver(info.driver)  # one that is broken is told of before anything is made
+            self._driver(info.driver)  # report a broken driver before the host is changed
         wanted.insert(0, NetworkRequest(LO))
         names = interfaces.assign(
             [
@@ -138,7 +138,7 @@ class Networking:
         )
 
     def limited(self, attachments: Sequence[Attachment], limits: Sequence[TrafficLimit]) -> tuple[Attachment, ...]:
-        """The attachments, with the pod's limits given to those networks that hold it to them themselves."""
+        """The attachments, with the pod's traffic limits passed to those networks that enforce them."""
         if not limits:
             return tuple(attachments)
         from kurma_core.networking.traffic import capability
@@ -162,7 +162,7 @@ class Networking:
 
     @staticmethod
     def _check_wishes(requests: Sequence[NetworkRequest]) -> None:
-        """:raises UsageError: something is asked of a network that has nothing of the kind to give."""
+        """:raises UsageError: a request has an option that its network does not support."""
         for request in requests:
             wishes = [request.interface and f"interface {request.interface}", *request.ips, request.mac]
             for wish in filter(None, wishes):
@@ -194,10 +194,10 @@ class Networking:
     # -- joining and leaving --
 
     def add(self, attachment: Attachment, *, pod: str, pod_name: str, namespace: str) -> Attachment:
-        """Joins one network: ``attachment`` with its result. What a failure left is undone before it is raised.
+        """Joins one network. After a failure it is left again. :returns: ``attachment`` with its result.
 
         :param pod: UUID. :param namespace: path of the pod's network namespace.
-        :raises NetworkError: it failed, or gave no address (W3).
+        :raises NetworkError: it failed, or gave no address.
         """
         context = _context(attachment, pod, pod_name, namespace)
         driver = self._driver(attachment.driver)
@@ -212,7 +212,8 @@ class Networking:
         return replace(attachment, result=result)
 
     def _set_up(self, attachment: Attachment, driver: Network) -> None:
-        """Once, and before any pod joins, also where many come at once; a slow network holds up no other."""
+        """Calls the driver's ``setup`` once, before the first pod joins, also if several pods join at the same
+        time. A slow network does not hold up others."""
         name = attachment.network
         if name in self._ready:
             return
@@ -231,11 +232,11 @@ class Networking:
         namespace: str,
         joined: Callable[[Attachment], None] = lambda _: None,
     ) -> tuple[Attachment, ...]:
-        """Joins all, in order. A failure undoes the earlier ones in reverse, unless its network is optional, by
-        the configuration or the pod (W4).
+        """Joins all networks, in order. After a failure the earlier ones are left in reverse, unless the failed
+        network is optional, by the configuration or the pod.
 
         :param joined: called with each attachment that has its result.
-        :returns: those that hold; an optional one that failed is left out, and noted.
+        :returns: the joined ones; an optional network that failed is left out, with a note.
         :raises NetworkError: the first failure.
         """
         done: list[Attachment] = []
@@ -264,15 +265,15 @@ class Networking:
         return tuple(done)
 
     def delete(self, attachment: Attachment, *, pod: str, pod_name: str, namespace: str) -> None:
-        """Leaves one network; repeatable, and right whatever became of :meth:`add`.
+        """Leaves one network. It can be repeated, and works after a failed or interrupted :meth:`add`, too.
 
-        :raises NetworkError: something is left on the host; may be tried again.
+        :raises NetworkError: a part is left on the host; try again.
         """
         with _guarded(attachment, "delete"):
             self._driver(attachment.driver).delete(_context(attachment, pod, pod_name, namespace))
 
     def delete_all(self, attachments: Sequence[Attachment], *, pod: str, pod_name: str, namespace: str) -> None:
-        """Leaves all, in reverse; a failure does not keep it from the rest.
+        """Leaves all networks, in reverse, and goes on after a failure.
 
         :raises NetworkError: the first failure, after all were tried.
         """
@@ -286,13 +287,13 @@ class Networking:
             raise first
 
     def check(self, attachment: Attachment, *, pod: str, pod_name: str, namespace: str) -> None:
-        """:raises NetworkError: the attachment is not as ``add`` made it."""
+        """Checks an attachment. :raises NetworkError: it is not as ``add`` made it."""
         context = AttachmentContext(pod, pod_name, namespace, attachment.interface, attachment)
         with _guarded(attachment, "check"):
             self._driver(attachment.driver).check(context)
 
     def _undo(self, driver: Network, context: AttachmentContext) -> None:
-        """``delete`` on the way out of another failure, which is the one to be told; this one is noted."""
+        """Leaves a network after a failed ``add``, whose error is raised; an error here becomes a note."""
         try:
             with _guarded(context.attachment, "delete"):
                 driver.delete(context)
@@ -305,7 +306,7 @@ class Networking:
 
     @staticmethod
     def _check_result(attachment: Attachment, result: NetworkResult | None) -> None:
-        """W3, and that the addresses asked for are the ones given."""
+        """Checks that the result has an address, and the requested addresses."""
         name = attachment.network
         if name == LO:
             return
@@ -325,25 +326,25 @@ class Networking:
     # -- networks themselves --
 
     def configured(self) -> tuple[NetworkInfo, ...]:
-        """The networks of Kurma's configuration, with what is wrong with each."""
+        """The networks of Kurma's configuration, with their problems."""
         return self._catalog.configured()
 
     def listing(self) -> tuple[NetworkInfo, ...]:
-        """Every network that a pod may name, for ``network list``."""
+        """All networks that a pod can join, for ``network list``."""
         return self._catalog.all()
 
     def show(self, name: str) -> NetworkInfo:
-        """One of them. :raises NetworkError: there is none of that name."""
+        """One network. :raises NetworkError: there is no network of that name."""
         for info in self._catalog.all():
             if info.name == name:
                 return info
         return self._catalog.get(name)  # raises, and lists the known ones
 
     def remove(self, name: str, used_by: Collection[str] = ()) -> None:
-        """Takes away from the host what the network shares among pods; its configuration stays. Repeatable.
+        """Removes the network's shared resources from the host, and keeps its configuration. It can be repeated.
 
         :param used_by: pods that are joined to it.
-        :raises NetworkError: there is none of that name, it is used, or the driver could not.
+        :raises NetworkError: there is no such network, it is in use, or the driver failed.
         """
         if name in (HOST, NONE):
             raise NetworkError(f'the network "{name}" has nothing that could be removed', network=name)
@@ -362,7 +363,7 @@ class Networking:
 
 
 def _context(attachment: Attachment, pod: str, pod_name: str, namespace: str) -> AttachmentContext:
-    """The arguments of ``add``, and of every ``delete`` after it: what came of ``add`` is not among them (W3)."""
+    """The arguments of ``add`` and of each later ``delete``, which do not contain the result of ``add``."""
     if attachment.result is not None:
         attachment = replace(attachment, result=None)
     return AttachmentContext(pod, pod_name, namespace, attachment.interface, attachment)
@@ -380,7 +381,7 @@ def _same_address(wanted: str, given: str) -> bool:
 
 
 class _guarded:
-    """Turns what a plugin must not raise into an error that names the plugin and the network."""
+    """Turns an unexpected exception of a plugin into an error that names the plugin and the network."""
 
     def __init__(self, attachment: Attachment, verb: str) -> None:
         self._attachment = attachment

@@ -26,12 +26,12 @@ from kurma_core.value import frozen, replace
 
 Json = Any
 VERSION = 1
-#: Where a namespace of that kind is pinned, and what it is called.
+#: Where a namespace of each kind is pinned, and the kind's name for people.
 PINS: Mapping[str, tuple[str, str]] = {
     "net": ("/run/netns/kurma-{}", "network namespace"),
     "user": ("/run/kurma/userns/{}", "user namespace"),
 }
-#: Shape of the record.
+#: Schema of the record.
 _RECORD = {"name": str, "boot": str, "attachments": [dict]}
 
 
@@ -42,9 +42,11 @@ def pin_path(kind: str, uuid: str) -> str:
 
 @frozen
 class JoinRecord:
-    """:param boot: of the host, when the namespaces were made: they do not outlive it.
-    :param attachments: as they were planned.
-    :param made: inode by kind, of the namespaces that were made. One that is missing may be just being made.
+    """The record of one pod.
+
+    :param boot: ID of the boot in which the namespaces were made.
+    :param attachments: the planned attachments.
+    :param made: the inodes of the namespaces that were made, by kind. One that is missing may be in the making.
     """
 
     uuid: str
@@ -65,7 +67,7 @@ class JoinRecords:
     def path(self, uuid: str) -> str:
         return f"{self._directory}/{uuid}"
 
-    # -- a pod comes and goes --
+    # -- a pod's start and end --
 
     def begin(
         self,
@@ -76,13 +78,13 @@ class JoinRecords:
         *,
         kept: Collection[str] = (),
     ) -> Collection[str]:
-        """Puts on record what will be made, and clears its places: of an earlier run's namespaces, and of empty
-        files that are nothing any more (as after a reboot that has not emptied /run).
+        """Records the namespaces that will be made, and clears their places: of an earlier run's namespaces, and
+        of empty files, as after a reboot that has not emptied /run.
 
         :param kinds: of the namespaces to be made.
-        :param kept: those of them that this process has made already, for this pod to come, and that stay.
-        :returns: which of them are there still: the others are to be made.
-        :raises HostError: something else lies there; or the record cannot be written.
+        :param kept: those of them that this process has made before, for a prestarted pod.
+        :returns: those of ``kept`` that still exist; the caller makes the others.
+        :raises HostError: a place is in use by another program; or the record cannot be written.
         """
         wanted = tuple(kinds)
         own = self._own.get(uuid)
@@ -102,20 +104,20 @@ class JoinRecords:
             "attachments": [attachment.to_json() for attachment in record.attachments],
         }
         lines = [json.dumps(value), *(f"{kind} {inode}" for kind, inode in made.items())]
-        # Over what says that they are made, which is shorter: no death in between makes them a stranger's.
+        # Without O_TRUNC if namespaces exist: after a kill during the write, the record still names them as ours.
         self._write(uuid, 0 if made else os.O_TRUNC, "\n".join(lines))
         self._own[uuid] = record
         return tuple(made)
 
     def made(self, uuid: str, kind: str) -> None:
-        """The namespace is made and pinned. :raises HostError: that cannot be recorded."""
+        """Records that the namespace was made and pinned. :raises HostError: the record cannot be written."""
         inode = os.stat(pin_path(kind, uuid)).st_ino
         record = self._own[uuid]
         self._own[uuid] = replace(record, made={**record.made, kind: inode})
         self._write(uuid, os.O_APPEND, f"{kind} {inode}")
 
     def _write(self, uuid: str, flag: int, line: str) -> None:
-        # Not by way of a second file: a torn record is one whose pod has nothing yet.
+        # Written in place: a torn record belongs to a pod that has no namespaces yet.
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | flag
         path = self.path(uuid)
         try:
@@ -136,8 +138,8 @@ class JoinRecords:
             ) from None
 
     def release(self, uuid: str, kind: str) -> None:
-        """Lets go of the pod's namespace, if this state directory has made it; whatever lies over it goes, too.
-        The host's last user namespace takes their directory with it. Repeatable; nothing there is success.
+        """Unpins the pod's namespace, if this state directory has made it, with all mounts over it. With the
+        host's last user namespace, their directory is removed, too. It can be repeated.
 
         :raises OSError: it cannot be unmounted.
         """
@@ -148,14 +150,14 @@ class JoinRecords:
 
     @staticmethod
     def tidy() -> None:
-        """Takes away the directory of user namespaces, which is Kurma's alone, if none is there. Repeatable.
+        """Removes Kurma's directory of user namespaces, if it is empty. It can be repeated.
 
         :raises OSError: it cannot be unmounted.
         """
         namespaces.unshare_directory(os.path.dirname(pin_path("user", "")))
 
     def forget(self, uuid: str) -> None:
-        """All is undone. Where that cannot be written, the record is found again by who looks for leaks."""
+        """Removes the record, when everything is undone. If that fails, the check for leaks finds the record."""
         self._own.pop(uuid, None)
         with suppress(OSError):
             os.unlink(self.path(uuid))
@@ -163,14 +165,14 @@ class JoinRecords:
     # -- looking --
 
     def uuids(self) -> list[str]:
-        """Of every pod that has a record, in no order."""
+        """The UUIDs of all pods that have a record, in no order."""
         try:
             return os.listdir(self._directory)
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def read(self, uuid: str) -> JoinRecord | None:
-        """None: there is none. One that is torn or damaged tells of nothing."""
+        """Reads a record; None: there is none. A torn or damaged record counts as one without namespaces."""
         try:
             with open(self.path(uuid), "rb") as file:
                 head, *lines = file.read().decode(errors="replace").splitlines() or [""]
@@ -190,9 +192,8 @@ class JoinRecords:
             return JoinRecord(uuid, "", "", (), made)
 
     def holds(self, uuid: str, kind: str) -> bool:
-        """Whether something of ours is at the pod's place for that namespace: the namespace, or the empty file on
-        which it was, or was to be.
-        """
+        """Whether the pod's place for that namespace is ours: it has our namespace, or an empty file to pin it
+        on."""
         record = self.read(uuid) or self._own.get(uuid)
         if record is None:
             return False
@@ -208,12 +209,12 @@ class JoinRecords:
         on_it = namespaces.mounted_on(path)
         if not on_it:
             return _is_empty_file(found)
-        # Something lies over it.
+        # Another mount is on top of it.
         return this_boot and f"{kind}:[{inode}]" in on_it
 
 
 def _is_there(record: JoinRecord, kind: str) -> bool:
-    """Whether the namespace that this process has made is pinned in its place."""
+    """Whether the namespace that this process has made is still pinned."""
     try:
         found = os.lstat(pin_path(kind, record.uuid))
     except OSError:
@@ -222,9 +223,9 @@ def _is_there(record: JoinRecord, kind: str) -> bool:
 
 
 def clear(kind: str, path: str) -> None:
-    """Makes room for a pod's namespace: an empty file is nothing any more.
+    """Clears the place for a pod's namespace: removes an empty file.
 
-    :raises HostError: something else is there.
+    :raises HostError: the place is in use.
     """
     what = PINS[kind][1]
     try:

@@ -1,6 +1,6 @@
-"""Checks and repairs networks: asks the network plugins for status and leaks, and has them repair.
+"""Checks and repairs networks: calls the network plugins for status, leaks and repair.
 
-The members for it are optional in a plugin (``NetworkCare`` and ``NetworkStatus`` of :mod:`kurma_core.hookspecs`).
+A plugin may implement ``NetworkCare`` and ``NetworkStatus`` of :mod:`kurma_core.hookspecs` for it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def finding(leak: Leak, mended: bool = False) -> NetworkFinding:
 
 
 class DriverCare:
-    """All drivers of one state directory's networks.
+    """Checks and repairs the networks of one state directory, by their drivers.
 
-    :param infos: every network that a pod may name.
-    :param names: of the enabled network plugins: one that no network names now may have had some.
-    :param driver: the plugin of that name, loaded.
-    :param unused: names of networks that no pod has ever joined, and that are chosen only then.
+    :param infos: all networks that a pod can join.
+    :param names: names of the enabled network plugins, also of those without a network now.
+    :param driver: loads the plugin of a name.
+    :param unused: names of networks that no pod has ever joined, and that have no configuration before that.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class DriverCare:
         self._unused = unused
 
     def is_optional(self, name: str) -> bool:
-        """Whether a pod goes without that network if it cannot be joined."""
+        """Whether a pod starts without that network if it cannot be joined."""
         return any(info.name == name and info.optional for info in self._infos)
 
     def unusable(self, wanted: Collection[str] = ()) -> list[Leak]:
-        """Networks that pods could not join now, as their drivers say, or that have none.
+        """Networks that pods cannot join now, by their drivers' status, or for lack of a driver.
 
         :param wanted: names of networks; empty: all.
         """
@@ -72,14 +72,15 @@ class DriverCare:
             status = getattr(self._driver(info.driver), "status", None)
             if status is not None and info.name not in self._unused:
                 status(info.config)
-        except Exception as error:  # noqa: BLE001 - a plugin may be anybody's; what it raises is the answer
+        except Exception as error:  # noqa: BLE001 - any exception of a third party's plugin is the answer
             return _said(error)
         return None
 
     def leaks(self, pods: Collection[str], drivers: Collection[str] | None = None) -> list[Leak]:
-        """Lists leaks that drivers report twice: what a pod is just leaving is gone at the second look.
+        """Lists leaks that drivers report twice: resources of a pod that is just leaving are gone at the second
+        call.
 
-        :param pods: the joined ones, asked of the disk at each look.
+        :param pods: the joined pods; it is read from disk at each call.
         :param drivers: only these.
         """
         found: list[Leak] = []
@@ -91,8 +92,8 @@ class DriverCare:
         return found
 
     def mend(self, pods: Collection[str], drivers: Collection[str]) -> None:
-        """Has these drivers mend whatever they tell. What is left, :meth:`leaks` says; why, is noted here where a
-        driver fails.
+        """Makes these drivers repair their leaks. :meth:`leaks` lists those that are left; a failure of a driver
+        is noted here.
         """
         for name in drivers:
             for leak in self._ask(name, "mend", pods):
@@ -100,7 +101,7 @@ class DriverCare:
                     self._note(f"{leak.what} {leak.why}")
 
     def drivers_of(self, wanted: Collection[str]) -> tuple[str, ...]:
-        """Names of the drivers that serve these networks; of all, where none are named."""
+        """Names of the drivers of these networks; empty: of all networks."""
         if not wanted:
             return self._names
         return tuple(dict.fromkeys(info.driver for info in self._infos if info.name in wanted and info.driver))
@@ -109,7 +110,7 @@ class DriverCare:
         try:
             method = getattr(self._driver(name), verb, None)
         except KurmaError as error:
-            # Noted only if a network needs the driver; the other drivers are asked all the same.
+            # Noted only if a network needs the driver; go on with the other drivers.
             if any(info.driver == name for info in self._infos):
                 self._note(error.message)
             return ()
@@ -127,7 +128,7 @@ class DriverCare:
 
 
 def unused(default: DefaultNetwork, infos: Iterable[NetworkInfo]) -> frozenset[str]:
-    """The built-in network as long as it is not chosen."""
+    """The name of the built-in network, if no pod has ever used it."""
     built_in = any(info.name == DEFAULT and info.source == "built-in" for info in infos)
     return frozenset([DEFAULT]) if built_in and not default.chosen() else frozenset()
 

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
 
-#: Bits of the widest route that is not all the world: 10.0.0.0/8 is a private network.
+#: Prefix length of the widest private networks, such as 10.0.0.0/8: wider routes count as default routes.
 _WIDEST = 8
 _WIDEST6 = 7
 
 
 def candidates() -> Iterator[IPv4Network]:
-    """Private subnets, those that others like (10.88.0.0/16 podman's, 172.17.0.0/16 docker's) among the last."""
+    """Private subnets; those that other programs prefer (10.88.0.0/16 podman, 172.17.0.0/16 docker) come last."""
     from ipaddress import IPv4Network
 
     for second in (*range(96, 128), *range(64, 96)):
@@ -31,10 +31,10 @@ def candidates() -> Iterator[IPv4Network]:
 def free_subnet(taken: Iterable[str], first: int = 0) -> str:
     """A private subnet that overlaps none of ``taken``.
 
-    :param taken: networks in CIDR form; what is wider than any private network stands for a default route, as the
-        halves 0.0.0.0/1 and 128.0.0.0/1 of VPNs do, and does not count.
-    :param first: where among the candidates of the first kind to begin, so that state directories differ.
-    :raises NetworkError: every candidate overlaps something.
+    :param taken: networks in CIDR form. Those wider than any private network are ignored as default routes, such
+        as the halves 0.0.0.0/1 and 128.0.0.0/1 of VPNs.
+    :param first: index of the first candidate of the first kind, so that state directories differ.
+    :raises NetworkError: all candidates overlap with a taken network.
     """
     from ipaddress import IPv4Network
 
@@ -77,7 +77,7 @@ def parse_fib_trie(lines: Iterable[str]) -> list[str]:
 
 
 def _nameservers() -> list[str]:
-    """Behind a tunnel that comes and goes, a name server's address may be all there is to know of a network."""
+    """The host's name servers: while a tunnel is down, only a name server's address shows its network."""
     try:
         with open("/etc/resolv.conf", encoding="utf-8", errors="replace") as file:
             words = [line.split() for line in file]
@@ -92,11 +92,11 @@ def _nameservers() -> list[str]:
 
 
 def free_subnet6(taken: Iterable[str], digits: str) -> str | None:
-    """A subnet of 64 bits for one site alone (RFC 4193) that overlaps none of ``taken``.
+    """A unique local subnet with a prefix of 64 bits (RFC 4193) that overlaps none of ``taken``.
 
-    :param taken: networks in CIDR form; what is wider than fc00::/7, where all such sites are, does not count.
-    :param digits: hexadecimal, of a hash; any ten that stand together make a site.
-    :returns: None: every candidate overlaps something, as where the host has a route for all such sites.
+    :param taken: networks in CIDR form; those wider than fc00::/7, the range of all such subnets, are ignored.
+    :param digits: hexadecimal digits of a hash; any ten consecutive ones make a candidate.
+    :returns: None: all candidates overlap with a taken network, for example with a route to fc00::/7.
     """
     from ipaddress import IPv6Network
 

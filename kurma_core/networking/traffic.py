@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
     from kurma_core.models.isolator import TrafficLimit
 
-#: Interfaces through which we lead what comes: this and the index of the one that it came from.
+#: Prefix of the interfaces for incoming packets; the index of the pod's interface follows.
 PREFIX = "kurma-in"
 
-#: By direction, as the pod sees it: how CNI calls a rate.
+#: CNI's name of the rate, by direction as seen from the pod.
 RATES = {"in": "ingressRate", "out": "egressRate"}
 
 _UP, _LOOPBACK = 1, 8
 _EVERYTHING = 3  # ETH_P_ALL
-_BUCKET = 0x6B750000  # the handle by which we know our own
+_BUCKET = 0x6B750000  # the handle that marks our own buckets
 _ROOT, _INGRESS = 0xFFFFFFFF, 0xFFFF0000
-# Of a second's bytes: what may go at once, and what waits at most. Bytes: what always has to fit, and the most.
+# The burst and the longest queue, as parts of a second's bytes; below, their limits in bytes: a frame always fits.
 _AT_ONCE, _WAITING = 1 / 50, 2 / 5
-# CNI's bucket lets nothing wait for longer than 25 ms, so more has to go at once; it is given in bits, of 32 bits.
+# CNI's bucket queues packets for at most 25 ms, so it needs a larger burst, which is a 32-bit number of bits.
 _CNI_AT_ONCE, _CNI_LEAST, _CNI_MOST = 1 / 10, 1 << 16, (1 << 29) - 1
 _FRAME, _LEAST_WAITING, _MOST_WAITING = 256, 1 << 16, 1 << 22
 
@@ -37,13 +37,13 @@ _FRAME, _LEAST_WAITING, _MOST_WAITING = 256, 1 << 16, 1 << 22
 def limit_traffic(
     namespace: str, limits: Iterable[TrafficLimit], own: Mapping[str, Iterable[TrafficLimit]] | None = None
 ) -> tuple[str, ...]:
-    """Holds every interface of the namespace to these limits and no others. May be repeated, with others.
+    """Limits every interface of the namespace to these rates, and removes other limits. It can be repeated.
 
     :param namespace: path of the pod's network namespace, with its interfaces in it.
-    :param limits: of several for one interface and direction the lowest holds.
-    :param own: for these interfaces, these limits instead.
-    :returns: interfaces that a limit names, and that are not there.
-    :raises NetworkError: the kernel refuses; it may lack what it takes.
+    :param limits: of several for one interface and direction, the lowest counts.
+    :param own: other limits for these interfaces.
+    :returns: interfaces that a limit names and that do not exist.
+    :raises NetworkError: the kernel refuses; it may lack a module.
     """
     rates = _rates(limits)
     others = {name: _rates(given) for name, given in (own or {}).items()}
@@ -58,7 +58,7 @@ def limit_traffic(
 
 def capability(limits: Iterable[TrafficLimit], interface: str) -> dict[str, int]:
     """The same limits as CNI's capability argument ``bandwidth`` (CNI conventions), for one interface: bits per
-    second, and bits that may go at once. Empty: there is none for it.
+    second, and bits of a burst. Empty: the interface has no limit.
     """
     rates = _rates(limits)
     value = {}
@@ -149,7 +149,7 @@ def _hold_in(netlink: Any, link: Any, rate: int | None) -> None:
 
 
 def _put_bucket(netlink: Any, link: Any, rate: int) -> None:
-    """A token bucket on all that the interface sends."""
+    """Puts a token bucket on the packets that the interface sends."""
     at_once = max(int(rate * _AT_ONCE), link.get_attr("IFLA_MTU") + _FRAME)
     waiting = min(max(int(rate * _WAITING), _LEAST_WAITING), _MOST_WAITING)
     netlink.tc("replace", "tbf", link["index"], handle=_BUCKET, rate=rate, burst=at_once, limit=waiting)

@@ -247,7 +247,7 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def _back(fd: int, expected: tuple[int, int]) -> int:
-    """Goes from a directory to its parent, which must be the one that it was entered from; closes ``fd``."""
+    """Goes back to the parent directory, which must be the expected one; closes ``fd``."""
     above = os.open("..", _DIRECTORY, dir_fd=fd)
     if _identity(above) != expected:
         os.close(above)

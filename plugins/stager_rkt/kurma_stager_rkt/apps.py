@@ -33,9 +33,9 @@ Json = Any
 VERBS = frozenset(("add", "start", "stop", "rm"))
 #: Contents of ``appsinfo/APP/stage1``.
 _ASKED, _ADDED, _REMOVING = "asked", "added", "removing"
-#: Seconds that ``app/stop`` may take beyond what the app has.
+#: Seconds that ``app/stop`` may take in addition to the app's timeout.
 _SLACK = 10.0
-#: Seconds until the exit code of an app that stage1 has stopped; and for who else has the lock of the manifest.
+#: Seconds to wait for the exit code of a stopped app, and for the lock of the manifest.
 _CODE, _LOCK = 2.0, 10.0
 _TURN = 0.1
 #: Exit status of ``app/stop`` of rkt's own stage1s when the app does not run.
@@ -45,7 +45,7 @@ _NOT_THERE = 5
 class PodApps:
     """The apps of one running pod.
 
-    :param place: its directory, of rkt's. :param directory: of Kurma's.
+    :param place: its directory among rkt's pods.
     :param tell: given messages for the user.
     """
 
@@ -120,14 +120,15 @@ class PodApps:
             roots.remove_in(f"{self._place}/appsinfo", app)
 
     def _end_what_is_left(self, app: str) -> None:
-        """Of an app that does not run: what its entrypoints have started."""
+        """Kills the processes that the entrypoints of an app that does not run have left."""
         group = CgroupTree(self._cgroup(app))
         if group.exists():
             group.kill()
             group.remove()
 
     def start(self, app: str, timeout: float) -> None:
-        """See :class:`kurma_core.hookspecs.stager.AppChanger`; what it wrote before stays, as under rkt."""
+        """See :class:`kurma_core.hookspecs.stager.AppChanger`. The app's earlier changes to its root stay, as in
+        rkt."""
         with pod_files.inside(self._place, "rkt/status") as status:
             for name in (f"{app}-started", app):
                 roots.remove_in(status, name)
@@ -139,7 +140,7 @@ class PodApps:
                 raise
 
     def stop(self, app: str, timeout: float | None) -> None:
-        """See :class:`kurma_core.hookspecs.stager.AppChanger`; stage1 cannot be told how long the app may take."""
+        """See :class:`kurma_core.hookspecs.stager.AppChanger`. The interface cannot pass a timeout to stage1."""
         if not self._runs(app):
             return
         self._ask_to_stop(app, self._note.patience if timeout is None else timeout + _SLACK)
@@ -201,7 +202,8 @@ class PodApps:
 
     @contextlib.contextmanager
     def _manifest(self) -> Iterator[dict[str, Json]]:
-        """The pod's, to be changed, under the lock that rkt has for that: replaced whole at the end."""
+        """The pod's manifest, to be changed in the block, under rkt's lock for it. At the end, the file is
+        replaced."""
         lock = os.open(f"{self._place}/pod.lck", os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
         try:
             _lock(lock, f"{self._place}/pod.lck")

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from kurma_core.models.streams import Stdio
 
 _LOCK_FD = 3
-#: In Kurma's directory of the pod: apps are still to be added before it runs.
+#: A file in Kurma's directory of the pod, while apps are still to be added before the pod runs.
 _COMING = "stager/coming"
 _OUTPUT = "stager/output"
-#: Seconds that stage1 may take to end, once it was told to stop by force.
+#: Seconds that stage1 may take to end after a forced stop.
 _FORCE_PATIENCE = 2.0
-#: Seconds until what holds a pod's lock, though it was killed, is given up.
+#: Seconds to wait for the end of killed processes that hold a pod's lock.
 _KILL_PATIENCE = 5.0
 
 
@@ -131,7 +131,7 @@ class Stage1Stager:
         except OSError as error:
             raise self._host_error("start the pod", pod.uuid, error) from None
         finally:
-            # From here on the lock is stage1's alone: it is free once that has ended.
+            # From here on only stage1 holds the lock, which is free when stage1 has ended.
             place.close()
         running = RunningStage1(
             started.identity, started.pidfd, place.path, note.mutable, tree.id, *_files(pod.directory)
@@ -196,7 +196,7 @@ class Stage1Stager:
         running.signal(signal.SIGKILL if force else signal.SIGTERM)
 
     def _asked_to_stop(self, note: Note, uuid: str, force: bool) -> bool:
-        """By its entrypoint; whether that has done it. If not, signals will."""
+        """Runs the ``stop`` entrypoint. :returns: False: it has failed, and the caller must send signals."""
         output = os.memfd_create("stop", os.MFD_CLOEXEC)
         words = ("--force", uuid) if force else (uuid,)
         try:
@@ -224,7 +224,7 @@ class Stage1Stager:
         finally:
             os.close(output)
 
-    # -- apps that come and go: see kurma_core.hookspecs.stager.AppChanger --
+    # -- changes of apps: see kurma_core.hookspecs.stager.AppChanger --
 
     def app_verbs(self, directory: str) -> frozenset[str]:
         note = Note.read(directory)

@@ -25,17 +25,17 @@ _UNTOLD = {
     "environment": ("--env", "let the command set it: -- env NAME=VALUE COMMAND"),
     "workingDirectory": ("--workdir", "let the command change to it: -- sh -c 'cd PATH; exec COMMAND'"),
 }
-#: The exit code of one whose caller has gone, and that did not end then.
+#: The exit code of an entrypoint that was killed because it did not end after its caller.
 _KILLED = 137
 
 
 def enter(
     start: entrypoints.Start, note: Note, place: str, app: str, document: Mapping[str, Any], stdio: Stdio
 ) -> int:
-    """Runs a command as the app; its exit code.
+    """Runs a command as the app. :returns: its exit code.
 
-    :param document: what is asked for, as the ``run`` call-in of a stager has it.
-    :raises StagerError: more than stage1 can be told; or it cannot be.
+    :param document: the command, in the format of a stager's ``run`` call-in.
+    :raises StagerError: the command has options that the interface cannot pass, or cannot be run.
     """
     pid = pod_pid(place)
     if pid is None:
@@ -73,10 +73,11 @@ def _command(document: Mapping[str, Any], place: str, app: str) -> tuple[str, ..
 def attach(
     start: entrypoints.Start, note: Note, place: str, app: str, options: tuple[str, ...], stdio: Stdio
 ) -> int:
-    """Joins an app's streams, as its stage1 has them; the app's exit code if it has ended well meanwhile.
+    """Attaches to an app's streams, by stage1. :returns: the app's exit code, if it has ended meanwhile; else the
+    entrypoint's.
 
     :param options: of :func:`kurma_core.pods.inside.enter_and_attach.attach`.
-    :raises StagerError: stage1 cannot be told of one, or the app is none to attach to.
+    :raises StagerError: the interface cannot pass an option, or the app cannot be attached to.
     """
     unknown = [option for option in options if option != _NO_STDIN]
     if unknown:
@@ -103,9 +104,9 @@ def attach(
 
 
 def attach_arguments(app: str, modes: Mapping[str, str], *, debug: bool, stdin: bool) -> tuple[str, ...]:
-    """Of the ``attach`` entrypoint: all that there is, or all but the standard input.
+    """The arguments of the ``attach`` entrypoint, for all streams, or for all but standard input.
 
-    :param modes: of the app's streams, as its annotations have them.
+    :param modes: the modes of the app's streams, from its annotations.
     """
     named = (f"--app={app}", *(["--debug"] if debug else []))
     if stdin:
@@ -122,6 +123,6 @@ def attach_arguments(app: str, modes: Mapping[str, str], *, debug: bool, stdin: 
 
 
 def _app(place: str, app: str) -> Mapping[str, Any]:
-    """As the pod's manifest has it."""
+    """The app's entry of the pod's manifest."""
     with open(f"{place}/pod", "rb") as stream:
         return next(each for each in loads(stream.read(), own=True)["apps"] if each["name"] == app)

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     Start = Callable[[HostProgram], Started]
 
-#: Bytes of what one prints that are told.
+#: Bytes of an entrypoint's output that are shown.
 _TOLD = 400
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: The exit code of an entrypoint whose own is unknown.
 _UNKNOWN = 255
-#: Seconds that one has to end whose caller has gone.
+#: Seconds that an entrypoint may take to end after its caller has gone.
 _ALONE = 5.0
-#: Of the caller's environment, for who has its terminal.
+#: Variables of the caller's environment that are passed on.
 _PASSED = ("TERM", "LANG", "COLORTERM")
 
 
@@ -53,10 +53,10 @@ def begin(
     """Starts an entrypoint: a child of this process, in the pod's directory.
 
     :param place: the pod's directory.
-    :param alone: it gets nothing of the caller's environment.
-    :param with_caller: it is asked to end when this process ends: it serves a person.
-    :param stdio: its descriptors 0, 1 and 2 are of this.
-    :raises StagerError: the image names none, or it cannot be executed.
+    :param alone: it gets no variables of the caller's environment.
+    :param with_caller: it gets SIGTERM when this process ends.
+    :param stdio: its standard input, output and error.
+    :raises StagerError: the image does not have the entrypoint, or it cannot be executed.
     :raises HostError: it cannot be started.
     """
     path = note.stage1.entrypoints.get(name)
@@ -77,7 +77,7 @@ def begin(
             )
         )
     except (CommandNotFoundError, CommandNotExecutableError) as error:
-        # Not the command that the user asked for: the exit code must not say so.
+        # The exit codes 126 and 127 are for the user's own command.
         raise StagerError(f"stage1 image {note.stage1.name}: entrypoint {name}: {error.message}") from None
 
 
@@ -93,10 +93,10 @@ def cross(
     with_caller: bool = False,
     stdio: Stdio | None = None,
 ) -> Started:
-    """Starts one of those that cross into the pod, by ``enter`` and its first process: ``attach``, ``app/…``.
+    """Starts an entrypoint that enters the pod by ``enter`` and the pod's first process: ``attach``, ``app/…``.
 
-    :param cgroup: in which it is: see :func:`home`.
-    :raises StagerError: as :func:`begin`; or the pod has no such process.
+    :param cgroup: its cgroup: see :func:`home`.
+    :raises StagerError: as :func:`begin`; or the pod has no first process.
     :raises HostError: it cannot be started.
     """
     enter = note.stage1.entrypoints.get("enter")
@@ -123,10 +123,10 @@ def cross(
 
 @contextlib.contextmanager
 def home(cgroup: str) -> Iterator[CgroupTree]:
-    """A cgroup for one that crosses into the pod. If an error leaves this, whatever it has started is killed; else
-    that is the pod's, and stays.
+    """A cgroup for an entrypoint that enters the pod. After an error in the block, its processes are killed; else
+    they belong to the pod, and live on.
 
-    :param cgroup: below the pod's. Who is in it already is of a caller who was killed, and is killed.
+    :param cgroup: below the pod's. Processes that are in it already were left by a killed caller, and are killed.
     """
     tree = CgroupTree(cgroup)
     tree.kill()
@@ -145,11 +145,11 @@ def home(cgroup: str) -> Iterator[CgroupTree]:
 def ask(
     start: Start, note: Note, place: str, name: str, arguments: tuple[str, ...], timeout: float, cgroup: str
 ) -> None:
-    """Runs one that crosses into the pod to its end; what it prints is kept for its error.
+    """Runs an entrypoint that enters the pod, to its end; an error shows its output.
 
-    :param timeout: seconds; then it is killed. What it has started is, too, if it does not end well.
-    :param cgroup: of its own: see :func:`home`.
-    :raises StagerError: it does not end in time, or not well: with its ``status``; and as :func:`cross`.
+    :param timeout: seconds; then it is killed. If it fails, its descendants are killed, too.
+    :param cgroup: its cgroup: see :func:`home`.
+    :raises StagerError: it does not end in time, or fails (``status``); and as :func:`cross`.
     :raises HostError: it cannot be started.
     """
     output = os.memfd_create("said", os.MFD_CLOEXEC)
@@ -169,7 +169,7 @@ def ask(
 
 
 def said(output: int) -> str:
-    """The end of what one has printed to a file, in a line for people, after a colon; empty: nothing."""
+    """The end of an entrypoint's output, as one line after a colon; empty: it has printed nothing."""
     size = os.lseek(output, 0, os.SEEK_END)
     text = os.pread(output, _TOLD, max(0, size - _TOLD)).decode("utf-8", "replace")
     lines = one_line(" / ".join(line.strip() for line in text.splitlines() if line.strip()))
@@ -177,9 +177,10 @@ def said(output: int) -> str:
 
 
 def finish(started: Started, timeout: float | None = None, signals: int = -1) -> int | None:
-    """Waits for its end; its exit code, 128+N for signal N. None: the time was over, and it was killed.
+    """Waits for its end. :returns: its exit code, 128+N for signal N; None: it was killed after the timeout.
 
-    :param signals: see :class:`kurma_core.models.streams.Stdio`. At their end it gets a moment to end in.
+    :param signals: see :class:`kurma_core.models.streams.Stdio`. When they are closed, it gets SIGTERM, and some
+        time to end.
     """
     try:
         if not _wait(started.pidfd, timeout, signals):
@@ -216,8 +217,8 @@ def _wait(pidfd: int, timeout: float | None, signals: int) -> bool:
 
 
 def descriptors(stdio: Stdio) -> dict[int, int]:
-    """0, 1 and 2 of an entrypoint. It executes what runs on these, so that a terminal of Kurma's is all three, and
-    line by line as programs expect one."""
+    """Descriptors 0, 1 and 2 of an entrypoint. The entrypoint executes the program, so a terminal of Kurma is all
+    three, and in line mode, as programs expect."""
     if stdio.relayed and stdio.terminal:
         terminal.cook(stdio.stdin)
         return dict.fromkeys((0, 1, 2), stdio.stdin)

@@ -47,7 +47,7 @@ class PodPlace:
         return self._places.path(self.state, self.uuid)
 
     def move(self, state: str) -> None:
-        """To another state, on disk once this returns."""
+        """Moves the pod to another state; it is synced to disk on return."""
         old, self.state = self.path, state
         try:
             os.rename(old, self.path)
@@ -58,7 +58,7 @@ class PodPlace:
             _sync(directory)
 
     def remove(self) -> None:
-        """Its directory, all of it. :raises OSError: something is mounted below."""
+        """Removes the pod's directory. :raises OSError: there is a mount below it."""
         parent = os.open(os.path.dirname(self.path), _DIRECTORY)
         try:
             remove_tree(parent, self.uuid)
@@ -66,27 +66,28 @@ class PodPlace:
             os.close(parent)
 
     def close(self) -> None:
-        """The lock goes with the last process that has inherited it."""
+        """Closes the descriptor. The lock is free when all processes that have inherited it have closed it,
+        too."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 class Places:
-    """:param root: ``…/pods``; made when the first pod is."""
+    """The directories of all pods. :param root: ``…/pods``; made with the first pod."""
 
     def __init__(self, root: str) -> None:
         self.root = root
 
     @classmethod
     def of(cls, context: DriverContext) -> Places:
-        """The plugin's, whatever the stager."""
+        """The plugin's directories, which all its stagers share."""
         return cls(f"{context.state_dir}/pods")
 
     def uuids(self) -> set[str]:
-        """Of all pods, in whatever state. What has another name is not ours.
+        """The UUIDs of all pods, in any state. Entries with other names are ignored.
 
-        :raises OSError: they cannot be listed.
+        :raises OSError: the pods cannot be listed.
         """
         found: set[str] = set()
         for state in STATES:
@@ -100,7 +101,7 @@ class Places:
         return f"{self.root}/{state}/{uuid}"
 
     def find(self, uuid: str) -> str | None:
-        """The state that the pod is in, or None: it is in none. It may change at any moment."""
+        """The pod's state, which another process may change at any time; None: there is no such pod."""
         return next((state for state in STATES if os.path.isdir(self.path(state, uuid))), None)
 
     def make(self, uuid: str) -> PodPlace:

@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup
     from kurma_core.models.network import Attachment, PortMapping
 
-#: Below the pod's directory: the networks that are Kurma's, for stage1 to join.
+#: Directory below the pod's: configurations of Kurma's networks, for stage1 to join.
 LOCAL_CONFIG = "local-config"
 ROOTFS = "stage1/rootfs"
-#: Kurma's own, in ``appsinfo/APP``: paths of the layers of its root, the top one first.
+#: Kurma's own file in ``appsinfo/APP``: paths of the layers of the app's root, the top one first.
 LAYERS = "kurma-layers.json"
 METADATA = "AC_METADATA_URL"
-#: Annotations of an app that may be attached to, one for each of its streams; and what they say.
+#: Annotations of an app that can be attached to, one for each of its streams; and their values.
 STREAMS = tuple(f"coreos.com/rkt/stage2/{name}" for name in ("stdin", "stdout", "stderr"))
 TTY, STREAM, INTERACTIVE = "tty", "stream", "interactive"
-#: Annotation of a pod whose apps may come and go.
+#: Annotation of a pod whose apps can be added and removed.
 MUTABLE = "coreos.com/rkt/stage1/mutable"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PLAIN, _DIRECTORY = 0o640, 0o750
 
 
 def write_pod(place: str, pod: PodSetup, stage1: HostTree) -> None:
-    """All that is known before its root file systems are there, but for the pod's manifest.
+    """Writes the files that are known before the root file systems are made, except the pod's manifest.
 
     :param place: the pod's directory, empty.
     """
@@ -57,12 +57,12 @@ def write_pod(place: str, pod: PodSetup, stage1: HostTree) -> None:
 
 
 def write_manifest(place: str, pod: PodSetup, *, attachable: bool, in_front: bool = False) -> None:
-    """The pod's, in its directory ``place``. For the rest see :func:`pod_manifest`."""
+    """Writes the pod's manifest to its directory ``place``. For the other arguments see :func:`pod_manifest`."""
     _write(f"{place}/pod", _json(pod_manifest(pod, attachable=attachable, in_front=in_front)))
 
 
 def write_app_info(place: str, pod: PodSetup, app: AppSetup) -> None:
-    """``appsinfo/APP``: its image's manifest, and the name of its tree (Z2)."""
+    """Writes ``appsinfo/APP``: the image's manifest, and the name of its tree."""
     _write(f"{place}/appsinfo/{app.name}/manifest", _json(_image(pod, app)))
     _write(f"{place}/appsinfo/{app.name}/treeStoreID", tree_id(app.layers[0].id))
     _write(f"{place}/appsinfo/{app.name}/{LAYERS}", _json([one.path for one in app.layers]))
@@ -70,11 +70,11 @@ def write_app_info(place: str, pod: PodSetup, app: AppSetup) -> None:
 
 @contextlib.contextmanager
 def inside(place: str, path: str, owner: tuple[int, int] = (0, 0)) -> Iterator[str]:
-    """A directory of stage1's root as a path by descriptor, made if need be: its image, and what runs in it, may
-    have links there to wherever they like.
+    """A directory of stage1's root as a path by descriptor; it is made if it is missing. By descriptor, since
+    stage1's image or its processes may have put links to other places there.
 
-    :param owner: of what is made.
-    :raises OSError: something else is in the way.
+    :param owner: owner of new directories.
+    :raises OSError: a component of the path is not a directory.
     """
     root = os.open(f"{place}/{ROOTFS}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -86,7 +86,7 @@ def inside(place: str, path: str, owner: tuple[int, int] = (0, 0)) -> Iterator[s
         yield path
     except OSError as error:
         if isinstance(error.filename, str) and f"{error.filename}/".startswith(f"{path}/"):
-            error.filename = os.readlink(path) + error.filename.removeprefix(path)  # for who reads it
+            error.filename = os.readlink(path) + error.filename.removeprefix(path)  # a readable path for the user
         raise
     finally:
         os.close(fd)
@@ -106,8 +106,9 @@ def write_rootfs(place: str, pod: PodSetup) -> None:
 
 
 def write_app(stage2: str, pod: PodSetup, app: AppSetup) -> None:
-    """:param stage2: the directory of stage1's root, by descriptor.
-    :raises OSError: there is something else than the app's directories, a link for one.
+    """Writes an app's directories and its manifest. :param stage2: the directory of stage1's root, by descriptor.
+
+    :raises OSError: an entry is not a directory, but for example a link.
     """
     for directory in (f"{stage2}/{app.name}", f"{stage2}/{app.name}/rootfs"):
         try:
@@ -121,7 +122,7 @@ def write_app(stage2: str, pod: PodSetup, app: AppSetup) -> None:
 
 
 def write_environment(place: str, pod: PodSetup, app: AppSetup) -> None:
-    """``rkt/env/APP``, once the app's root is there: its own variables, and those that every app has."""
+    """Writes ``rkt/env/APP``: the app's own variables, and those of every app. The app's root must exist."""
     found = effective_app(pod.manifest.app(app.name), ImageManifest.parse(_image(pod, app)))
     with inside(place, "rkt/env", _root(pod)) as env, inside(place, f"opt/stage2/{app.name}/rootfs") as root:
         values = {**_of_user(root, found.user), "AC_APP_NAME": app.name, **_environment(pod, found, app)}
@@ -129,16 +130,16 @@ def write_environment(place: str, pod: PodSetup, app: AppSetup) -> None:
 
 
 def _of_user(root: str, name: str) -> dict[str, str]:
-    """As the image's user database has it, else by default.
+    """The variables of the app's user: from the image's user database, else defaults.
 
-    :param root: the app's, by descriptor.
+    :param root: the app's root, by descriptor.
     """
     user = user_database.User(0, 0, None, None, None)
     fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         user = user_database.find_user(fd, name, proc=True)
     except (LookupError, OSError):
-        pass  # stage1 finds that, too, and says so
+        pass  # stage1 reports the same error
     finally:
         os.close(fd)
     named, home = ("root", "/root") if name in ("", "0") else (name, "/")
@@ -168,7 +169,7 @@ def modes_of(app: Mapping[str, Any]) -> dict[str, str]:
 
 
 def pod_manifest(pod: PodSetup, *, attachable: bool, in_front: bool = False) -> dict[str, Any]:
-    """Reified, each app's ``app`` as it is to run, whether the pod or the image says so.
+    """The pod manifest, with each app's complete ``app``, also if it comes from the image.
 
     :param attachable: stage1 can attach. :param in_front: see :func:`mode`.
     """
@@ -197,9 +198,9 @@ def pod_manifest(pod: PodSetup, *, attachable: bool, in_front: bool = False) -> 
 
 
 def _port(pod: PodSetup, port: PortMapping, taken: Collection[str]) -> dict[str, Any]:
-    """One published port: by the name that an app gives it, else as a ``podPort`` with a name of ours.
+    """One published port: by its name in an app, else as a ``podPort`` with a generated name.
 
-    :param taken: names of the pod's other published ports; each name may stand once.
+    :param taken: names of the pod's other published ports; each name must be unique.
     """
     host = {"hostPort": port.host_port, **({"hostIP": port.host_ip} if port.host_ip else {})}
     setups = {each.name: each for each in pod.apps}
@@ -217,13 +218,13 @@ def _port(pod: PodSetup, port: PortMapping, taken: Collection[str]) -> dict[str,
 
 
 def hosts(pod: PodSetup) -> str:
-    """``/etc/hosts``, where the user asked for something in it. Empty: stage1 does as it thinks best."""
+    """``/etc/hosts``, if the user asked for entries. Empty: stage1 uses its default."""
     lines = pod.hosts if "hosts" in pod.asked else ()
     return "".join(f"{address}\t{' '.join(names)}\n" for address, names in lines)
 
 
 def resolv_conf(pod: PodSetup) -> str:
-    """As :func:`hosts`, of ``/etc/resolv.conf``."""
+    """``/etc/resolv.conf``, if the user asked for DNS settings. Empty: stage1 uses its default."""
     dns = (pod.dns or {}) if "dns" in pod.asked else {}
     lines = [f"nameserver {server}\n" for server in dns.get("nameservers", ())]
     for word, key in (("search", "search"), ("options", "options")):
@@ -233,19 +234,19 @@ def resolv_conf(pod: PodSetup) -> str:
 
 
 def network_names(pod: PodSetup) -> tuple[str, ...]:
-    """As ``--net`` has them, with their arguments. Empty: the host's network."""
+    """The values of ``--net``, with their arguments. Empty: the host's network."""
     if not pod.attachments:
         return ()
     return tuple(_with_arguments(one) for one in pod.attachments if one.interface != "lo") or ("none",)
 
 
 def _with_arguments(one: Attachment) -> str:
-    """CNI's argument for an address is one, without a length."""
+    """The network with its arguments: CNI's ``IP`` argument takes one address, without a prefix length."""
     return ":IP=".join((one.network, *(ip.partition("/")[0] for ip in one.request.ips[:1])))
 
 
 def networks(pod: PodSetup) -> dict[str, Mapping[str, Any]]:
-    """Those whose configurations are CNI's, by name. Others' names are for stage1 to know."""
+    """The CNI configurations of networks, by name. stage1 itself must know the other names."""
     return {
         one.network: {**one.config, "name": one.network}
         for one in pod.attachments
@@ -254,14 +255,14 @@ def networks(pod: PodSetup) -> dict[str, Mapping[str, Any]]:
 
 
 def tree_id(image: str) -> str:
-    """As rkt names trees: of the image's ID, and a name of one directory."""
+    """rkt's name for the image's tree, which is also a directory's name."""
     return "deps-" + image
 
 
 def _environment(pod: PodSetup, app: App, setup: AppSetup) -> dict[str, str]:
     found = {**{each.name: each.value for each in app.environment}, **dict(setup.environment)}
     if pod.attachments:
-        # Kurma serves it in the host's network alone, for pods that join theirs themselves.
+        # For pods whose stage1 joins the networks, Kurma's service is available in the host's network only.
         found.pop(METADATA, None)
     return found
 
@@ -277,7 +278,7 @@ def _json(value: object) -> str:
 
 
 def shift(pod: PodSetup) -> Shift | None:
-    """Of the owners of what is in its root file systems."""
+    """The mapping of owners in the pod's root file systems; None: there is none."""
     return None if pod.userns is None else Shift(pod.userns.ids)
 
 
@@ -288,7 +289,7 @@ def _root(pod: PodSetup) -> tuple[int, int]:
 
 
 def _own(path: str, pod: PodSetup) -> None:
-    """Gives what was made in stage1's root to root of the pod's user namespace."""
+    """Makes root of the pod's user namespace the owner of a file in stage1's root."""
     if pod.userns is not None:
         os.chown(path, *_root(pod), follow_symlinks=False)
 

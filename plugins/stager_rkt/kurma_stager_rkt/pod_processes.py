@@ -1,8 +1,8 @@
 """Finds the processes of a pod under stage1: the first one (``pid``, ``ppid``), readiness, and escaped ones.
 
-stage1 may take processes out of the pod's cgroup. :func:`end_strays` finds these by what they hold and have
-mounted: after the pod's end the number in ``pid`` may be another process's, and a ``subcgroup`` that does not name
-the pod is not the pod's.
+stage1 may take processes out of the pod's cgroup. :func:`end_strays` finds these by the lock that they hold and by
+their root mount: after the pod's end the PID in ``pid`` may be another process's, and a ``subcgroup`` whose name
+does not contain the pod's UUID may be another pod's.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _MOST = 1 << 22
 
 
 def pod_pid(place: str) -> int | None:
-    """PID of the process that ``enter`` is given; None: stage1 has not named it yet, or it has ended.
+    """The PID for the ``enter`` entrypoint; None: stage1 has not written it yet, or the process has ended.
 
-    ``pid`` holds it; ``ppid`` holds its parent's, whose only child it is. Either will do.
+    The file ``pid`` holds it; or ``ppid`` holds its parent's PID, whose only child it is.
     """
     found = _number(place, "pid")
     if found is not None:
@@ -45,7 +45,7 @@ def _number(place: str, name: str) -> int | None:
 def small_content(path: str, limit: int) -> bytes:
     """The first ``limit`` bytes of a file that stage1 has written.
 
-    :raises OSError: there is none, or there is a link or something else than a regular file.
+    :raises OSError: it is missing, or not a regular file.
     """
     fd = open_regular(AT_FDCWD, path, os.O_RDONLY | os.O_NOFOLLOW, resolve=0)
     try:
@@ -66,7 +66,7 @@ def _children(parent: int) -> list[int]:
 
 
 def _children_among_all(parent: int) -> list[int]:
-    """For kernels that are built without lists of children."""
+    """The children of a process, for kernels without ``/proc/PID/task/TID/children``."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -79,7 +79,7 @@ def _children_among_all(parent: int) -> list[int]:
 
 
 def is_ready(place: str) -> bool:
-    """Whether the pod's supervisor has said so: ``rkt/supervisor-status`` is a link to ``ready``."""
+    """Whether the pod's supervisor has reported readiness: ``rkt/supervisor-status`` is a link to ``ready``."""
     try:
         root = os.open(f"{place}/stage1/rootfs", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -96,13 +96,13 @@ def is_ready(place: str) -> bool:
         os.close(root)
 
 
-#: Bytes of the path of a cgroup.
+#: Most bytes of a cgroup's path.
 _LONGEST = 4096
 
 
 def end_strays(place: str) -> bool:
-    """Kills those that have inherited the pod's lock, the pod's first process, and those in the cgroup that stage1
-    has named. Repeatable.
+    """Kills processes that have inherited the pod's lock, the pod's first process, and processes in the cgroup
+    that stage1 has named. It can be repeated.
 
     :param place: the pod's directory.
     :returns: whether there were any.
@@ -121,9 +121,9 @@ def end_strays(place: str) -> bool:
 
 
 def subcgroup(place: str) -> str:
-    """The end, or all, of the path of the cgroup that stage1 says its processes are in (Z5).
+    """The path, or the end of the path, of the cgroup that stage1 has named for its processes.
 
-    :returns: empty: it says none, or one that does not name the pod.
+    :returns: empty: stage1 has named none, or one whose name does not contain the pod's UUID.
     """
     try:
         content = small_content(f"{place}/subcgroup", _LONGEST)
@@ -134,7 +134,7 @@ def subcgroup(place: str) -> str:
 
 
 def _names(text: str, uuid: str) -> bool:
-    """Also as systemd writes it in the names of its cgroups."""
+    """Whether the text contains the UUID, also in systemd's notation for cgroups."""
     return uuid in text.replace("\\x2d", "-")
 
 
@@ -154,7 +154,7 @@ def _kill(pid: int, lock: os.stat_result, place: str) -> bool:
     except OSError:
         return False
     try:
-        # Looked at again, now that its number cannot become another one's.
+        # Check again, now that the pidfd keeps the PID from being reused.
         if pid == os.getpid() or not (_has_inherited(str(pid), lock) or _is_of(pid, os.path.basename(place))):
             return False
         process.pidfd_send_signal(fd, signal.SIGKILL)
@@ -166,7 +166,8 @@ def _kill(pid: int, lock: os.stat_result, place: str) -> bool:
 
 
 def _has_inherited(pid: str, lock: os.stat_result) -> bool:
-    """Programs of Kurma that look at the lock have it for themselves alone: it is closed when they execute."""
+    """Whether a process has inherited the lock. Kurma's own processes that inspect it have opened it
+    close-on-exec."""
     try:
         for fd in os.listdir(f"/proc/{pid}/fd"):
             if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), lock) and not _closes(pid, fd):
@@ -183,13 +184,13 @@ def _closes(pid: str, fd: str) -> bool:
 
 
 def _is_of(pid: int, uuid: str) -> bool:
-    """Whether the pod is named where its root is, or in its cgroups or arguments."""
+    """Whether the process's root mount, cgroups or arguments contain the pod's UUID."""
     name = uuid.encode()
     try:
         if uuid in os.readlink(f"/proc/{pid}/root"):
             return True
         with open(f"/proc/{pid}/mountinfo", "rb") as stream:
-            # Of others' mounts it may see any.
+            # The root mount only: a process may see mounts of any other pod.
             if any(name in line for line in stream if line.split()[4] == b"/"):
                 return True
         for file in ("cgroup", "cmdline"):

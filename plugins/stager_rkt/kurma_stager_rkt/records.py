@@ -16,9 +16,9 @@ from kurma_core.value import frozen
 from kurma_stager_rkt.settings import PATIENCE
 from kurma_stager_rkt.stage1_image import Stage1
 
-#: Where a :class:`Note` is in Kurma's directory of a pod, and in rkt's.
+#: The path of a :class:`Note` in Kurma's directory of a pod, and in rkt's.
 NOTE, COPY = "stager/stage1.json", "kurma.json"
-#: Bytes of a status file: more is nonsense.
+#: Most bytes of a status file.
 _LIMIT = 32
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _SHAPE = {
@@ -39,13 +39,13 @@ _SHAPE = {
 
 @frozen
 class Note:
-    """``stager/stage1.json`` in Kurma's directory of the pod: what entrypoints are called with later. In rkt's
-    there is a copy, :data:`COPY`, for when Kurma's is gone.
+    """The record ``stager/stage1.json`` in Kurma's directory of the pod, for later calls of entrypoints. rkt's
+    directory of the pod has a copy, :data:`COPY`, in case Kurma's is removed.
 
     :param cgroup: the pod's. :param image: stage1's ID; ``path`` its tree in the store.
-    :param mutable: apps may come and go. :param lifted: restrictions that are not put on them.
-    :param private_users: first id of the host that its user namespace has, and how many; None: it has none.
-    :param local_config: relative to the pod's directory, which moves; or the admin's, absolute.
+    :param mutable: apps can be added and removed. :param lifted: restrictions that stage1 does not put on apps.
+    :param private_users: first host id of the pod's user namespace, and the number of ids; None: it has none.
+    :param local_config: relative to the pod's directory, which moves; or the administrator's, absolute.
     :param patience: seconds that its ``stop``, ``gc`` and ``app`` entrypoints may take.
     """
 
@@ -109,10 +109,11 @@ class Note:
 
 
 def app_statuses(place: str, *, alive: bool, mutable: bool = False) -> dict[str, AppStatus]:
-    """Of each app of the pod: ended where ``rkt/status`` has its exit code, also in an overlay's upper side (Z5).
+    """The status of each app of the pod. An app has ended if ``rkt/status`` has its exit code, which may also be
+    in the upper directory of stage1's overlay.
 
-    :param alive: stage1 runs, and so do apps of which nothing else is said.
-    :param mutable: its apps have been started one by one, if at all.
+    :param alive: stage1 runs, and so do apps without an exit code.
+    :param mutable: the apps are started one by one.
     """
     try:
         names = sorted(os.listdir(f"{place}/appsinfo"))
@@ -136,7 +137,7 @@ def app_statuses(place: str, *, alive: bool, mutable: bool = False) -> dict[str,
         elif started is not None and alive:
             found[name] = AppStatus(name, started_at=started, instance=1)
         elif started is not None and not mutable and len(names) == 1:
-            # It ends with its pod at the latest: stage1-fly becomes that app, and writes no exit code.
+            # The app has ended with its pod: stage1-fly executes the app itself, and writes no exit code.
             found[name] = AppStatus(name, exited=True, reason="exited", started_at=started, instance=1)
         else:
             found[name] = AppStatus(name)
@@ -144,7 +145,8 @@ def app_statuses(place: str, *, alive: bool, mutable: bool = False) -> dict[str,
 
 
 def _exit_code(place: str, app: str) -> tuple[int | None, str | None]:
-    """Untrusted: what a stage1 that shares its root with apps has there may be theirs."""
+    """An app's exit code and the time of its end. The files are untrusted: some stage1s share their root with
+    apps."""
     for fd in _status_files(place, app):
         try:
             text, when = os.read(fd, _LIMIT).strip(), os.fstat(fd).st_mtime
@@ -156,7 +158,7 @@ def _exit_code(place: str, app: str) -> tuple[int | None, str | None]:
 
 
 def _started(place: str, app: str) -> str | None:
-    """When it was asked for last."""
+    """When the app was last started."""
     for fd in _status_files(place, f"{app}-started"):
         try:
             return _time(os.fstat(fd).st_mtime)
@@ -166,7 +168,8 @@ def _started(place: str, app: str) -> str | None:
 
 
 def _status_files(place: str, name: str) -> Iterator[int]:
-    """Descriptors, the taker's, of the file of that name in ``rkt/status``, wherever it is."""
+    """Opens the file of that name in ``rkt/status``, in each root that has it. The caller closes the
+    descriptors."""
     for root in _roots(place):
         try:
             top = os.open(root, _DIRECTORY)
@@ -182,7 +185,7 @@ def _status_files(place: str, name: str) -> Iterator[int]:
 
 
 def _roots(place: str) -> Iterator[str]:
-    """Stage1's, mounted or not, and the writable side of its overlay. In those of other trees, apps write."""
+    """stage1's root, mounted or not, and the upper directory of its overlay. Other overlays are the apps'."""
     yield f"{place}/stage1/rootfs"
     try:
         with open(f"{place}/stage1TreeStoreID", encoding="ascii") as stream:

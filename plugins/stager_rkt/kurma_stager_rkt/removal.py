@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def remove(start: entrypoints.Start, place: PodPlace, note: Note | None) -> Iterator[str]:
-    """Removes a pod that does not run, and whose lock is ours; what the user should know. Repeatable.
+    """Removes a pod that does not run, and whose lock we hold. It can be repeated. :returns: notes for the user.
 
-    :raises OSError: something is left; its directory says that it is to be removed.
+    :raises OSError: a part cannot be removed; the pod stays in a directory for removal.
     """
     ran = place.state in (RUN, EXITED_GARBAGE)
     if ran:
@@ -60,7 +60,7 @@ def _call(start: entrypoints.Start, place: PodPlace, note: Note | None) -> Itera
 
 
 def why(error: OSError) -> str:
-    """On what something failed, if that is known, and why."""
+    """The error's path, if known, and its reason."""
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
 
 
@@ -87,7 +87,7 @@ def _run(start: entrypoints.Start, place: PodPlace, note: Note, output: int) -> 
 
 
 def gc_arguments(note: Note, uuid: str, place: str) -> tuple[str, ...]:
-    """:param place: the pod's directory, as it is called now."""
+    """The arguments of the ``gc`` entrypoint. :param place: the pod's current directory."""
     found = ["--debug"] if note.debug else []
     if note.stage1.version >= 5:
         found += ["--local-config", os.path.join(place, note.local_config)]

@@ -1,7 +1,7 @@
 """Makes the root file systems of stage1 and of its apps: overlays where they work, else copies.
 
-They are mounted in the host's mount namespace, where the entrypoints run and where other programs look. Their
-writable sides are below the pod's ``overlay``, as in rkt's pods, and outlive the mounts.
+They are mounted in the host's mount namespace, where the entrypoints run, and where other programs expect them.
+Their upper directories are below the pod's ``overlay``, as in rkt's pods, and outlive the mounts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LAYERS = [str]
 
 
 class _Layer:
-    """A directory to copy, as :func:`kurma_core.trees.merging.merge` wants it."""
+    """A directory to copy, as a step of :func:`kurma_core.trees.merging.merge`."""
 
     root, filter, removed, opaque, implied = "", None, (), (), ()
 
@@ -38,7 +38,8 @@ class _Layer:
 
 
 def make_stage1(place: str, image: str, path: str, storage: str, shift: Shift | None) -> bool:
-    """:param image: its ID. :param path: its tree. :param shift: of the owners: it is a copy then.
+    """Makes stage1's root. :param image: its ID. :param path: its tree.
+    :param shift: maps the owners; the root is a copy then.
     :returns: whether it is an overlay.
     """
     side, target = f"{place}/overlay/{tree_id(image)}", f"{place}/{ROOTFS}"
@@ -49,7 +50,8 @@ def make_stage1(place: str, image: str, path: str, storage: str, shift: Shift | 
 
 
 def make_app(place: str, pod: PodSetup, app: str, storage: str, stage2: str) -> None:
-    """:param stage2: the directory ``opt/stage2`` of stage1's root.
+    """Makes an app's root. :param stage2: the directory ``opt/stage2`` of stage1's root.
+
     :raises OSError: the app's root cannot be made.
     """
     layers = next(each.layers for each in pod.apps if each.name == app)
@@ -59,7 +61,7 @@ def make_app(place: str, pod: PodSetup, app: str, storage: str, stage2: str) -> 
 
 
 def forget_app(place: str, app: str) -> None:
-    """Removes the writable side of an app's root, which is not mounted any more. Repeatable."""
+    """Removes the upper directory of an app's root, which must not be mounted. It can be repeated."""
     try:
         side = _side(place, app)
     except FileNotFoundError:
@@ -70,10 +72,10 @@ def forget_app(place: str, app: str) -> None:
 
 
 def show_again(place: str, image: str, path: str) -> None:
-    """For a pod that has ended: the roots of its stage1 and of its apps with all that was written there, where
-    they were overlays. That of an app whose layers are gone is left out.
+    """Mounts the overlays of an ended pod again: the roots of stage1 and of its apps, with all changes. The root
+    of an app whose layers are missing is left out.
 
-    :raises OSError: that of its stage1 cannot be mounted.
+    :raises OSError: stage1's root cannot be mounted.
     """
     side = f"{place}/overlay/{tree_id(image)}"
     if mounts.mounts_at_or_below(f"{place}/{ROOTFS}"):
@@ -96,7 +98,7 @@ def _show_app_again(place: str, app: str, target: str) -> None:
 
 
 def _side(place: str, app: str) -> str:
-    """Directory of the writable sides of an app's root. :raises OSError: there is no such app."""
+    """The directory of an app's upper and work directories. :raises OSError: there is no such app."""
     with open(f"{place}/appsinfo/{app}/treeStoreID", encoding="ascii") as stream:
         return f"{place}/overlay/{stream.read()}"
 
@@ -118,8 +120,8 @@ def _make(target: str, layers: Sequence[str], upper: str, work: str, storage: st
 
 
 def _mount_on_itself(target: str) -> None:
-    """So that all that stage1 mounts there is in one tree, whose root no other mount covers: see
-    :func:`kurma_core.trees.unmount.unmount_below`."""
+    """Binds a directory to itself, so that all mounts of stage1 below it are in one tree, which
+    :func:`kurma_core.trees.unmount.unmount_below` can unmount as a whole."""
     tree = mounts.open_tree(mounts.AT_FDCWD, target, recursive=False)
     try:
         mounts.set_attributes(tree, 0, recursive=False, propagation=mounts.MS_PRIVATE)
@@ -129,7 +131,7 @@ def _mount_on_itself(target: str) -> None:
 
 
 def _mount(target: str, layers: list[str], upper: str, work: str) -> None:
-    remove_in(os.path.dirname(work), os.path.basename(work))  # a volatile one is used once
+    remove_in(os.path.dirname(work), os.path.basename(work))  # a volatile overlay needs a new work directory
     os.mkdir(work, 0o700)
     mount = overlay.mount_overlay(layers, upper, work)
     try:

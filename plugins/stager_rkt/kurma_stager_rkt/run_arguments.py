@@ -1,7 +1,7 @@
 """Decides what a pod is run with and makes the arguments of stage1's ``run`` entrypoint, by interface version.
 
-The pod's request and the admin's settings are compared with what that version of the interface can be told. A
-request that would weaken the isolation if it were left out is refused; of others a note is made.
+It compares the pod's request and the administrator's settings with that version of the interface. A request that
+the interface cannot pass is refused if its loss would weaken the isolation, and left out with a note otherwise.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ def run_arguments(
 ) -> tuple[str, ...]:
     """All arguments of the ``run`` entrypoint, in the interface's order.
 
-    :param note: told, in a line each, what that version of the interface cannot be told, and is left out.
-    :raises StagerError: what cannot be told would leave the pod's walls lower than they were asked to be; or
-        cannot be at all.
+    :param note: called with a line for each request that this version of the interface cannot pass.
+    :raises StagerError: a request cannot be fulfilled, or its loss would weaken the isolation.
     """
     if wishes.interactive and wishes.apps > _MOST_INTERACTIVE:
         raise StagerError(
@@ -80,7 +79,7 @@ def run_arguments(
     if wishes.private_users is not None:
         found.append("--private-users={}:{}".format(*wishes.private_users))
     if wishes.metadata:
-        # It would be sought at the host's address, port 18112, where Kurma's is not.
+        # stage1 would make the URL with the host's address and port 18112, which Kurma's service does not use.
         note("its apps get no AC_METADATA_URL: stage1 images make one of an address that Kurma does not serve")
     found.append(f"--local-config={wishes.local_config}")
     return (*found, *_later(stage1, wishes, note), wishes.uuid)
@@ -139,7 +138,7 @@ def _unknown(stage1: Stage1, what: str, version: int) -> str:
     )
 
 
-#: Networks that stage1s know by themselves.
+#: Networks that stage1s define themselves.
 _KNOWN_NETWORKS = ("default", "default-restricted", "none", "host")
 
 
@@ -156,10 +155,12 @@ class Decided:
 def decide(
     name: str, pod: PodSetup, tree: HostTree, config: Mapping[str, Any], place: str, stdio: Stdio | None
 ) -> Decided:
-    """:param name: the stager's. :param config: what the admin says of it.
-    :param place: the directory of rkt's that the pod will run in.
+    """Decides how a pod is run.
+
+    :param name: the stager's. :param config: the administrator's settings for it.
+    :param place: the pod's directory in rkt's state ``run``.
     :param stdio: None: it is not known yet.
-    :raises StagerError: what is asked for cannot be, or leaves walls lower than they are to be.
+    :raises StagerError: a request cannot be fulfilled, or its loss would weaken the isolation.
     """
     said = settings.read(name, config)
     image = stage1_image.read(name, tree.manifest)
@@ -169,7 +170,7 @@ def decide(
             "configuration demands overlays",
             hint="leave `storage` out there, or run the pod with --userns none",
         )
-    if not said.local_config:  # else the networks are what the admin has there
+    if not said.local_config:  # otherwise the administrator's directory defines the networks
         _check_networks(name, pod)
     in_front = stdio is not None and not os.path.samestat(os.fstat(stdio.stdin), os.stat("/dev/null"))
     local = said.local_config or pod_files.LOCAL_CONFIG
@@ -238,7 +239,7 @@ def lifted_of_pod(name: str, pod: PodSetup, said: tuple[str, ...]) -> tuple[str,
             f"and {others[0]} is not",
             hint="run them in pods of their own",
         )
-    # Into a mutable pod apps come one by one, each with its own word.
+    # Apps are added to a mutable pod one by one, each with its own restrictions.
     return said if pod.keep else tuple(LIFTED)
 
 
@@ -255,10 +256,10 @@ def _ipc_of_pod(name: str, pod: PodSetup, said: str) -> str:
 
 
 def check(name: str, pod: PodSetup, note: Callable[[str], None], local_config: str = "") -> None:
-    """Tells what stage1 is not told of.
+    """Makes notes on requests that the interface cannot pass to any stage1.
 
-    :param local_config: as a :class:`Note` has it.
-    :raises StagerError: the pod asks for something that no stage1 does, and is not to be run without.
+    :param local_config: as in :class:`Note`.
+    :raises StagerError: the pod must not be run without the request.
     """
     if any(plan.traffic for plan in (pod.pod_plan, *pod.plans.values())):
         raise StagerError(

@@ -17,9 +17,9 @@ from kurma_stager_rkt.pod_processes import is_ready, pod_pid
 if TYPE_CHECKING:
     from kurma_core.linux.process import ProcessIdentity
 
-#: Seconds after which it is looked again, whatever the watches say: a process that is named may come to be later.
+#: Seconds between two checks without an inotify event: a process may start after stage1 has written its PID.
 _LOOK_AGAIN = 0.1
-#: Seconds that each app has to start that is added to a pod which has just come up.
+#: Least seconds for the start of each app that is added to a pod which has just started.
 _LEAST = 10.0
 
 
@@ -57,12 +57,12 @@ class RunningStage1(HeldProcess):
         return {**self._identity.to_json(), "image": self._image, "mutable": self._mutable}
 
     def has_come_up(self) -> bool:
-        """Whether its pod runs (Z5)."""
+        """Whether its pod runs."""
         return self.alive() and self._lacks() == "" and not os.path.exists(self._coming)
 
     def wait_running(self, timeout: float) -> bool:
-        """As the protocol has it; that the entrypoint has ended, with whatever status, is the pod's end: its exit
-        code is the pod's (Z3)."""
+        """See :class:`kurma_core.hookspecs.stager.RunningStager`. The end of the ``run`` entrypoint is the pod's
+        end, and its exit code the pod's."""
         deadline = time.monotonic() + timeout
         watch = Watch(self._place)
         try:
@@ -111,7 +111,7 @@ class RunningStage1(HeldProcess):
         try:
             watch.add(f"{self._place}/stage1/rootfs/rkt", 0x100 | 0x80)
         except OSError:
-            return  # it is looked for now and then
+            return  # the regular checks will find the link
 
     def _lacks(self) -> str:
         """The sign of readiness that is still missing; empty: none. Apps are added once stage1 is ready for them;

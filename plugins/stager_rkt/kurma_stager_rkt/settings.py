@@ -1,4 +1,4 @@
-"""The admin's settings for stage1 images: options of the plugin, or of one stager's section."""
+"""The administrator's settings for stage1 images: options of the plugin, or of one stager's section."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from kurma_core.errors import StagerError
 from kurma_core.hookspecs.driver import Option
 from kurma_core.value import frozen
 
-#: Restrictions that an admin may have lifted: what they are called in the stager's configuration, and on the
-#: command line.
+#: Restrictions that an administrator may lift: name in the stager's configuration, argument on the command line.
 LIFTED = {
     "capabilities": "--disable-capabilities-restriction",
     "paths": "--disable-paths",
@@ -18,7 +17,7 @@ LIFTED = {
 }
 IPC = ("", "auto", "private", "parent")
 STORAGES = ("", "overlay", "copy")
-#: Seconds that an entrypoint other than ``run`` and ``enter`` may take, unless an admin says otherwise.
+#: Default of the seconds that an entrypoint other than ``run`` and ``enter`` may take.
 PATIENCE = 30
 OPTIONS = (
     Option("debug", bool, False, "have stage1 tell what it does"),
@@ -34,7 +33,7 @@ OPTIONS = (
 
 @frozen
 class Settings:
-    """By the names of :data:`OPTIONS`; empty: stage1, or the host, has its own way."""
+    """The values of :data:`OPTIONS`; empty: the default of stage1 or of the host."""
 
     debug: bool
     lift: tuple[str, ...]
@@ -45,7 +44,7 @@ class Settings:
 
 
 def read(stager: str, config: Mapping[str, Any]) -> Settings:
-    """:raises StagerError: a key that there is not, or a value that means nothing."""
+    """Reads the settings. :raises StagerError: a key is unknown, or a value is invalid."""
     known = {option.name: option for option in OPTIONS}
     for key, value in config.items():
         if key not in known:

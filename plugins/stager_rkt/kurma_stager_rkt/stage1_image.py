@@ -16,7 +16,7 @@ OF_APPS = ("app/add", "app/rm", "app/start", "app/stop")
 ENTRYPOINTS = ("run", "enter", "gc", "stop", "attach", *OF_APPS)
 #: The latest known version. ``run_arguments`` has what came with each.
 LATEST = 6
-#: From here on apps may come and go, and be attached to, where the image has the entrypoints for that.
+#: The first version in which apps can be added, removed and attached to, if the image has the entrypoints.
 MUTABLE = 5
 
 
@@ -30,7 +30,7 @@ class Stage1:
 
     @property
     def attaches(self) -> bool:
-        """Whether people can attach to its apps."""
+        """Whether clients can attach to its apps."""
         return self.version >= MUTABLE and {"attach", "enter"} <= self.entrypoints.keys()
 
     @property
@@ -43,8 +43,9 @@ class Stage1:
 
 
 def read(stager: str, manifest: ImageManifest) -> Stage1:
-    """:param stager: its name, for messages.
-    :raises StagerError: it is no stage1 image, or of a version that is not known.
+    """Reads the annotations. :param stager: its name, for messages.
+
+    :raises StagerError: it is not a stage1 image, or of an unknown version.
     """
     found = {}
     for name in ENTRYPOINTS:

@@ -7,7 +7,7 @@ from kurma_stager_default.stage1.place import Stage1Error
 
 #: Special networks of ``--net``: the host's network, only the loopback interface, all configured networks.
 HOST, NONE, ALL = "host", "none", "all"
-#: The network of ``--net`` without a value, and the one that a pod joins besides others if it does not join that.
+#: The network of ``--net`` without a value; a pod with other networks joins the restricted one besides these.
 DEFAULT, RESTRICTED = "default", "default-restricted"
 #: rkt's own configuration directory.
 LOCAL_CONFIG = "/etc/rkt"

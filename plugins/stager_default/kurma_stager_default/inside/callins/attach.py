@@ -89,7 +89,7 @@ class Shown:
         self._rest = b""
         self._besides: list[tuple[str, bytes]] = []
         self._to = "stdout"
-        # The descriptor that must become writable, and the one that poll(2) has reported as writable; -1: none.
+        # The descriptor that the loop polls until it is writable, and a descriptor known to be writable; -1: none.
         self._waits = self._free = -1
         self._last: Callable[[], None] | None = None
         loop.watch(self._watch.fileno(), lambda _fd, _events: self.more())
