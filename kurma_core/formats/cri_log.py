@@ -46,12 +46,12 @@ def parse_line(app: str, line: bytes, make: Make[T]) -> T:
 
 
 def texts(app: str, data: bytes, make: Make[T], open_lines: set[str]) -> Iterator[T]:
-    """Parses whole lines of the file. Lines of one moment and stream come out together: a stager that
-    stamps what it reads in pieces writes hundreds of them, and taking each apart costs more than all else. The end
-    of a line in parts comes alone, for it did not begin at that moment.
+    """The texts of some whole lines of the file. Lines of the same time and stream are returned as one text: a
+    stager that stamps each chunk writes hundreds of such lines, and to parse each of them would take the most
+    time. The end of a line in parts is a text of its own, since the line began at another time.
 
     :param data: ends with a newline, or is empty.
-    :param open_lines: streams whose last line goes on; kept up to date.
+    :param open_lines: streams whose last line is incomplete; updated here.
     """
     start, window = 0, _FEWEST
     while start < len(data):

@@ -33,13 +33,13 @@ def loader_of(program: str) -> str | None:
 
 
 def libraries(loader: str, objects: list[str], ask: Callable[[list[str]], str]) -> dict[str, str]:
-    """Shared libraries that the given programs and modules load: their paths on this machine, by their paths in a
-    root of their own. The loader looks there without any configuration, since it is beside the C library.
+    """The shared libraries of the given programs and modules: path on this machine, by path in the image. The
+    latter is beside the C library, where the loader searches without any configuration.
 
-    The loader itself is asked, so what counts is what this machine's configuration makes of it.
+    The loader itself resolves the libraries, by this machine's configuration.
 
     :param ask: runs a command to its end, and returns its output.
-    :raises OSError: one is missing here.
+    :raises OSError: a library is missing on this machine.
     """
     found: dict[str, str] = {}
     for path in objects:

@@ -1,10 +1,10 @@
-"""Reads a log while its writer rotates it: ``NAME``, older ``NAME.1``, still older ``NAME.2`` …
+"""Reads a log that its writer rotates meanwhile: ``NAME``, older ``NAME.1``, still older ``NAME.2`` …
 
-Every file of the chain is held open from the moment it is seen: one that is turned away and deleted can still be
-read to its end, and its inode number cannot be given to another one in the meantime. Held files take space on
-the disk, within a bound.
+It opens every file of the chain when it first sees it, and keeps it open: so a file that is rotated away and
+deleted can be read to its end, and its inode number is not reused meanwhile. The held files take space on the
+disk, up to a limit.
 
-Part of the light library that ships inside the stager.
+The stager's image contains this module.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class LogChain:
 
     @staticmethod
     def _open_all(names: list[str]) -> list[int]:
-        """:returns: less than all where one of them is gone."""
+        """Opens these files. :returns: fewer descriptors, if a file is gone."""
         opened: list[int] = []
         for name in names:
             try:
@@ -226,7 +226,7 @@ class LogChain:
 
 
 def _inodes(names: list[str]) -> list[int]:
-    """:returns: less than all where one of them is gone."""
+    """The inodes of these files; fewer, if a file is gone."""
     found = []
     for name in names:
         try:

@@ -67,11 +67,11 @@ def open_in_root(root_fd: int, path: str, flags: int, mode: int = 0) -> int:
 
 
 def remove_tree(parent_fd: int, name: str) -> None:
-    """Remove the file or directory ``name`` in ``parent_fd`` with all below it; a missing one is success.
+    """Remove the file or directory ``name`` in ``parent_fd`` with all below it; succeed if it does not exist.
 
-    By descriptor throughout, without recursion (any depth), following no link and crossing no mount.
+    It works by descriptors and without recursion, to any depth; it follows no links and crosses no mounts.
 
-    :raises OSError: ``EXDEV`` or ``EBUSY`` if something is mounted below; that mount is not touched.
+    :raises OSError: ``EXDEV`` or ``EBUSY`` if there is a mount below, whose files are not touched.
     """
     if name in ("", ".", "..") or "/" in name:
         raise OSError(errno.EINVAL, "not the name of one entry", name)
@@ -180,11 +180,11 @@ class NotRegularError(OSError):
 def open_regular(
     dir_fd: int, path: str, flags: int = os.O_RDONLY, *, resolve: int = _STRICTLY, proc: bool = True
 ) -> int:
-    """Open a regular file of a tree that strangers fill. No other kind of file is ever opened.
+    """Open a regular file of an untrusted tree, and never a file of another type.
 
-    To open a device has effects (a watchdog starts, a tape rewinds), and to open a FIFO waits for its other end.
-    So the file is found with ``O_PATH``, which opens nothing, looked at, and opened by that descriptor: a file
-    that takes its name meanwhile is not opened.
+    Opening a device has side effects (a watchdog starts, a tape rewinds), and opening a FIFO waits for its other
+    end. So the path is resolved with ``O_PATH``, which opens no device, and the file is checked and opened by that
+    descriptor. Another file that gets the name meanwhile is not opened.
 
     :param flags: ``O_NOFOLLOW`` refuses a link at the end of the path where ``resolve`` permits links.
     :param resolve: as for :func:`kurma_core.linux.beneath.openat2`. By default no link is followed, and the path

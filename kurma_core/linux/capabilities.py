@@ -116,12 +116,12 @@ def last_cap() -> int:
 
 
 def _each(option: int, *before: int, leave: frozenset[int] = frozenset()) -> Iterator[tuple[int, int]]:
-    """Make one ``prctl`` for each capability that the kernel knows.
+    """Call ``prctl`` for each capability that the kernel knows.
 
-    The kernel says by ``EINVAL`` where its capabilities end. No file is asked: a process that has entered an app's
-    root has the app's ``/proc``, which the app may have replaced.
+    The kernel answers ``EINVAL`` after its last capability. ``/proc`` is not read, since in an app's root it
+    cannot be trusted.
 
-    :param before: the arguments that stand before the bit. :param leave: bits for which no call is made.
+    :param before: the arguments before the bit. :param leave: bits for which no call is made.
     :returns: each bit, and what the call returned.
     :raises OSError: a call failed for another reason.
     """
@@ -200,17 +200,18 @@ def apply(
     until_exec: frozenset[int] = frozenset(),
     become: Callable[[], object] | None = None,
 ) -> None:
-    """Reduce this process, and all that it execs, to ``keep``, and change to the app's user on the way.
+    """Reduce the capabilities of this process and of the programs that it executes to ``keep``, and change to the
+    app's user.
 
     Runs as root with CAP_SETPCAP, and CAP_SETUID and CAP_SETGID for ``become``. Capabilities that this process
-    does not hold itself are left out.
+    does not hold itself are left out of ``keep``.
 
-    :param uid: the user that ``become`` leads to.
-    :param granted: ``keep`` was granted explicitly, so that a plain user really holds it, across exec too; else a
-        plain user holds nothing and ``keep`` only bounds what set-user-ID programs may gain.
-    :param until_exec: permitted besides until this process execs, and gone then: neither in its bounding nor in
-        its ambient set. Not effective: until :func:`use_all`, no path is resolved with it.
-    :param become: ``setgroups``, ``setresgid``, ``setresuid``; called while the rights for it are still there.
+    :param uid: the user that ``become`` changes to.
+    :param granted: ``keep`` was granted explicitly, so that a user other than root holds it, also after exec; else
+        such a user holds nothing, and ``keep`` only limits the capabilities that set-user-ID programs may gain.
+    :param until_exec: also permitted until exec: neither in the bounding nor in the ambient set. They are not
+        effective before :func:`use_all`, so that no path is resolved with them.
+    :param become: calls ``setgroups``, ``setresgid``, ``setresuid``, while the process may still do so.
     """
     _, permitted, _ = get()
     held = keep & permitted

@@ -1,9 +1,9 @@
-"""Makes, reads, kills and removes a pod's cgroup, on every hierarchy (v1, v2) that the host has.
+"""Makes, reads, kills and removes cgroups, on every hierarchy of the host.
 
-Three layouts: ``v1`` (a hierarchy per controller), ``v2`` (one for all), ``hybrid`` (v1's controllers and a v2
-hierarchy beside them, used for its ``cgroup.kill``). A :class:`CgroupTree` stands for one relative name,
-``kurma/UUID``, on all of them. Writes stay below that name, except that controllers are switched on
-above it on v2, and that the shared parent (``kurma``) is made and, when empty, removed. Needs root.
+There are three layouts: ``v1`` (a hierarchy per controller), ``v2`` (one hierarchy), ``hybrid`` (v1's controllers,
+and a v2 hierarchy, which is used for its ``cgroup.kill``). A :class:`CgroupTree` is the cgroup of one relative
+name, such as ``kurma/UUID``, on all hierarchies. Outside of it, only the controllers of its parents are enabled on
+v2, and the shared parent (``kurma``) is made and, when empty, removed. Needs root.
 """
 
 from __future__ import annotations
@@ -189,11 +189,11 @@ class CgroupTree:
             _write(file, str(pid))
 
     def leaf(self, name: str) -> list[str]:
-        """The directories for a process of the tree that may make children of it.
+        """The directories for a process that makes cgroups in the tree, on each hierarchy.
 
-        A v2 cgroup that has controllers for its children takes no process of its own. There this is the child
-        ``name``, made if it is missing, and the controllers are switched on while no process has to be moved for
-        it: a move takes the kernel some ten milliseconds. Elsewhere it is the tree itself.
+        A v2 cgroup that enables controllers for its children must hold no process itself. So on v2 the directory
+        is the child ``name``, which is made here. The controllers are enabled now, while the tree has no process:
+        to move one later takes the kernel some ten milliseconds. On v1 the directory is the tree itself.
         """
         found = []
         for hierarchy in self._ordered():
@@ -264,12 +264,12 @@ class CgroupTree:
             time.sleep(_TURN)
 
     def remove(self) -> None:
-        """Remove the tree with its children, and the shared parents if they are empty; none there is success.
+        """Remove the tree with its children, and empty shared parents; succeed if it does not exist.
 
-        Its processes must have ended (:meth:`kill`); the kernel lets go of a cgroup a moment later, which is
-        waited for.
+        Its processes must have ended (:meth:`kill`). The kernel frees a cgroup with a delay, so that the removal
+        may have to wait.
 
-        :raises OSError: ``EBUSY``: a process is still in it.
+        :raises OSError: ``EBUSY``: it still holds processes.
         """
         end = time.monotonic() + _PATIENCE
         for hierarchy in self._ordered():
@@ -363,7 +363,7 @@ def _kill_member(pid: int, directory: str) -> None:
         if pid in _read_pids(directory):
             process.pidfd_send_signal(pidfd, _SIGKILL)
     except (ProcessLookupError, PermissionError):
-        pass  # an AppArmor profile may forbid signals; cgroup.kill, and the end of its PID 1, ask no profile
+        pass  # AppArmor may forbid signals; cgroup.kill, or the end of its PID 1, kills it all the same
     finally:
         os.close(pidfd)
 

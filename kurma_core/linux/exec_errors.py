@@ -134,7 +134,7 @@ def _not_waiting(path: str, flags: int) -> int:
 
 
 def _denied(path: str, status: os.stat_result) -> str | None:
-    """The permission or mount that forbids to execute a regular file; None: there is none."""
+    """Why a regular file may not be executed; None: no reason was found."""
     mode = f"{stat.S_IMODE(status.st_mode):04o}"
     if not status.st_mode & 0o111:
         return f"is not executable (mode {mode})"

@@ -1,6 +1,6 @@
 """Replaces and locks files in Kurma's own directories, and spreads directories over the disk.
 
-For paths in trees that strangers have filled, see :mod:`kurma_core.linux.beneath`.
+For paths in untrusted trees, see :mod:`kurma_core.linux.beneath`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def replace_file(path: str, content: bytes, mode: int = 0o600, *, alone: bool = 
 
 
 def spare_file(path: str, content: bytes) -> None:
-    """A file for :func:`use_spare`, made while there is time for that. With a content, it has its place on the
-    disk soon: content that is written over it uses the same blocks, and a rename does not wait for them.
+    """Makes a file for :func:`use_spare` ahead of time. With a content, its blocks are allocated on the disk soon:
+    a later write uses the same blocks, and the rename does not wait for their allocation.
 
     :raises OSError: a full disk, a missing directory.
     """
@@ -59,17 +59,17 @@ def spare_file(path: str, content: bytes) -> None:
     try:
         if content:
             os.write(fd, content.ljust(_SPARE))
-            # Begins to write it, and waits for nothing.
+            # Starts the write-back, without waiting for it.
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)
 
 
 def use_spare(spare: str, path: str, content: bytes) -> None:
-    """As :func:`replace_file`, by way of what :func:`spare_file` has made, if it is there; it is gone then.
-    After a power cut, what it was made with may stand in ``path``, and blanks behind what was written.
+    """As :func:`replace_file`, by renaming the file of :func:`spare_file`, if it exists. After a power cut,
+    ``path`` may have the spare file's first content, or blanks after the new one.
 
-    :raises OSError: as there.
+    :raises OSError: as :func:`replace_file`.
     """
     try:
         fd = os.open(spare, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -94,7 +94,7 @@ def use_spare(spare: str, path: str, content: bytes) -> None:
     os.rename(spare, path)
 
 
-#: How often a directory is made again that others remove at the same time.
+#: Attempts to make a directory that other processes remove at the same time.
 _ATTEMPTS = 100
 
 
@@ -175,7 +175,7 @@ _TOP = 0x20000
 
 
 def spread(directory: str) -> None:
-    """Each directory made in that one from here on has a group of its own to begin with. Repeatable.
+    """Makes the file system place each new directory in that one in a block group of its own. It can be repeated.
 
     Does nothing on file systems without such groups, or without the right to set the attribute.
     """

@@ -44,8 +44,8 @@ _ERROR_AT, _EEXIST = 16, 17
 
 
 def add_lo_address(address: bytes) -> None:
-    """Give the loopback interface of the current network namespace one more address, alone in its net, with
-    host scope. Needs CAP_NET_ADMIN; it may be there already.
+    """Add an address with prefix length 32 and host scope to the loopback interface of the current network
+    namespace, unless it exists. Needs CAP_NET_ADMIN.
 
     :param address: IPv4, four bytes.
     :raises OSError: as the kernel says.

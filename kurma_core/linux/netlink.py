@@ -1,8 +1,8 @@
 """Reads and changes links, addresses and routes of a network namespace, by rtnetlink(7). Light to import.
 
-A message to the kernel takes some microseconds; the library that knows all of netlink takes 190 ms to import. This
-module has what joins a pod to a bridge. Errors say what was asked and, where the kernel tells them, its
-reasons in its own words (NETLINK_EXT_ACK).
+A message to the kernel takes some microseconds; a complete netlink library takes 190 ms to import. This module has
+the operations to join a pod to a bridge. Errors name the operation, and the kernel's own reason if it gives one
+(NETLINK_EXT_ACK).
 """
 
 from __future__ import annotations
@@ -290,9 +290,10 @@ class Netlink:
         self._change(f"change interface {name}", _NEWLINK, 0, body)
 
     def delete_link(self, name: str, *, index: int = 0) -> bool:
-        """False: there is none. A veth pair goes as a whole, also if its other end is in another namespace.
+        """Deletes an interface; a veth interface with its peer, in any namespace. :returns: False: it does not
+        exist.
 
-        :param index: removes this link, also if it was renamed; names are used again. 0: any of that name.
+        :param index: delete the interface of that index, even if its name has changed; 0: the one of that name.
         """
         body = _LINK.pack(0, 0, index, 0, 0) + (b"" if index else string(_IFLA_NAME, name))
         try:

@@ -74,11 +74,11 @@ def one_line(said: bytes | str) -> str:
 def run(
     arguments: list[str], *, stdin: bytes = b"", environment: Mapping[str, str], timeout: float = TIMEOUT
 ) -> Finished:
-    """Runs ``arguments[0]`` (an absolute path) to its end, as root, in a session of its own: a Ctrl-C meant for
-    Kurma does not leave it half done.
+    """Runs ``arguments[0]`` (an absolute path) to its end, as root, in a session of its own, so that Ctrl-C does
+    not interrupt it.
 
     :param timeout: seconds.
-    :raises ProgramTimeout: it was killed, as was all that it started; says why.
+    :raises ProgramTimeout: it was killed with its descendants; the text is the reason.
     :raises OSError: it could not be started.
     """
     # Files in memory instead of pipes: a process that keeps one open cannot block us.

@@ -94,10 +94,10 @@ def refuse_keys() -> bytes:
 
 # --- Landlock domains --------------------------------------------------------------------------------------------
 #
-# A process in a domain may trace (and so: read the root, memory, environment or descriptors of, through /proc)
-# only processes of its own domain and of those made below it. Nothing else is meant to be restricted here, so
-# every right that the domain handles is granted again beneath "/". A process in a domain may not mount either,
-# and one without CAP_SYS_ADMIN could not mount anyway.
+# A process in a domain may trace only processes of its own domain and of domains below it; so it can read the
+# root, memory, environment or descriptors of no others through /proc. Nothing else shall be restricted here, so
+# the right that the domain handles is granted again beneath "/". A process in a domain may not mount, either,
+# which does not matter without CAP_SYS_ADMIN.
 
 _CREATE_RULESET = 444
 _ADD_RULE = 445

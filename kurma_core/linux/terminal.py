@@ -163,7 +163,7 @@ class Held:
             raise OSError(*error.args) from None
 
     def restore(self) -> None:
-        """Restores the settings, also from the background. A terminal that has gone is left alone."""
+        """Restores the saved settings, also from the background. Does nothing if the terminal was hung up."""
         import termios
 
         # A shell may have taken the terminal back after a kill; its settings must be restored all the same. Block

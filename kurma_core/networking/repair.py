@@ -92,7 +92,7 @@ class DriverCare:
         return found
 
     def mend(self, pods: Collection[str], drivers: Collection[str]) -> None:
-        """Makes these drivers repair their leaks. :meth:`leaks` lists those that are left; a failure of a driver
+        """Makes these drivers repair their leaks. :meth:`leaks` lists the others; a failure of a driver
         is noted here.
         """
         for name in drivers:

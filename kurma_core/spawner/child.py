@@ -121,9 +121,9 @@ def _become_user(request: Request) -> None:
 
 
 def arrange(fds: dict[int, int]) -> None:
-    """Give descriptors their numbers; every other one closes at exec, the pipe that reports failures included.
+    """Give descriptors their numbers; all others close at exec, the pipe of the report included.
 
-    Must come after all uses of a descriptor by its old number.
+    Call it after all steps that use descriptors by their old numbers.
     """
     above = max(fds) + 1
     moved = {target: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for target, fd in fds.items()}

@@ -125,8 +125,8 @@ class Spawner:
         """Make a network namespace and pin it at ``path``; ``linux.namespaces.unpin`` undoes it.
 
         :param path: ``/run/netns/NAME``.
-        :param userns: path of the pinned user namespace that owns it; None: the host's.
-        :raises HostError: something is at ``path`` already, or as the kernel says.
+        :param userns: path of the pinned user namespace that shall own it; None: the host's.
+        :raises HostError: ``path`` exists already, or as the kernel says.
         """
         answer, _ = self._ask({"action": "network_namespace", "path": path, "userns": userns}, [])
         _raise_failure(answer, f"cannot make the network namespace {path}")
@@ -188,10 +188,10 @@ class Spawner:
         _raise_failure(answer, f"cannot mount into process {pid}")
 
     def unbind_from(self, pid: int, targets: Sequence[str], *, pidfd: int | None = None) -> None:
-        """Take mounts away from the root of a running process, with their places; a missing mount is success.
+        """Unmount paths in the root of a running process, and remove the mount points; ignore missing ones.
 
         :param targets: absolute paths in that root.
-        :raises HostError: as :meth:`enter`. Those before the failed one are gone.
+        :raises HostError: as :meth:`enter`. Targets before the failed one are unmounted.
         """
         message: dict[str, object] = {
             "action": "unbind_from",

@@ -43,10 +43,10 @@ def make_network(request: Request, _fds: list[int]) -> Answer:
 def _make_namespace(
     kind: str, path: str, make: Callable[[], None], finish: Callable[[int], None] = lambda _: None
 ) -> Answer:
-    """Pinned here, on the host.
+    """Makes a namespace in a child process, and pins it on the host.
 
-    :param make: run in a process of its own, which then has the namespace.
-    :param finish: runs here, with the PID of that process, before the namespace is pinned.
+    :param make: called in the child, which enters the new namespace.
+    :param finish: called here with the child's PID, before the namespace is pinned.
     """
     go_read, go_write = os.pipe2(os.O_CLOEXEC)
     made_read, made_write = os.pipe2(os.O_CLOEXEC)

@@ -27,10 +27,10 @@ _MANY = 100
 
 
 class StepError(Exception):
-    """A step on the way to a started process failed; plain, since it crosses a pipe.
+    """A step of the start of a process has failed. Its data is plain, since it is sent over a pipe.
 
-    :param step: the failed step, e.g. ``bind``.
-    :param path: its subject.
+    :param step: the step, e.g. ``bind``.
+    :param path: the step's object.
     :param exit_code: only for ``exec``: 127 or 126.
     """
 
@@ -64,7 +64,7 @@ def build(operations: list[Operation]) -> int:
 
 
 def _built(operations: list[Operation]) -> int:
-    # All sources before there is a new root: it lies on top of "/", and absolute paths would lead into it.
+    # Open all sources before the new root is mounted on "/", where absolute paths would lead into it.
     made = [_prepared(operation) for operation in operations]
     root_fd = -1
     for operation, fd in zip(operations, made, strict=True):
@@ -136,8 +136,8 @@ def place(operation: Operation, fd: int | None, root_fd: int) -> None:
 
 
 def unplace(target: str, root_fd: int) -> None:
-    """Take away what is mounted at ``target``, and the empty place itself; a missing mount is success.
-    Processes that are in it, or have mounted it elsewhere, keep it. Runs in the root's mount namespace."""
+    """Unmount ``target``, and remove the mount point if it is empty; succeed if there is none. Processes that use
+    the mount keep it, and so do other mounts of it. Runs in the root's mount namespace."""
     parent, _, name = target.rstrip("/").rpartition("/")
     if name in ("", ".", ".."):
         raise OSError(errno.EINVAL, "not the place of a mount", target)

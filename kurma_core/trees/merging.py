@@ -1,10 +1,10 @@
-"""Merges directory trees: lays them over one another by hard links, or as copies with all attributes.
+"""Merges directory trees into one, by hard links or by copies with all attributes.
 
-Strangers wrote the trees; no other process writes to them meanwhile. So every step goes from one open directory to
-an entry of it, following no link, and back up only to the very directory that was left. Trees may be deeper than
-there are descriptors, or than a path may be long.
+The trees are untrusted, but no other process writes to them meanwhile. So every step goes from an open directory
+to an entry of it, follows no links, and goes back up only to the same directory. Trees may have more levels than a
+process has descriptors, and longer paths than PATH_MAX.
 
-Runs as root where owners, devices and ``security.*`` attributes are to be kept.
+Runs as root to keep owners, devices and ``security.*`` attributes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
         def directories(self) -> Collection[str]: ...
 
     class Step(Protocol):
-        """One directory to lay over the target.
+        """One directory to merge into the target.
 
-        ``root``: path in the target (relative, "" for its top). ``filter``: the paths that are kept, None: all.
-        ``removed``, ``opaque``: paths and directories' contents that it takes away from what is there already.
-        ``implied``: directories, by their paths in it, whose looks give way to those of a directory that is there.
+        ``root``: its place in the target (relative, "" for the top). ``filter``: the paths to keep; None: all.
+        ``removed``, ``opaque``: paths, and directories' contents, to remove from earlier steps.
+        ``implied``: paths of directories of this step whose attributes do not replace those of an earlier step.
         """
 
         @property
@@ -67,16 +67,17 @@ def merge(
     check: Callable[[], object] = copying.go_on,
     shift: Shift | None = None,
 ) -> None:
-    """Lay the steps' directories over ``target``, in order (N2).
+    """Merge the steps' directories into ``target``, in order.
 
-    A later entry replaces an earlier one. Only directories are joined, and get the owner, mode, times and
-    attributes of the later one. A link where a directory is to be is removed, never followed.
+    An entry of a later step replaces that of an earlier one. Directories are merged, and get the later one's
+    owner, mode, times and attributes. A symbolic link in the place of a directory is removed, never followed.
 
-    :param target: an empty directory. A directory of no step looks plain: ours, 0755, of the year 1970.
-    :param copy: make files of its own, sharing their blocks where the file system can; else hard links, and
-        copies only where no link can be made.
-    :param check: called again and again; its exceptions end the work.
-    :param shift: of the owners, where copies are made.
+    :param target: an empty directory. Directories without attributes of a step are ours, with mode 0755 and the
+        time 0.
+    :param copy: copy files, sharing their blocks if the file system can; else make hard links, and copies only
+        where no link is possible.
+    :param check: called regularly; an exception of it ends the work.
+    :param shift: maps the owners of copies.
     :raises OSError: with the path, as the kernel says.
     """
     top = os.open(target, _DIRECTORY)
@@ -93,9 +94,9 @@ def merge(
 
 
 def _lay(top: int, step: Step, copies: copying.Copies, copy: bool, fresh: bool) -> bool:
-    """One step. :returns: False: it was skipped, since its filter excludes its root.
+    """Merges one step. :returns: False: the filter excludes all of it, and nothing was done.
 
-    :param fresh: it is the first step: the top has no looks of its own.
+    :param fresh: no step has been merged yet: the top has no attributes of a step.
     """
     if step.filter is not None and step.root not in step.filter.directories:
         return False
@@ -173,7 +174,7 @@ class _Laying:
             os.close(self.target)
 
     def _kept_times(self, made: bool) -> tuple[int, int] | None:
-        """The times to restore if the directory keeps its looks; None if it gets the source's."""
+        """The times to restore, if the directory keeps its attributes; None: it gets the source's."""
         if made or not self.implied or "/".join(self.names[self.root :]) not in self.implied:
             return None
         return _times(self.target)

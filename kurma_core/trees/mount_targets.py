@@ -1,6 +1,6 @@
-"""Makes directories and mount points in trees that strangers have filled.
+"""Makes directories and mount points in untrusted trees.
 
-As in :mod:`kurma_core.linux.beneath`: by descriptor, beneath a root; links of the tree do not lead out.
+As in :mod:`kurma_core.linux.beneath`, it works by descriptors and stays beneath a root, despite links in the tree.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Place:
 
 
 def make_place(root_fd: int, path: str, *, directory: bool, owner: tuple[int, int] = (0, 0)) -> Place:
-    """Find or make the place inside ``root_fd`` where something will be mounted (V3).
+    """Find or make a mount point inside ``root_fd``.
 
-    Links are followed, but only ever inside the root, dangling ones too: their target is made. Missing
-    directories, parents included, are made with mode 0755. A file in the way of a directory becomes a directory.
+    Links are followed, inside the root only; the target of a dangling link is made. Missing directories are made
+    with mode 0755, parents included. A file in the place of a directory is replaced by a directory.
 
-    :param directory: the target is a directory; else a file (made empty, 0644).
-    :param owner: user and group of what is made.
-    :raises OSError: ``EISDIR`` when a directory stands where a file is to be mounted.
+    :param directory: the mount point is a directory; else a file (made empty, 0644).
+    :param owner: user and group of new files and directories.
+    :raises OSError: ``EISDIR``: there is a directory in the place of a file.
     """
     walk = _Walk(root_fd, path)
     try:
@@ -92,8 +92,8 @@ def make_mount_target(root_fd: int, path: str, *, directory: bool, owner: tuple[
 class _Walk:
     """A walk from a root, one name at a time, each opened in the directory before it.
 
-    It knows the names by which it came, none of them a link: ``..`` goes back by these, from the root, so neither
-    a link nor a rename by another process can lead out. It holds two descriptors, however deep it goes.
+    It keeps the names of its path, none of which is a link. ``..`` is resolved by these names from the root, so
+    that neither a link nor a concurrent rename can lead out of the root. It holds two descriptors at any depth.
     """
 
     __slots__ = ("_here", "_root", "links", "names", "path", "replaced", "todo")

@@ -23,15 +23,16 @@ _TURNS = 64
 
 
 def unmount_below(path: str) -> int:
-    """Unmount the mounts on ``path`` and below it, and no others. No mounts there is success.
+    """Unmount all mounts on ``path`` and below it, and no others; succeed if there are none.
 
-    The kernel repeats an unmount below the peers of the mount's *parent*, which may be the host's own mounts. So
-    each tree of mounts is made private as a whole before it is detached. This goes by a descriptor of the tree's
-    root: a path leads to the uppermost of stacked mounts alone, and leaves those beneath it shared.
-    A busy mount is detached, and goes when its last user goes.
+    The kernel propagates an unmount to the peers of the mount's *parent*, which may be the host's own mounts. So
+    each tree of mounts is made private as a whole before it is detached. This uses a descriptor of the tree's
+    root: a path leads only to the uppermost of stacked mounts, and would leave those beneath it shared. Busy
+    mounts are detached, and end with their last user.
 
-    :returns: how many mounts went.
-    :raises OSError: ``EBUSY``: a mount lies on one that is shared with mounts elsewhere and that no path leads to.
+    :returns: the number of mounts that were unmounted.
+    :raises OSError: ``EBUSY``: a mount is on top of one that is shared with mounts elsewhere and hidden from all
+        paths.
     """
     count = 0
     for _ in range(_TURNS):

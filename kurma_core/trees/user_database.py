@@ -1,6 +1,6 @@
-"""Looks up users and groups in an image's own ``/etc/passwd`` and ``/etc/group``, read beneath its root.
+"""Looks up users and groups in an image's ``/etc/passwd`` and ``/etc/group``, beneath its root.
 
-Links are followed as a process inside would follow them, and never lead out. Only regular files are read.
+Links are followed as by a process inside of the root, and never lead out of it; only regular files are read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HIGHEST_ID = 0xFFFFFFFE
 
 
 class User:
-    """The user of a process. :attr:`name`, :attr:`home`, :attr:`shell`: None where the image says nothing."""
+    """The user of a process. :attr:`name`, :attr:`home`, :attr:`shell`: None if the image does not define them."""
 
     __slots__ = ("gid", "home", "name", "shell", "uid")
 
@@ -40,9 +40,9 @@ class User:
 
 
 def find_user(root_fd: int, text: str, *, proc: bool = False) -> User:
-    """The user that an image's or pod's ``user`` field means.
+    """Resolves an image's or pod's ``user`` field.
 
-    In this order: a name of ``/etc/passwd``, a number, an absolute path inside the root (its owner).
+    It tries, in this order: a name of ``/etc/passwd``, a number, an absolute path inside the root (its owner).
 
     :param text: empty: user 0.
     :param proc: ``/proc`` is the caller's own, and not that of the root, as it is for the stager in an app's root.
@@ -73,7 +73,7 @@ def find_user(root_fd: int, text: str, *, proc: bool = False) -> User:
 
 
 def find_group(root_fd: int, text: str) -> int:
-    """The group ID that a ``group`` field means: a name of ``/etc/group``, a number, or a path's group.
+    """Resolves a ``group`` field: a name of ``/etc/group``, a number, or a path, whose group it is.
 
     :raises LookupError: there is no such group.
     :raises OSError: as :func:`find_user`.
