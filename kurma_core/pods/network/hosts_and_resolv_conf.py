@@ -1,9 +1,9 @@
 """Writes a pod's ``/etc/hosts`` and ``/etc/resolv.conf``.
 
-The hosts file has the pod's own lines, and those of other pods, which come and go. Each part of resolv.conf (name
-servers, search domains and options) comes from the strongest source that says something of it: the networks'
-results, then what the user said, then the host's own file. What comes from the host's file must work in the pod's
-network namespace.
+The hosts file holds the pod's own lines and the lines of other pods, which change while the pod runs. Each part of
+resolv.conf (name servers, search domains and options) comes from the first source that sets it: the results of the
+networks, then the user's options, then the host's own file. Values from the host's file are used only if they work
+in the pod's network namespace.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.document import PodDocument
 
 
-#: What a line of Kurma's ends in, in a file that an app may write to as well.
+#: Ends each line that Kurma writes to a hosts file; an app may write lines of its own to the same file.
 TAG = b"# kurma"
-#: Bytes; a file that an app has made larger is its own affair.
+#: Bytes. A larger hosts file is left unchanged: only the app can have made it that large.
 LIMIT = 1 << 20
 _LOCAL = ("localhost", "ip6-localhost", "ip6-loopback", "localdomain")
 _HOST_NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
 
 
 def is_host_name(name: str) -> bool:
-    """Whether all resolvers look that name up, and nobody takes it for themselves, or for an address."""
+    """Whether all resolvers look that name up in DNS or the hosts file; false for addresses and for ``localhost``
+    and its like."""
     labels = name.split(".")
     return (
         0 < len(name) <= 253
@@ -47,18 +48,19 @@ def is_host_name(name: str) -> bool:
 
 
 def findable(attachments: Collection[Attachment]) -> tuple[Attachment, ...]:
-    """Those of a pod's networks on which it finds others, and is found."""
+    """The networks of a pod on which it can look up other pods by name, and they it."""
     return tuple(one for one in attachments if one.names and one.interface != "lo")
 
 
 def addresses_of(attachment: Attachment) -> list[str]:
-    """What the pod is reached at on that network."""
+    """The pod's addresses on that network, without prefix length."""
     result = attachment.result
     return [] if result is None else [address.address.partition("/")[0] for address in result.addresses]
 
 
 def pod_hosts(document: PodDocument, attachments: Iterable[Attachment]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """localhost, the pod's own name at its addresses, also without its domain, and what the user added."""
+    """Lines for localhost, for the pod's hostname at each of its addresses (with and without its domain), and the
+    lines that the user added."""
     lines: list[tuple[str, tuple[str, ...]]] = [
         ("127.0.0.1", ("localhost",)),
         ("::1", ("localhost", "ip6-localhost", "ip6-loopback")),
@@ -72,10 +74,10 @@ def pod_hosts(document: PodDocument, attachments: Iterable[Attachment]) -> tuple
 def replaced_files(
     document: PodDocument, registry_image: bool, attachments: Iterable[Attachment]
 ) -> tuple[str, ...]:
-    """The files below ``/etc`` of an app in which Kurma's content takes the place of the image's.
+    """The files below ``/etc`` of an app in which Kurma's content replaces the image's.
 
-    All, where the image comes from a registry: so do podman and docker. Of an App Container image, those that the
-    user or a network says something of.
+    All of them for an image from a registry, as podman and docker do. For an App Container image, only the files
+    that the user or a network sets something for.
     """
     if registry_image:
         return ETC_FILES
@@ -84,16 +86,16 @@ def replaced_files(
 
 
 def _names(hostname: str) -> tuple[str, ...]:
-    """The name, and that without its domain."""
+    """The host name, and its first label if it has a domain."""
     short, dot, _ = hostname.partition(".")
     return (hostname, short) if dot and is_host_name(short) else (hostname,)
 
 
 def with_names(content: bytes, names: bytes, before: bytes = b"") -> bytes:
-    """A hosts file with these lines of Kurma's instead of those that it has; everything else stays.
+    """A hosts file in which ``names`` replace the lines that end in :data:`TAG`; all other lines are kept.
 
     :param names: lines that end in :data:`TAG`.
-    :param before: those that are likely to be there; it is quicker where they are.
+    :param before: the Kurma lines that the file probably ends with; a match avoids a search of the whole file.
     """
     if before and content.endswith(before) and content.count(TAG) == before.count(TAG):
         kept = content[: -len(before)]
@@ -108,15 +110,15 @@ def with_names(content: bytes, names: bytes, before: bytes = b"") -> bytes:
 
 
 def update(directory: int, name: str, names: bytes, before: bytes | None) -> bytes:
-    """Brings the hosts file ``name`` up to date, in place: it is bound into an app's root, and an app that has it
-    open, or looks again, is to see it.
+    """Updates the hosts file ``name`` in place, since it is bind-mounted into an app's root: a new file would not
+    be seen there.
 
-    Lines that come are appended in one write. Where some go, all is written at once, and what was longer is blank
-    until it is cut off: whoever reads, or dies, in between leaves no half a line.
+    New lines are appended in one write. If lines are removed, the whole content is written at once, padded with
+    blank lines to the old length, and then truncated: a reader, or a crash, in between never sees half a line.
 
-    :param before: the lines that are likely to be there; None: the file has nothing else.
-    :returns: what was there.
-    :raises OSError: it cannot be written. What is no plain file, or too large, is passed over.
+    :param before: the Kurma lines that the file probably has; None: the file has no other lines.
+    :returns: the previous content.
+    :raises OSError: it cannot be written. A file that is not regular, or too large, is skipped.
     """
     try:
         fd = open_regular(directory, name, os.O_RDWR)
@@ -146,20 +148,21 @@ def update(directory: int, name: str, names: bytes, before: bytes | None) -> byt
 Dns = Mapping[str, tuple[str, ...]]
 PARTS = ("nameservers", "search", "options")
 HOST_FILE = "/etc/resolv.conf"
-#: Where systemd-resolved says which servers it asks itself; and its own addresses, which only the host reaches.
+#: Names the servers that systemd-resolved forwards to; and its own stub addresses, which only the host can reach.
 RESOLVED_FILE = "/run/systemd/resolve/resolv.conf"
 _STUBS = ("127.0.0.53", "127.0.0.54")
-#: What resolvers read at most: glibc and musl take three servers. Domains: as many as Kubernetes allows.
+#: Limits of resolvers: glibc and musl read three servers. Domains: as many as Kubernetes allows.
 SERVERS, DOMAINS = 3, 32
 _OF_A_LINK = ("fe8", "fe9", "fea", "feb")
-#: IPv4's of a link. Clouds have their name servers there (169.254.169.254), and a host leads pods to them.
+#: Link-local IPv4. Clouds have their name servers there (169.254.169.254), and the host forwards pods' packets to
+#: them.
 _OF_A_LINK_V4 = "169.254."
-#: An option that says something of the host's own servers, and of no others.
+#: Options that apply to the host's own servers only.
 _OF_THE_HOST = ("trust-ad",)
 
 
 def parse_resolv_conf(text: str) -> dict[str, tuple[str, ...]]:
-    """``nameservers``, ``search`` and ``options`` of a resolv.conf(5). What is none of these is passed over."""
+    """``nameservers``, ``search`` and ``options`` of a resolv.conf(5); other lines are ignored."""
     servers: list[str] = []
     search: tuple[str, ...] = ()
     options: list[str] = []
@@ -177,7 +180,7 @@ def parse_resolv_conf(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def says_dns(document: PodDocument, attachments: Iterable[Attachment]) -> bool:
-    """Whether the user or a network says something of name servers, search domains or options."""
+    """Whether the user or a network sets name servers, search domains or options."""
     said = document.dns is not None and any(document.dns.values())
     results = [one.result for one in attachments if one.result is not None]
     return said or any(getattr(result, part) for result in results for part in PARTS)
@@ -190,10 +193,10 @@ def pod_dns(
     host_file: str = HOST_FILE,
     resolved_file: str = RESOLVED_FILE,
 ) -> Dns:
-    """What the pod's resolv.conf says.
+    """The contents of the pod's resolv.conf.
 
     :param attachments: with their results.
-    :param note: told what the user should know: a server that was asked for and is not used, or that none is left.
+    :param note: called with warnings for the user: a requested server is not used, or no server is left.
     :returns: ``nameservers``, ``search`` and ``options``; each may be empty.
     """
     joined = [one for one in attachments if one.result is not None and one.interface != "lo"]
@@ -214,11 +217,11 @@ def pod_dns(
         host["options"] = tuple(option for option in host["options"] if option not in _OF_THE_HOST)
     given = {part: found[part] or host[part] for part in PARTS}
     if document.host_network and not document.dns:
-        return given  # as the host has it
+        return given  # the host's own file, unchanged
     if len(given["nameservers"]) > SERVERS:
         left = ", ".join(given["nameservers"][SERVERS:])
         note(f"resolvers ask no more than {SERVERS} name servers: {left} is left out")
-    # "." alone asks for no search at all.
+    # "." alone turns the search list off.
     search = () if given["search"] == (".",) else given["search"][:DOMAINS]
     return {**given, "nameservers": given["nameservers"][:SERVERS], "search": search}
 
@@ -229,13 +232,13 @@ def _of_use(
     resolved_file: str,
     note: Callable[[str], None] | None,
 ) -> dict[str, tuple[str, ...]]:
-    """What of the host's own is of use in a network namespace with these networks.
+    """The parts of the host's resolv.conf that work in a network namespace with these networks.
 
-    :param note: None: its servers are not asked for.
+    :param note: called if none of the host's servers can be reached; None: its servers are not needed.
     """
     families = _families(joined)
     if not families:
-        return dict.fromkeys(PARTS, ())  # it reaches nobody
+        return dict.fromkeys(PARTS, ())  # the pod has no routable address
     servers = host["nameservers"]
     if servers and all(_is_loopback(server) for server in servers) and any(one in _STUBS for one in servers):
         resolved = _read_resolv_conf(resolved_file)
@@ -259,19 +262,19 @@ def _read_resolv_conf(path: str) -> dict[str, tuple[str, ...]]:
 
 
 def _families(joined: Iterable[Attachment]) -> set[int]:
-    """Of the addresses by which the pod reaches more than its own link."""
+    """The IP versions of the addresses by which the pod reaches more than its own link."""
     addresses = [a.address.partition("/")[0] for one in joined if one.result for a in one.result.addresses]
     return {_family(address) for address in addresses if not address.startswith(_OF_A_LINK_V4)} - {0}
 
 
 def _family(address: str) -> int:
-    """4 or 6; 0 for what is no address, and for one that means something else in another namespace: of loopback,
-    of a single link of IPv6, or with a zone."""
+    """4 or 6; 0 for text that is not an address, and for addresses that mean another machine in another namespace:
+    loopback, link-local IPv6, or with a zone."""
     return 0 if _is_loopback(address) or address.lower().startswith(_OF_A_LINK) else address_family(address)
 
 
 def _out_of_reach(server: str, families: set[int]) -> str | None:
-    """Why a pod with addresses of these families does not reach that name server; None: it may."""
+    """Why a pod with addresses of these families cannot reach that name server; None: it may reach it."""
     if _is_loopback(server):
         return "that is the pod's own loopback, not the host's: only an app of the pod can answer there"
     if server.lower().startswith(_OF_A_LINK):
@@ -282,7 +285,7 @@ def _out_of_reach(server: str, families: set[int]) -> str | None:
 
 
 def _is_loopback(address: str) -> bool:
-    """``0.0.0.0`` stands for this host, too, where a resolver reads it."""
+    """Includes ``0.0.0.0``, which resolvers take as this host."""
     return address.startswith(("127.", "0.", "::ffff:127.")) or address in ("::1", "::")
 
 

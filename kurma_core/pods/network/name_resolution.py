@@ -1,12 +1,13 @@
 """Lets pods find each other by name: keeps the members of each network, and updates the hosts files of pods.
 
-One record per state directory has every pod that can be found. Whoever brings a pod up or down changes it, and
-then the hosts files of the pods that share a network with that one, under one lock. A death in between leaves a
-record that is right; the files follow with the next change, the dead one's teardown at the latest. Nobody waits
-for changes and nothing is asked: a pod without others on its networks costs a lock and a small file.
+One record per state directory lists all pods that can be found by name. The process that starts or ends a pod
+changes this record, then the hosts files of the pods that share a network with it, all under one lock. If that
+process dies in between, the record is already right; the hosts files are corrected at the next change, at the
+latest when the dead process's pod is torn down. There is no polling and no daemon: for a pod that is alone on its
+networks, all of this costs one lock and one small file.
 
-A pod is found as long as its network namespace is there. So whatever a crash or a reboot leaves in the record, no
-name leads to an address that may be somebody else's by now.
+A pod can be found only while its network namespace exists. So whatever a crash or a reboot leaves in the record,
+no name resolves to an address that another machine or pod may have by now.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.document import PodDocument
 
 Json = Any
-#: In ``pod/`` of the pod's directory, which is its stager's ``/pod``: a hosts file for each app, and this one,
-#: whose lines are to stand in all of them.
+#: Directory in ``pod/`` of the pod's directory, which its stager sees as ``/pod``: it has a hosts file for each
+#: app, and the file ``.names`` with the lines that each of them must contain.
 DIRECTORY, LINES = "hosts", ".names"
 _VERSION = 1
 _MEMBER = {
@@ -46,10 +47,10 @@ _FLOCK = "hhqqi"
 
 
 class Names:
-    """The names of one state directory's pods. For any process, and any thread.
+    """The names of the pods of one state directory. Usable from any process and thread.
 
-    :param pods: path of the directory that holds the pods'.
-    :param note: told what could not be done for a pod other than the caller's.
+    :param pods: path of the directory that holds the pods' directories.
+    :param note: called with what could not be done for a pod other than the caller's.
     """
 
     def __init__(self, state_dir: str, pods: str, note: Callable[[str], None]) -> None:
@@ -59,10 +60,10 @@ class Names:
         self._note = note
 
     def join(self, document: PodDocument, attachments: Collection[Attachment]) -> None:
-        """Makes the pod known to those that share a network with it, and them to it.
+        """Records the pod, and updates its hosts files and those of the pods that share a network with it.
 
         :param attachments: with their results.
-        :raises OSError: it cannot be written down.
+        :raises OSError: the record cannot be written.
         """
         networks = {
             one.network: hosts_and_resolv_conf.addresses_of(one)
@@ -84,10 +85,11 @@ class Names:
             self._tell(members, changed.union(networks))
 
     def leave(self, uuid: str, attachments: Collection[Attachment] | None) -> None:
-        """The pod is found no more; repeatable, and right if it never was.
+        """Removes the pod from the record and from other pods' hosts files. Repeatable; does nothing for a pod
+        that never joined.
 
         :param attachments: None: they are not known any more.
-        :raises OSError: that cannot be written down.
+        :raises OSError: the record cannot be written.
         """
         networks = [one.network for one in hosts_and_resolv_conf.findable(attachments or ())]
         if (attachments is not None and not networks) or not os.path.exists(self._record):
@@ -97,7 +99,7 @@ class Names:
             try:
                 self._write(members)
             finally:
-                # Also on a full disk: in these files there is less then.
+                # Also on a full disk: removing lines needs no space.
                 self._tell(members, changed.union(networks))
 
     # -- the record --
@@ -113,17 +115,17 @@ class Names:
             os.close(fd)
 
     def _members(self, leaving: str) -> tuple[dict[str, Json], set[str]]:
-        """By UUID, in the order in which they came; without that one, and those whose namespace is gone.
+        """Reads the record, without ``leaving`` and without pods whose network namespace is gone.
 
-        :returns: them, and the networks that these were on.
+        :returns: the members by UUID, in the order in which they joined; and the networks of the pods left out.
         """
         try:
             with open(self._record, "rb") as stream:
                 value = loads(stream.read(), own=True)
             members = dict(value["pods"]) if value["version"] == _VERSION else {}
         except (OSError, ValueError, KeyError, TypeError):
-            return {}, set()  # nobody yet; or nonsense, which the next starts put right
-        # One that is damaged is not found until its pod's next start; the others are.
+            return {}, set()  # no pod yet; or a damaged record, which the next starts rewrite
+        # A pod whose entry is damaged cannot be found until its next start; the others still can.
         members = {uuid: member for uuid, member in members.items() if _is_member(member)}
         gone = {
             uuid for uuid, member in members.items() if uuid == leaving or not os.path.exists(member["namespace"])
@@ -143,7 +145,8 @@ class Names:
     # -- the files --
 
     def _make_place(self, document: PodDocument) -> None:
-        """An empty directory: what the pod's last run left is not to be kept up to date."""
+        """Makes an empty directory for hosts files; files of the pod's last run are removed, so that they are not
+        updated."""
         from kurma_core.linux.beneath import remove_tree
 
         path = f"{self._pods}/{document.uuid}/pod"
@@ -162,7 +165,7 @@ class Names:
             os.close(place)
 
     def _tell(self, members: Mapping[str, Json], networks: Collection[str]) -> None:
-        """Brings the hosts files of all pods on these networks up to date."""
+        """Updates the hosts files of all pods on these networks."""
         told = [uuid for uuid, member in members.items() if any(net in member["networks"] for net in networks)]
         if not told:
             return
@@ -171,7 +174,8 @@ class Names:
             try:
                 _update(f"{self._pods}/{uuid}/pod/{DIRECTORY}", lines.of(uuid))
             except FileNotFoundError:
-                continue  # its directory was removed, and what is left of it is taken down by whoever finds it
+                # the pod's directory was removed; the next process that finds the pod tears the rest down
+                continue
             except OSError as error:
                 self._note(
                     f"pod {uuid}: its hosts files do not know all pods by name: "
@@ -188,15 +192,15 @@ def _is_member(value: Json) -> bool:
 
 
 class Lines:
-    """What stands in pods' hosts files of each other. A pod's name is stronger than another's host name, and its
-    own names and those that its user gave are stronger than both."""
+    """The lines about other pods in each pod's hosts file. A pod's name wins over another pod's host name; the
+    reader's own names, and those that its user added, win over both."""
 
     def __init__(self, members: Mapping[str, Json]) -> None:
         self._members = members
         self._networks: dict[str, _Network] = {}
 
     def of(self, uuid: str) -> bytes:
-        """The lines of that pod's files: all that its networks know, but itself."""
+        """The lines for that pod's files: all other pods of its networks."""
         member = self._members[uuid]
         return b"".join([self._network(name).told(uuid, member["own"]) for name in member["networks"]])
 
@@ -208,7 +212,7 @@ class Lines:
 
 
 class _Network:
-    """The lines of all pods of a network, made once: what each is told differs by little."""
+    """The lines of all pods of a network, made once, since the lines for each reader differ little."""
 
     def __init__(self, name: str, joined: Mapping[str, Json]) -> None:
         names = {one["name"].lower() for one in joined.values() if one["name"]}
@@ -225,7 +229,10 @@ class _Network:
         self._text = b"".join(text)
 
     def told(self, uuid: str, own: Collection[str]) -> bytes:
-        """:param own: the pod's own names, in lower case, which are nobody else's to it."""
+        """The lines for the pod ``uuid``, of all other pods of the network.
+
+        :param own: the reader's own names, in lower case; lines of other pods leave them out.
+        """
         mine = [name.lower() for name in self._names[uuid]]
         taken = {name for name in own if self._count[name] > (name in mine)}
         if taken:
@@ -234,7 +241,7 @@ class _Network:
         return self._text[:start] + self._text[end:]
 
     def _lines(self, uuid: str, taken: Collection[str]) -> bytes:
-        """One for each address."""
+        """One line for each address of that pod, without the names in ``taken``."""
         names = " ".join([name for name in self._names[uuid] if name.lower() not in taken])
         if not names:
             return b""
@@ -243,7 +250,10 @@ class _Network:
 
 
 def _names(member: Mapping[str, Json], names: Collection[str]) -> list[str]:
-    """:param names: of all pods of the network."""
+    """The names by which a pod is found: its name, and its host name unless a pod has that as its name.
+
+    :param names: names of all pods of the network, in lower case.
+    """
     name, host = member["name"], member["hostname"]
     found = [name] if name else []
     if host and host != name and host.lower() not in names:
@@ -252,7 +262,8 @@ def _names(member: Mapping[str, Json], names: Collection[str]) -> list[str]:
 
 
 def _update(path: str, lines: bytes) -> None:
-    """:data:`LINES` comes first: who makes a file of it meanwhile looks there again (docs/stager_protocol.md)."""
+    """Updates the hosts files of one pod. :data:`LINES` comes first: a stager that makes an app's hosts file
+    meanwhile reads it again (docs/stager_protocol.md)."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         before = hosts_and_resolv_conf.update(directory, LINES, lines, None)

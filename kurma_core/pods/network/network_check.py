@@ -1,7 +1,8 @@
-"""Checks and repairs what pods have on the host by way of networks; frees what dead pods left.
+"""Checks and repairs the networks of pods on this host; frees what dead pods left behind.
 
-The kernel and the drivers are asked first, the pods on record then: a pod is on record before anything of it is
-made. What a pod that is just going has still had a moment ago is looked at a second time.
+The kernel and the drivers are asked before the pods' records are read: since a pod is recorded before anything of
+it is made, no new pod is taken for a leak. A finding about a pod that may have ended in between is checked a
+second time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _NS_GET_USERNS = 0xB701
 
 
 class JoinedPods(Collection[str]):
-    """UUIDs of the pods that are joined to networks, half so, or about to be: asked of the disk each time."""
+    """UUIDs of the pods that are joined to networks, partly joined, or about to be; read from disk at each
+    access."""
 
     def __init__(self, store: PodStore) -> None:
         self._store = store
@@ -46,7 +48,8 @@ class JoinedPods(Collection[str]):
         except PodNotFoundError:
             return False
         except KurmaError:
-            return os.path.isdir(directory.path)  # damaged, or of a newer version: not for us to judge
+            # damaged, or of a newer version: counted as joined, to be on the safe side
+            return os.path.isdir(directory.path)
         return state.live or bool(state.steps)
 
     def __iter__(self) -> Iterator[str]:
@@ -57,7 +60,10 @@ class JoinedPods(Collection[str]):
 
 
 class Caretaker:
-    """:param events: told of pods that are taken down."""
+    """Checks and repairs pods' networks.
+
+    :param events: receives the events of pods that are taken down.
+    """
 
     def __init__(self, services: Services, events: Events) -> None:
         self._services = services
@@ -67,10 +73,10 @@ class Caretaker:
         self._spared: list[Leak] = []
 
     def check(self, networks: Collection[str] = ()) -> list[NetworkFinding]:
-        """All that is wrong. Nothing is changed.
+        """Finds everything that is wrong, and changes nothing.
 
-        :param networks: only what concerns these; empty: all.
-        :raises NetworkError: there is none of such a name.
+        :param networks: check only these; empty: all.
+        :raises NetworkError: no network has such a name.
         """
         for name in networks:
             self._services.networking.show(name)
@@ -81,9 +87,9 @@ class Caretaker:
         return found
 
     def mend(self, networks: Collection[str] = ()) -> list[NetworkFinding]:
-        """Mends what :meth:`check` tells, as far as it can be.
+        """Repairs what :meth:`check` finds, as far as possible.
 
-        :returns: all that was wrong, and whether it is mended.
+        :returns: all findings, each with whether it is repaired.
         :raises NetworkError: as :meth:`check`.
         """
         for name in networks:
@@ -96,7 +102,7 @@ class Caretaker:
                 self._mend_pod(uuid)
             except (KurmaError, OSError) as error:
                 self._services.note(f"pod {uuid}: {error}")
-        # Also where nothing is told: CNI's plugins, by GC, clean up what nobody but they can see.
+        # Also without findings: CNI plugins clean up, by GC, leaks that only they can see.
         care.mend(self._pods, care.drivers_of(networks))
         if not told and not own:
             self._tell_of_spared()
@@ -111,7 +117,7 @@ class Caretaker:
     def of_gone_pods(self, *, dry_run: bool) -> list[NetworkFinding]:
         """Frees what belongs to pods that are gone, for ``gc``.
 
-        :param dry_run: only tells of it.
+        :param dry_run: only reports it.
         """
         care = self._services.networking.care()
         records = self._stale_records()
@@ -134,19 +140,20 @@ class Caretaker:
     # -- looking --
 
     def _told(self, care: DriverCare, networks: Collection[str]) -> list[Leak]:
-        """By drivers, of what they have made."""
+        """Leaks that the drivers report."""
         found = care.leaks(self._pods, care.drivers_of(networks))
         return [leak for leak in found if not networks or leak.network in networks or leak.kind == "plugin"]
 
     def _own(self, care: DriverCare, networks: Collection[str], told: Collection[Leak]) -> list[Leak]:
-        """What the core sees by itself, and networks that cannot be used.
+        """Leaks that the core itself finds, and networks that cannot be used.
 
-        :param told: by drivers; what follows from it is not told a second time.
+        :param told: leaks that drivers report; their consequences are not reported again.
         """
         found = [] if networks else self._stale_records()
         said = {(leak.network, leak.why) for leak in told}
         unusable = [leak for leak in care.unusable(networks) if (leak.network, leak.why) not in said]
-        # What pods may go without, and none has, is nothing that is wrong: unless somebody asks for just that.
+        # An unusable network that is optional and that no pod has is only noted, unless the caller asks for that
+        # network.
         self._spared = [
             leak
             for leak in unusable
@@ -158,7 +165,7 @@ class Caretaker:
             try:
                 found += self._look_at(self._services.store.directory(uuid), networks, faults)
             except KurmaError:
-                continue  # gone meanwhile; or damaged, which `kurma list` tells
+                continue  # removed meanwhile; or damaged, which `kurma list` reports
         return found
 
     def _has(self, network: str) -> bool:
@@ -170,7 +177,7 @@ class Caretaker:
                 ):
                     return True
             except KurmaError:
-                continue  # gone meanwhile, or damaged
+                continue  # removed meanwhile, or damaged
         return False
 
     def _tell_of_spared(self) -> None:
@@ -178,15 +185,16 @@ class Caretaker:
             self._services.note(f"{leak.what}, which is optional, cannot be joined: {leak.why}")
 
     def _stale_records(self) -> list[Leak]:
-        """Records of pods that are joined to nothing any more, and the namespaces that they have left."""
+        """Join records of pods that are not joined to a network any more, and the namespaces that these pods
+        left."""
         found = []
         for uuid in self._joined.uuids():
-            # A pod is joined before it is on record here, and until it no longer is.
+            # A pod's own state says that it is joined before this record is made, and until after it is removed.
             if uuid in self._pods or self._joined.read(uuid) is None or uuid in self._pods:
                 continue
             waits = self._services.store.reserved().get(uuid)
             if (waits is not None and waits.owned()) or uuid in self._pods:
-                continue  # of a pod to come, or one that has just come
+                continue  # the record of a prestarted pod, or of one that has just been started
             gone = not os.path.isdir(self._services.store.directory(uuid).path)
             why = f"its pod {uuid} {'is gone' if gone else 'has ended'}"
             for kind, (_, name) in PINS.items():
@@ -198,9 +206,9 @@ class Caretaker:
     def _look_at(
         self, directory: PodDirectory, networks: Collection[str], faults: Collection[tuple[str, str]]
     ) -> list[Leak]:
-        """One pod on record: it is dead, or lives and lacks something.
+        """Checks one pod on record: finds that it is dead, or that it runs and lacks something.
 
-        :param faults: network and pod of what is known already; no pod: it is the network's own.
+        :param faults: (network, pod) of leaks that are already known; an empty pod: the network's own.
         """
         state = directory.read_state()
         if state.state == "preparing" or not (state.live or state.steps):
@@ -210,7 +218,7 @@ class Caretaker:
             return []
         stager = recovery.find_stager(self._services, directory)
         if stager is None:
-            # What has ended meanwhile is no longer unfinished.
+            # Checked twice: the owner may just have ended the pod and be still at its teardown.
             if not recovery.needs_recovery(directory) or not recovery.needs_recovery(directory):
                 return []
             return [
@@ -221,7 +229,7 @@ class Caretaker:
                 return []
             found = [] if networks else self._namespaces(document)
             found = found or self._attachments(document, state, networks, faults)
-            # What was missing of one that has gone since is right so.
+            # If the pod has ended meanwhile, it lacks nothing.
             running = stager.alive() and directory.read_state().state == "running"
             return found if running else []
         finally:
@@ -260,7 +268,7 @@ class Caretaker:
             if networks and one.network not in networks:
                 continue
             if (one.network, "") in faults or (one.network, document.uuid) in faults:
-                continue  # it would say the same in other words; what else is wrong is told once that is mended
+                continue  # the same fault in other words; further faults are found once this one is repaired
             try:
                 self._services.networking.check(
                     one, pod=document.uuid, pod_name=document.name, namespace=document.network_namespace
@@ -273,9 +281,11 @@ class Caretaker:
     # -- mending --
 
     def _mend_pod(self, uuid: str) -> None:
-        """Takes down what is dead, pins again what a living pod lacks, frees what one that is gone has left.
+        """Repairs one pod: takes it down if it is dead, pins missing namespaces of a running pod again, frees what
+        a removed pod left.
 
-        :raises KurmaError: something of that failed. :raises OSError: a namespace cannot be pinned.
+        :raises KurmaError: a step failed.
+        :raises OSError: a namespace cannot be pinned.
         """
         if uuid not in self._pods:
             self._undo_record(uuid)
@@ -297,7 +307,7 @@ class Caretaker:
 
     @staticmethod
     def _pin_again(kind: str, path: str, inode: int, pid: int) -> None:
-        """The namespace that is on record, and no other."""
+        """Pins the namespace whose inode is on record, and no other."""
         from kurma_core.linux import namespaces
 
         with _opened(kind, pid) as fd:
@@ -306,9 +316,10 @@ class Caretaker:
                 namespaces.pin(f"/proc/self/fd/{fd}", path)
 
     def _undo_record(self, uuid: str) -> None:
-        """What stands on record of a pod that is joined to nothing: networks are left, namespaces let go.
+        """Frees what the join record names, of a pod that is joined to no network: leaves the networks, unpins the
+        namespaces.
 
-        What fails is noted, and stays on record.
+        A failure is noted, and its part stays on record.
         """
         record = self._joined.read(uuid)
         if record is None:
@@ -317,7 +328,7 @@ class Caretaker:
         lock = directory.try_own() if os.path.isdir(directory.path) else None
         try:
             if uuid in self._pods or (lock is None and os.path.isdir(directory.path)):
-                return  # it is just being started again
+                return  # the pod is just being started again
             self._undo(record)
             if lock is None:
                 _remove_empty_cgroup(uuid)
@@ -330,7 +341,8 @@ class Caretaker:
                 os.close(lock)
 
     def _tidy(self) -> None:
-        """What whoever let go of the last user namespace was killed before."""
+        """Removes the empty directory of user namespaces, if the process that released the last one died before it
+        could."""
         try:
             self._joined.tidy()
         except OSError as error:
@@ -350,7 +362,8 @@ class Caretaker:
 
 
 def _remove_empty_cgroup(uuid: str) -> None:
-    """Of a pod whose directory is gone. Processes in it are left alone: someone may still own them."""
+    """Removes the cgroup of a pod whose directory is gone, unless it has processes: another process may still own
+    them."""
     from kurma_core.linux.cgroups import CgroupTree
 
     tree = CgroupTree(f"kurma/{uuid}")
@@ -359,12 +372,12 @@ def _remove_empty_cgroup(uuid: str) -> None:
 
 
 def _key(leak: Leak) -> tuple[str, str, str, str]:
-    """Two leaks are one, whatever the words for what is wrong."""
+    """Identifies a leak without its reason: the same leak may be described in other words later."""
     return leak.kind, leak.what, leak.network, leak.pod
 
 
 def _inode(path: str) -> int | None:
-    """Of the namespace pinned there; None: there is none."""
+    """Inode of the namespace that is pinned at ``path``; None: there is none."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -374,7 +387,8 @@ def _inode(path: str) -> int | None:
 
 @contextlib.contextmanager
 def _opened(kind: str, pid: int) -> Iterator[int]:
-    """A namespace of a pod: the network's, in which its stager is, or the user namespace which that belongs to."""
+    """A descriptor of a pod's namespace: the network namespace of its stager, or the user namespace that owns that
+    one."""
     fd = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         if kind == "user":

@@ -1,6 +1,7 @@
 """Finds the process that listens on a port of the host: by binding the port, and in ``/proc/net``.
 
-A port that cannot be bound need not have a listener: a connection that goes out may use it. So both are asked.
+A bind that fails does not prove a listener: an outgoing connection may use the port. So ``/proc/net`` is read,
+too.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _REUSE, _FREE_V4, _FREE_V6, _ONLY_V6 = 2, 15, 78, 26  # SO_REUSEADDR, IP_FREEBIND, IPV6_FREEBIND, IPV6_V6ONLY
-#: Files by protocol, and the state in which a socket waits for whoever comes.
+#: Files by protocol, and the kernel's code for a listening socket's state.
 _FILES = {"tcp": (("/proc/net/tcp", "/proc/net/tcp6"), "0A"), "udp": (("/proc/net/udp", "/proc/net/udp6"), "07")}
 _NOBODY = ("0.0.0.0", "::")  # noqa: S104 (addresses to compare with)
 
 
 @frozen
 class Listener:
-    """A socket that waits for whoever comes.
+    """A listening socket.
 
-    :param address: where: ``0.0.0.0`` and ``::`` are all addresses of the family.
-    :param process: the name of a process that has it, and its PID; "" where that cannot be told.
+    :param address: ``0.0.0.0`` and ``::`` are all addresses of the family.
+    :param process: name and PID of a process that has the socket open; "" if that cannot be found out.
     """
 
     address: str
@@ -39,10 +40,10 @@ class Listener:
 
 
 def find_listener(protocol: str, port: int, address: str = "") -> Listener | None:
-    """Who listens where a socket bound to that port and address would stand in the way; None: nobody.
+    """Finds a socket that keeps us from binding that port and address; None: there is none.
 
-    :param protocol: ``tcp`` or ``udp``; of others nothing is known.
-    :param address: "" is every address of both families, ``0.0.0.0`` and ``::`` every one of one.
+    :param protocol: ``tcp`` or ``udp``; for other protocols the answer is None.
+    :param address: "" is every address of both families, ``0.0.0.0`` and ``::`` every address of one family.
     """
     import socket
 
@@ -66,20 +67,21 @@ def _can_bind(protocol: str, port: int, address: str) -> bool:
     kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
     try:
         with socket.socket(socket.AF_INET6 if v6 else socket.AF_INET, kind) as probe:
-            # An address that will only come is as good as one that is there.
+            # IP_FREEBIND: the address may not be configured yet.
             probe.setsockopt(socket.IPPROTO_IPV6 if v6 else socket.IPPROTO_IP, _FREE_V6 if v6 else _FREE_V4, 1)
             if v6:
                 probe.setsockopt(socket.IPPROTO_IPV6, _ONLY_V6, 1)
             if protocol == "tcp":
-                probe.setsockopt(socket.SOL_SOCKET, _REUSE, 1)  # connections that have ended are in nobody's way
+                probe.setsockopt(socket.SOL_SOCKET, _REUSE, 1)  # connections in TIME_WAIT do not matter
             probe.bind((address, port))
     except OSError as error:
-        return error.errno != errno.EADDRINUSE  # a kernel without IPv6, say, has no listener there
+        # other errors, such as IPv6 missing in the kernel, mean no listener
+        return error.errno != errno.EADDRINUSE
     return True
 
 
 def _listening(protocol: str, port: int) -> Iterator[tuple[str, str]]:
-    """Address and inode of each socket that waits at that port."""
+    """Address and inode of each socket that listens on that port."""
     files, waits = _FILES[protocol]
     ending = f":{port:04X}"
     for path in files:
@@ -99,7 +101,7 @@ def _listening(protocol: str, port: int) -> Iterator[tuple[str, str]]:
 
 
 def _address(digits: str) -> str:
-    """As the kernel writes it: words of 32 bits, each in the machine's order of bytes."""
+    """Decodes an address of ``/proc/net``: 32-bit words, each in the machine's byte order."""
     import socket
     import sys
 
@@ -114,7 +116,8 @@ def _packed(address: str) -> bytes:
 
 
 def _process(inode: str) -> str:
-    """Whoever has that socket, as far as we may see; its name is its own choice."""
+    """A process that has that socket open; "" if it is not visible to us. A process chooses its own name, so
+    unprintable characters are replaced."""
     link = f"socket:[{inode}]"
     for pid in filter(str.isdigit, os.listdir("/proc")):
         directory = f"/proc/{pid}/fd"
@@ -124,5 +127,5 @@ def _process(inode: str) -> str:
                     name = file.read().strip()
                 return f"{''.join(letter if letter.isprintable() else '?' for letter in name)} (process {pid})"
         except OSError:
-            continue  # it has ended, or is not ours to look at
+            continue  # it has ended, or we may not read it
     return ""
