@@ -74,8 +74,9 @@ def main():
         try:
             if request["start"] is not None:
                 tell(client.pod(request["start"]).uuid)
-                again = client.restart if request["again"] else client.start
-                record = again(request["start"], Stdio(0, 1, 2), printed)
+                if request["again"]:
+                    client.stop(request["start"], again=True)
+                record = client.start(request["start"], Stdio(0, 1, 2), printed)
             else:
                 pod = PodRequest(PodTemplate.parse(request["template"]), **request["options"])
                 record = client.run(pod, Stdio(0, 1, 2), printed, None, lambda made: tell(made.uuid))
