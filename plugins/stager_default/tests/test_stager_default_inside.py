@@ -253,6 +253,10 @@ class _Ended:
         self.began, self.code, self.reason = began, code, reason
 
 
+def next_pause(run):
+    return run.restarts.next_pause(run.app.restart, run.instance, first=not run.history)
+
+
 def test_pauses_double_up_to_a_minute_and_begin_anew_once_it_has_settled(monkeypatch):
     """H5."""
     now = 1000.0
@@ -263,12 +267,12 @@ def test_pauses_double_up_to_a_minute_and_begin_anew_once_it_has_settled(monkeyp
     pauses = []
     for _ in range(12):
         run.instance = _Ended(now - 1)
-        pauses.append(run.restarts.next_pause(run))
+        pauses.append(next_pause(run))
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60.0, 60.0]
     run.instance = _Ended(now - 9.9)
-    assert run.restarts.next_pause(run) == 60.0
+    assert next_pause(run) == 60.0
     run.instance = _Ended(now - 10)
-    assert [run.restarts.next_pause(run), run.restarts.next_pause(run)][0] == 0.1
+    assert [next_pause(run), next_pause(run)][0] == 0.1
 
 
 @pytest.mark.parametrize(
@@ -290,7 +294,7 @@ def test_what_is_started_again(restart, ended, again):
     app.restart = restart
     run = app_run.AppRun(app, None)
     run.instance = ended
-    assert (run.restarts.next_pause(run) is not None) == again
+    assert (next_pause(run) is not None) == again
 
 
 def test_status_before_there_is_any(tmp_path):

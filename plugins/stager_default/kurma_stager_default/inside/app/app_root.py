@@ -118,7 +118,11 @@ def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None], name
             from kurma_core.trees import overlay  # not for the supervisor to hold
 
             root = overlay.mount_overlay(
-                layers, directory + "/upper", directory + "/work", volatile=True, attributes=nodev(app)
+                layers,
+                directory + "/upper",
+                directory + "/work",
+                volatile=True,
+                attributes=proc_sys_dev.nodev(app.plan),
             )
             mounts.move_mount_to(root, PLACE)
             return root
@@ -132,14 +136,9 @@ def _union(pod: Pod, app: App, directory: str, note: Callable[[str], None], name
 def _given(app: App, path: str) -> int:
     """Mounts a root that rkt's stage0 has made for this app, with the pod's host ids as owners on disk."""
     root = mounts.open_tree(mounts.AT_FDCWD, path, recursive=False)
-    mounts.set_attributes(root, nodev(app), recursive=False)
+    mounts.set_attributes(root, proc_sys_dev.nodev(app.plan), recursive=False)
     mounts.move_mount_to(root, PLACE)
     return root
-
-
-def nodev(app: App) -> int:
-    """Mount attributes of the root: ``nodev``, since devices work in ``/dev`` only; not for a privileged app."""
-    return 0 if app.plan.privileged else mounts.ATTR_NODEV
 
 
 def _copied(pod: Pod, app: App, target: str, namespace: int) -> int:
@@ -149,7 +148,7 @@ def _copied(pod: Pod, app: App, target: str, namespace: int) -> int:
 
     volumes.merge(target, [f"/layers/{layer}" for layer in reversed(app.layers)])
     root = mounts.open_tree(mounts.AT_FDCWD, target, recursive=False)
-    mounts.set_attributes(root, nodev(app), recursive=False)
+    mounts.set_attributes(root, proc_sys_dev.nodev(app.plan), recursive=False)
     if namespace >= 0:
         user_namespace.map_copy(root, namespace)
         pod.ids.make_as_root()  # the host's root has no id in a mapped tree, and cannot make files there

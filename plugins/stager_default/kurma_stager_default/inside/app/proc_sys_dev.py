@@ -70,6 +70,11 @@ class _Usual:
     devices = ()
 
 
+def nodev(plan: Plan) -> int:
+    """Mount attributes of the root: ``nodev``, since devices work in ``/dev`` only; not for a privileged app."""
+    return 0 if plan.privileged else mounts.ATTR_NODEV
+
+
 def make_ahead(shm: str, ids: Ids) -> None:
     """Mounts at :data:`AHEAD` what nearly every app needs. Runs in a child of the stager, since ``/proc`` shows
     the PID namespace of the process that mounts it.

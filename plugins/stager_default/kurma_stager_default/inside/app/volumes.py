@@ -9,7 +9,6 @@ import stat
 from kurma_core.linux import mounts
 from kurma_stager_default.inside import user_namespace
 from kurma_stager_default.inside.app import proc_sys_dev
-from kurma_stager_default.inside.app.app_root import nodev
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import App, Mount
 
@@ -92,7 +91,9 @@ def mount_volumes(
             _seed(target)
         elif _hides(target):
             note(f"app {app.name}: volume {mount.volume} hides what the image has at {_shown(mount.path)}")
-        attributes = (0 if mount.device else nodev(app)) | (mounts.ATTR_RDONLY if mount.read_only else 0)
+        attributes = (0 if mount.device else proc_sys_dev.nodev(app.plan)) | (
+            mounts.ATTR_RDONLY if mount.read_only else 0
+        )
         _bind(target, attributes, namespace if mount.idmap else -1)
         os.close(target.source)
         os.close(target.fd)

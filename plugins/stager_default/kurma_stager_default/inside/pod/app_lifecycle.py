@@ -297,7 +297,11 @@ class Lifecycle:
 
     def _finished(self, run: AppRun) -> None:
         self._close(run)
-        pause = None if self._ends(run) else run.restarts.next_pause(run)
+        pause = (
+            None
+            if self._ends(run)
+            else run.restarts.next_pause(run.app.restart, run.instance, first=not run.history)
+        )
         if pause is not None:
             run.phase = WAITING
             if run.listening is not None:

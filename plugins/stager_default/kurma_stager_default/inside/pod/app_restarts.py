@@ -8,7 +8,15 @@ from kurma_stager_default.inside.app.child import SETUP_FAILED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_stager_default.inside.pod.app_run import AppRun
+    from typing import Protocol
+
+    class Execution(Protocol):
+        """An execution that has ended."""
+
+        began: float
+        code: int | None
+        reason: str | None
+
 
 #: Seconds: the pause before the first restart, and the longest.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 60.0
@@ -29,12 +37,14 @@ class Restarts:
         self.count = 0
         self._pause = _FIRST_PAUSE
 
-    def next_pause(self, run: AppRun) -> float | None:
-        """Seconds until the restart of the app; None: its policy does not restart it."""
-        instance, policy = run.instance, run.app.restart
+    def next_pause(self, policy: str, instance: Execution | None, *, first: bool) -> float | None:
+        """Seconds until the restart of the app; None: its policy does not restart it.
+
+        :param instance: the last execution; ``first``: it is the only one.
+        """
         if instance is None or policy == "never":
             return None
-        if instance.reason == "start-failed" and (instance.code != SETUP_FAILED or not run.history):
+        if instance.reason == "start-failed" and (instance.code != SETUP_FAILED or first):
             return None  # a missing program, or a first start that failed, would fail again
         if policy == "on-failure" and instance.code == 0:
             return None
