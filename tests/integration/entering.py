@@ -87,8 +87,10 @@ def check(windows, programs):
     :param programs: a part of each one's arguments.
     """
     for window in windows:
-        # A call-in and the stager itself: their root is the stager's, of which apps have nothing.
-        own = {'chroot(".")'} if '"/opt/stager/' in window.program else set()
+        # A call-in and the stager itself: their root is the stager's, of which apps have nothing. Their program is
+        # looked for there before it is executed.
+        looked_for = {call for call in window.calls if '("/opt/stager/' in call}
+        own = {'chroot(".")', *looked_for} if '"/opt/stager/' in window.program else set()
         assert window.calls <= PERMITTED | own, window
     for program in programs:
         found = [window for window in windows if program in window.program]
