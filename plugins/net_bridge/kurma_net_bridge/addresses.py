@@ -1,7 +1,8 @@
-"""Keeps the addresses of one network: gives each pod one, and takes it back.
+"""Allocates the addresses of one network to pods, and frees them.
 
-Each is a symbolic link in a directory: its name is the address, and what it points at is its owner. Such a link is
-made whole or not at all, and never over another, so that a crash leaves nothing torn, and no two pods share one.
+Each allocation is a symbolic link in a directory: its name is the address, its target is the owner. symlink(2) is
+atomic and replaces no existing link, so that a crash leaves no partial allocation, and no two pods share an
+address.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kurma_core.errors import NetworkError
 from kurma_core.linux.files import lock_file
 from kurma_net_bridge.subnets import Subnet, parse_address, text_of
 
-#: In the directory, beside addresses: the lock, and per family the address that was given last.
+#: Other files of the directory: the lock, and for each family the last allocated address.
 _LOCK = "lock"
 _LAST = "last."
 
@@ -25,7 +26,7 @@ def owner_name(pod: str, interface: str) -> str:
 
 
 class Addresses:
-    """May be used by many processes and threads at once.
+    """The addresses of one network. Many processes and threads may use it at once.
 
     :param directory: made when it is first written to. :param network: its name, for errors.
     """
@@ -35,19 +36,19 @@ class Addresses:
         self._network = network
 
     def take(self, subnets: Sequence[Subnet], owner: str, wanted: Sequence[str] = ()) -> list[tuple[Subnet, int]]:
-        """One address of each subnet. What is given back is given out again as late as can be.
+        """Allocates one address of each subnet. Freed addresses are reused last.
 
-        :param wanted: addresses that it must be, in any form, with or without the prefix length.
+        :param wanted: required addresses, in any form, with or without the prefix length.
         :returns: subnet and address, in order of the subnets.
-        :raises NetworkError: one that is wanted is no pod's to have, or another's; a subnet has none left. What
-            was taken stays the owner's, until :meth:`free`.
+        :raises NetworkError: a wanted address is not for pods, or is another's; or a subnet has no free one.
+            Addresses that were allocated stay the owner's, until :meth:`free`.
         """
         chosen = self._chosen(subnets, wanted)
         with self._locked():
             return [(one, self._take(one, owner, chosen.get(one.family))) for one in subnets]
 
     def free(self, owner: str, but: Sequence[tuple[Subnet, int]] = ()) -> None:
-        """Gives back what the owner has, ``but`` for these. Nothing to give back is success.
+        """Frees the owner's addresses, except those in ``but``; succeeds if there are none.
 
         :raises NetworkError: the directory cannot be changed.
         """
@@ -63,14 +64,14 @@ class Addresses:
                         raise self._error("write", error) from error
 
     def taken(self) -> dict[tuple[int, int], str]:
-        """Owners by family and address; "" where the owner cannot be told.
+        """Owners by family and address; "": the owner is unknown.
 
         :raises NetworkError: the directory cannot be read.
         """
         return {address: owner for _, address, owner in self._entries()}
 
     def of(self, owner: str) -> list[tuple[int, int]]:
-        """Family and number of each address that it has."""
+        """Family and number of each address of the owner."""
         return sorted(address for address, other in self.taken().items() if other == owner)
 
     # -- one address --
@@ -106,7 +107,7 @@ class Addresses:
                 )
 
     def _link(self, subnet: Subnet, address: int, owner: str) -> bool:
-        """False: the address is taken."""
+        """Records an allocation. :returns: False: the address is taken."""
         path = os.path.join(self._directory, subnet.text(address))
         try:
             os.symlink(owner, path)
@@ -140,7 +141,7 @@ class Addresses:
     # -- files --
 
     def _entries(self) -> Iterator[tuple[str, tuple[int, int], str]]:
-        """Name, address and owner of everything here that is named as an address; the rest is not ours."""
+        """Name, address and owner of each allocation. Entries whose name is not an address are ignored."""
         try:
             names = os.listdir(self._directory)
         except FileNotFoundError:
@@ -154,13 +155,13 @@ class Addresses:
             try:
                 owner = os.readlink(os.path.join(self._directory, name))
             except FileNotFoundError:
-                continue  # given back just now
+                continue  # freed meanwhile
             except OSError:
                 owner = ""  # not a symbolic link: the address is kept for another use
             yield name, address, owner if _is_owner(owner) else ""
 
     def _last(self, subnet: Subnet) -> int:
-        """The address that was given last; 0: none was, or it is not known any more."""
+        """The last allocated address; 0: there is none, or it is unknown."""
         try:
             found = parse_address(os.readlink(os.path.join(self._directory, f"{_LAST}{subnet.family}")))
         except OSError:
@@ -173,7 +174,7 @@ class Addresses:
         try:
             try:
                 os.symlink(subnet.text(address), fresh)
-            except FileExistsError:  # of a process that was killed here; we have the lock
+            except FileExistsError:  # left by a process that was killed here: we hold the lock
                 os.unlink(fresh)
                 os.symlink(subnet.text(address), fresh)
             os.rename(fresh, path)
@@ -192,7 +193,7 @@ class Addresses:
             os.close(fd)
 
     def _error(self, verb: str, error: OSError) -> NetworkError:
-        path = error.filename2 or error.filename or self._directory  # the second is a new link's own
+        path = error.filename2 or error.filename or self._directory  # filename2 is the path of a new link
         return NetworkError(
             f'network "{self._network}": cannot {verb} {path}: {error.strerror}',
             network=self._network,
@@ -207,7 +208,7 @@ class Addresses:
 
 
 def _free(first: int, last: int, after: int, taken: set[int]) -> int:
-    """The first free one from ``after`` on, and then from the beginning; -1: none."""
+    """The first free address after ``after``, and then from the beginning; -1: there is none."""
     for begin, end in ((after, last), (first, after - 1)):
         number = begin
         while number <= end and number in taken:
@@ -223,5 +224,5 @@ def _is_owner(text: str) -> bool:
 
 
 def describe(address: tuple[int, int]) -> str:
-    """Family and number, for people."""
+    """An address, given by family and number, as text."""
     return text_of(*address)

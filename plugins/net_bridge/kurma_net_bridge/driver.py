@@ -27,9 +27,9 @@ Json = Any
 
 
 class BridgeNetwork:
-    """Serves every network of this kind. May be used by several threads, for different pods.
+    """The driver of all bridge networks. Several threads may use it, for different pods.
 
-    :param state_dir: of this driver. :param note: tells the user something in one line.
+    :param state_dir: of this driver. :param note: shows the user a line.
     """
 
     def __init__(self, state_dir: str, note: Callable[[str], None]) -> None:
@@ -56,7 +56,7 @@ class BridgeNetwork:
         parse_settings(config)
 
     def publishes(self, config: Mapping[str, Json]) -> bool:
-        """Every bridge can lead ports of the host to its pods."""
+        """Whether the network can publish ports: every bridge network can."""
         return True
 
     def status(self, config: Mapping[str, Json]) -> None:
@@ -68,7 +68,7 @@ class BridgeNetwork:
     # -- joining and leaving --
 
     def add(self, context: AttachmentContext) -> NetworkResult:
-        """Everything is on record before it is in the kernel.
+        """Joins a pod to the network. Everything is recorded before it is made in the kernel.
 
         :raises NetworkError: it failed; ``delete`` undoes what was done.
         """
@@ -112,14 +112,14 @@ class BridgeNetwork:
         addresses: list[tuple[Subnet, int]],
         mac: bytes,
     ) -> bytes:
-        """The pair of interfaces, and what the pod's has. :returns: its MAC."""
+        """Makes the pair of interfaces, with the pod's addresses and routes. :returns: the MAC of the pod's."""
         owner = Owner(records.id(), context.pod, context.interface)
         namespace = open_namespace(context)
         try:
             try:
                 links.make_pair(netlink, settings, bridge, owner, namespace, mac)
             except NetlinkError as error:
-                # Of a join that was broken off: the name is this pod's alone.
+                # Left by an interrupted join of this pod, which alone uses the name.
                 name = links.host_end(context.pod, context.interface)
                 if error.errno != errno.EEXIST or not netlink.delete_link(name):
                     raise
@@ -133,14 +133,14 @@ class BridgeNetwork:
 
     @staticmethod
     def _retire(netlink: Netlink, records: NetworkRecords, settings: Settings, record: Record) -> Record:
-        """The configuration has had other subnets."""
+        """Removes the gateways of subnets of an earlier configuration."""
         from kurma_net_bridge.repair import retire
 
         return retire(netlink, records, settings, record)
 
     @staticmethod
     def _put_back(netlink: Netlink, records: NetworkRecords, settings: Settings, bridge: Link) -> None:
-        """The bridge was made anew: pods that were on the one before are off the network until they are on it."""
+        """Attaches the pods of a removed bridge to the new one."""
         from kurma_net_bridge.repair import put_back
 
         put_back(netlink, records, settings, bridge)
@@ -154,9 +154,9 @@ class BridgeNetwork:
                 self._rules.publish(rules, pod, *published)
 
     def delete(self, context: AttachmentContext) -> None:
-        """From what is on record, and from nothing; whatever there is goes, whether its namespace is there or not.
+        """Takes a pod out of the network. It works without records, and without the pod's namespace, too.
 
-        :raises NetworkError: something is left.
+        :raises NetworkError: a part cannot be removed.
         """
         name = context.attachment.network
         records = self._records(name)
@@ -175,7 +175,7 @@ class BridgeNetwork:
             self._forget_unmade(records)
 
     def _forget_unmade(self, records: NetworkRecords) -> None:
-        """Of a join that failed before there was anything of the network, nothing stays on record."""
+        """Removes the records of a network whose first join failed before anything was made."""
         record = records.read()
         if record is None:
             return
@@ -187,7 +187,8 @@ class BridgeNetwork:
             forget_unmade(records, self._rules)
 
     def check(self, context: AttachmentContext) -> None:
-        """:raises NetworkError: the pod is not joined, or not as it was."""
+        """Checks a pod's attachment. :raises NetworkError: the pod is not joined, or the attachment has
+        changed."""
         from kurma_net_bridge.repair import check
 
         settings = parse_settings(context.attachment.config)
@@ -215,7 +216,7 @@ class BridgeNetwork:
         with Netlink() as netlink:
             return netlink.link(name) is not None
 
-    # -- looking after it --
+    # -- check and repair --
 
     def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
         """As :class:`kurma_core.hookspecs.network.NetworkCare` has it."""
@@ -234,13 +235,13 @@ class BridgeNetwork:
 
     @staticmethod
     def _rules_of(records: NetworkRecords, config: Mapping[str, Json]) -> NetworkRules:
-        """As the network was when it was used last; where that is not on record, as it is configured."""
+        """The network's rules from its record; without a record, from its configuration."""
         record = records.read()
         return network_rules(record or records.wanted(parse_settings(config)))
 
 
 def _checked_mac(network: str, text: str | None) -> bytes | None:
-    """None: none is asked for. :raises NetworkError: no interface can have it."""
+    """Parses the requested MAC; None: there is none. :raises NetworkError: an interface cannot have it."""
     if not text:
         return None
     try:
@@ -262,7 +263,7 @@ def _checked_mac(network: str, text: str | None) -> bytes | None:
 def _result(
     settings: Settings, context: AttachmentContext, addresses: list[tuple[Subnet, int]], mac: bytes
 ) -> NetworkResult:
-    """As CNI 1.0.0 would say it, too."""
+    """The result, with the result document of CNI 1.0.0."""
     given = tuple(
         [
             AddressResult(f"{subnet.text(address)}/{subnet.length}", subnet.text(subnet.gateway))

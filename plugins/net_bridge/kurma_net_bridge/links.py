@@ -1,6 +1,6 @@
-"""The bridge of a network and the interfaces of pods, in the kernel.
+"""Makes, checks and removes the bridge of a network and the interfaces of pods, by netlink.
 
-Functions that take a :class:`Netlink` raise :class:`NetlinkError` where the kernel refuses.
+Functions with a :class:`Netlink` argument raise :class:`NetlinkError` if the kernel refuses.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from kurma_net_bridge.subnets import Subnet, packed, text_of
 
 #: Prefix of our interfaces on the host; the rest identifies pod and interface.
 PREFIX = "kv"
-#: Begins the alias of everything that we make.
+#: Prefix of the aliases of our interfaces.
 _MARK = "kurma"
-#: Locally administered; the rest is the network's id.
+#: Prefix of a bridge's MAC, locally administered; the network's id follows.
 _BRIDGE_MAC = bytes((0x02, 0x6B))
-#: Locally administered; the rest is of the pod's address, so that neighbours need not forget who had it before.
+#: Prefix of a pod's MAC, locally administered; a part of the pod's address follows, so that neighbour caches stay
+#: valid when another pod gets the address.
 _POD_MAC = bytes((0x0A, 0x58))
-#: How often one that is being removed is looked for; seconds.
+#: Seconds between two checks of an interface that is being removed.
 _GONE_STEP = 0.0005
-#: How long a new port of a bridge is waited for at most, and how often it is looked at; seconds.
+#: Most seconds to wait for a new port of a bridge, and seconds between two checks.
 _PORT_SECONDS, _PORT_STEP = 2.0, 0.0005
 
 
@@ -42,9 +43,10 @@ class Owner:
 
 
 def host_end(pod: str, interface: str) -> str:
-    """Name of the interface on the host whose peer is ``interface`` of the pod: it can be found without a record.
+    """Name of the interface on the host whose peer is ``interface`` of the pod, so that it is found without a
+    record.
 
-    The first eight characters of the UUID, for people, and five digits of all of it and the interface.
+    It has the first eight characters of the UUID, for people, and five digits of a hash of UUID and interface.
     """
     digits = f"{binascii.crc32(f'{pod}:{interface}'.encode()):08x}"
     return f"{PREFIX}{pod[:8]}{digits[:5]}"
@@ -55,7 +57,8 @@ def alias(owner: Owner) -> str:
 
 
 def owner_of(link: Link) -> Owner | None:
-    """None: it is not ours, or its maker was killed before it said so."""
+    """The owner, from the alias; None: the interface is not ours, or its maker was killed before it set the
+    alias."""
     words = link.alias.split(" ")
     if words[0] != _MARK or len(words) not in (2, 4):
         return None
@@ -63,7 +66,7 @@ def owner_of(link: Link) -> Owner | None:
 
 
 def pod_mac(address: tuple[Subnet, int]) -> bytes:
-    """The MAC of a pod's interface, unless another is asked for."""
+    """The default MAC of a pod's interface."""
     return _POD_MAC + (address[1] & 0xFFFFFFFF).to_bytes(4, "big")
 
 
@@ -71,17 +74,18 @@ def pod_mac(address: tuple[Subnet, int]) -> bytes:
 
 
 def bridge_mac(network_id: str) -> bytes:
-    """Fixed, so that it does not change as ports come and go, and pods need not learn it again."""
+    """The bridge's MAC. It is fixed: otherwise it would change with the ports, and pods would have to learn it
+    again."""
     return _BRIDGE_MAC + bytes.fromhex(network_id)
 
 
 def is_ours(link: Link, network_id: str) -> bool:
-    """Whether a bridge is the network's, by its MAC, which it is born with, or by its alias."""
+    """Whether a bridge is the network's, by its MAC, which it has from the start, or by its alias."""
     return link.kind == "bridge" and (link.mac == bridge_mac(network_id) or link.alias == alias(Owner(network_id)))
 
 
 def find_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link | None:
-    """None: there is none yet.
+    """Finds the network's bridge; None: there is none yet.
 
     :raises NetworkError: an interface of that name exists and is not this network's.
     """
@@ -98,11 +102,11 @@ def find_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link |
 
 
 def ensure_bridge(netlink: Netlink, settings: Settings, network_id: str) -> tuple[Link, bool]:
-    """Makes the bridge, or repairs it if it was changed. Several processes may do it at once.
+    """Makes the bridge, or repairs it if it was changed. Several processes may call it at once.
 
-    :returns: the bridge, and whether it is new: until :func:`tell_of_bridge`, also if its maker was killed
-        meanwhile.
-    :raises NetworkError: somebody else's interface has its name, or its address.
+    :returns: the bridge, and whether it is new: True until :func:`tell_of_bridge` was called, also if its maker
+        was killed before that.
+    :raises NetworkError: a foreign interface has its name or its address.
     """
     link = find_bridge(netlink, settings, network_id)
     missing = list(settings.subnets) if link is None else _missing_gateways(netlink, settings, link)
@@ -124,23 +128,23 @@ def ensure_bridge(netlink: Netlink, settings: Settings, network_id: str) -> tupl
 
 
 def tell_of_bridge(netlink: Netlink, settings: Settings, network_id: str) -> None:
-    """It says whose it is: pods that were on one before are on it again."""
+    """Sets the bridge's alias, when the pods of an earlier bridge are attached to it."""
     netlink.set_link(settings.bridge, alias=alias(Owner(network_id)))
 
 
 def held_gateways(netlink: Netlink, bridge: Link, subnets: Iterable[Subnet]) -> list[Subnet]:
-    """Those whose gateway's address the bridge has."""
+    """The subnets whose gateway address the bridge has."""
     there = {(one.value, one.length) for one in netlink.addresses(bridge.index)}
     return [one for one in subnets if (packed(one.family, one.gateway), one.length) in there]
 
 
 def take_gateways_off(netlink: Netlink, bridge: Link, subnets: Iterable[Subnet]) -> None:
-    """Addresses that the bridge has had of subnets that the network has no more."""
+    """Removes the bridge's addresses of subnets that the network does not have any more."""
     for subnet in held_gateways(netlink, bridge, subnets):
         try:
             netlink.delete_address(bridge.index, packed(subnet.family, subnet.gateway), subnet.length)
         except NetlinkError as error:
-            if error.errno != errno.EADDRNOTAVAIL:  # another pod's start was faster
+            if error.errno != errno.EADDRNOTAVAIL:  # another pod's start has removed it
                 raise
 
 
@@ -161,7 +165,7 @@ def _make_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link:
     except NetlinkError as error:
         if error.errno != errno.EEXIST:
             raise
-    link = find_bridge(netlink, settings, network_id)  # also where another pod's start was faster
+    link = find_bridge(netlink, settings, network_id)  # another pod's start may have made it
     if link is None:
         raise NetworkError(
             f'network "{settings.name}": its bridge is removed while it is made', network=settings.name
@@ -175,7 +179,7 @@ def _missing_gateways(netlink: Netlink, settings: Settings, link: Link) -> list[
 
 
 def _refuse_held(netlink: Netlink, settings: Settings, missing: list[Subnet]) -> None:
-    """An address on two interfaces: neither the network nor what hangs on the other interface would work."""
+    """Refuses a gateway address that another interface has: neither interface's network would work then."""
     wanted = {packed(one.family, one.gateway): one for one in missing}
     for link in netlink.links():
         if link.name == settings.bridge or link.master:
@@ -208,7 +212,7 @@ def _write_sysctl(path: str) -> None:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
-        return  # no IPv6 in this kernel, or /proc/sys is read-only: then it goes slower
+        return  # no IPv6 in this kernel, or /proc/sys is read-only: addresses are usable later then
     try:
         os.write(fd, b"0")
     except OSError:
@@ -234,10 +238,10 @@ def _add_address(netlink: Netlink, index: int, subnet: Subnet, address: int) -> 
 def make_pair(
     netlink: Netlink, settings: Settings, bridge: Link, owner: Owner, namespace: int, mac: bytes
 ) -> None:
-    """The pod's interface, and its peer on the bridge.
+    """Makes the pod's interface, and its peer on the bridge.
 
     :param namespace: descriptor of the pod's network namespace.
-    :raises NetlinkError: EEXIST: there is one, here or there.
+    :raises NetlinkError: EEXIST: one of the interfaces exists.
     """
     name = host_end(owner.pod, owner.interface)
     netlink.add_veth(name, owner.interface, namespace, mac=mac, mtu=settings.mtu, master=bridge.index)
@@ -262,9 +266,9 @@ def restore_port(netlink: Netlink, settings: Settings, owner: Owner, bridge: Lin
 
 
 def wait_for_port(netlink: Netlink, owner: Owner) -> None:
-    """Until the bridge lets pass what the pod sends and gets: else its first packets are lost, and those that ask
-    for a neighbour are sent again after a second only. The kernel's worker does it, mostly at once; there is
-    nothing else to wait for. One that is very late keeps no pod.
+    """Waits until the bridge's port forwards packets: before that, the pod's first packets are lost, and the
+    kernel repeats a neighbour request only after a second. A worker of the kernel enables the port, mostly at
+    once, and gives no event to wait for. After the timeout the pod starts all the same.
     """
     end = time.monotonic() + _PORT_SECONDS
     while time.monotonic() < end:
@@ -277,9 +281,9 @@ def wait_for_port(netlink: Netlink, owner: Owner) -> None:
 def remove_pair(name: str) -> None:
     """Removes a pod's interface and its peer ``name`` on the host. Repeatable.
 
-    They are gone within a millisecond, from the bridge and from both namespaces, and their names may be taken
-    again. The kernel makes the remover wait for 10 to 30 ms more, until its last reader is done (``rcu_barrier``):
-    a thread waits, beside the rest of the pod's end. A process that ends waits for it.
+    They disappear within a millisecond from the bridge and from both namespaces, and their names are free. The
+    call returns only 10 to 30 ms later, since the kernel waits for its last readers (``rcu_barrier``): so a thread
+    makes the call, in parallel with the rest of the pod's end. The process waits for it before it exits.
 
     :raises NetlinkError: the kernel refuses.
     """
@@ -300,7 +304,7 @@ def remove_pair(name: str) -> None:
     with looking:
         try:
             _thread.start_new_thread(remove, ())
-        except RuntimeError:  # no more threads: it takes longer, then
+        except RuntimeError:  # no more threads: make the call here, and wait
             remove()
         while not done.acquire(timeout=_GONE_STEP):
             if looking.link(name) is None:
@@ -319,7 +323,7 @@ def port_is_right(link: Link | None, settings: Settings, bridge: Link) -> bool:
 
 
 def pod_routes(settings: Settings) -> list[tuple[Route, int]]:
-    """Routes that pods get, and by which gateway."""
+    """The routes of pods, each with its gateway."""
     if settings.routes is None:
         return [(Route((one.family, 0, 0)), one.gateway) for one in settings.subnets]
     found = []
@@ -331,7 +335,7 @@ def pod_routes(settings: Settings) -> list[tuple[Route, int]]:
 
 
 def furnish(settings: Settings, interface: str, addresses: list[tuple[Subnet, int]]) -> bytes:
-    """Inside the pod's namespace: addresses and routes. :returns: the interface's MAC.
+    """Sets the interface's addresses and routes, inside the pod's namespace. :returns: the interface's MAC.
 
     :raises NetlinkError: the kernel refuses.
     """
@@ -340,7 +344,7 @@ def furnish(settings: Settings, interface: str, addresses: list[tuple[Subnet, in
         link = netlink.link(interface)
         assert link is not None
         if any(subnet.family == 6 for subnet, _ in addresses):
-            # Another pod on the bridge could say that it is the router.
+            # Another pod on the bridge could send router advertisements.
             _write_sysctl(f"/proc/sys/net/ipv6/conf/{interface}/accept_ra")
         for subnet, address in addresses:
             _add_address(netlink, link.index, subnet, address)
@@ -349,14 +353,14 @@ def furnish(settings: Settings, interface: str, addresses: list[tuple[Subnet, in
             try:
                 netlink.add_route(link.index, packed(family, first), length, packed(family, gateway))
             except NetlinkError as error:
-                # The pod's earlier network has one: the first that a pod joins leads to the outside.
+                # An earlier network of the pod has this route: the first network is the way to the outside.
                 if error.errno != errno.EEXIST:
                     raise
         return link.mac
 
 
 def furnishing_problems(settings: Settings, interface: str, addresses: list[tuple[int, int]]) -> list[str]:
-    """Inside the pod's namespace: what is not as :func:`furnish` made it.
+    """The differences to the state that :func:`furnish` made, inside the pod's namespace.
 
     :param addresses: family and number each.
     """

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def open_namespace(context: AttachmentContext) -> int:
-    """A descriptor of it. :raises NetworkError: it is not there."""
+    """Opens the pod's network namespace. :returns: a descriptor. :raises NetworkError: it does not exist."""
     try:
         return os.open(context.namespace, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

@@ -36,7 +36,7 @@ _RECORD = {
 }
 _TEMPORARY = ".tmp"
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
-#: Shape of the record.
+#: Schema of the record.
 _VERSIONED = {"version": COUNT}
 
 
@@ -44,9 +44,9 @@ _VERSIONED = {"version": COUNT}
 class Record:
     """A network's configuration when it was used last.
 
-    :param id: eight hex digits, of which the names of its rules are made.
-    :param reaches: bridges of others that its pods may reach.
-    :param former: subnets that it had before its configuration changed, and whose gateways its bridge still has.
+    :param id: eight hex digits, which are part of the names of its rules.
+    :param reaches: other programs' bridges that its pods may reach.
+    :param former: subnets of an earlier configuration whose gateway addresses its bridge still has.
     """
 
     id: str
@@ -60,10 +60,10 @@ class Record:
 
 
 class NetworkRecords:
-    """Of one network: a directory of its own under the driver's.
+    """The records of one network, in its own directory under the driver's.
 
-    ``network.json`` says who it is, ``addresses/`` which pod has which address, ``ports/`` what pods have
-    published. All of it is written before the kernel is changed.
+    ``network.json`` has its identity, ``addresses/`` the pods' addresses, ``ports/`` the published ports of pods.
+    They are written before the kernel is changed.
     """
 
     def __init__(self, state_dir: str, network: str) -> None:
@@ -85,7 +85,7 @@ class NetworkRecords:
         return f"{binascii.crc32(os.fsencode(text)):08x}"
 
     def keep(self, settings: Settings) -> Record:
-        """The record, written if it is not there or says something else.
+        """Returns the record, and writes it if it is missing or differs.
 
         :raises NetworkError: it cannot be written. :raises FormatVersionError: a newer version wrote it.
         """
@@ -111,7 +111,7 @@ class NetworkRecords:
         )
 
     def retire(self, record: Record, gone: Collection[str]) -> Record:
-        """Former subnets whose gateways are no more. :returns: what is on record now."""
+        """Drops former subnets whose gateways were removed. :returns: the new record."""
         record = replace(record, former=tuple([each for each in record.former if each not in gone]))
         self._keep(record)
         return record
@@ -121,7 +121,8 @@ class NetworkRecords:
             self._write(self._record, {"version": VERSION, **_to_json(record)})
 
     def read(self) -> Record | None:
-        """None: it was never used, or its record is damaged, which must not keep a pod from being taken down.
+        """Reads the record; None: the network was never used, or the record is damaged, which must not prevent a
+        pod's end.
 
         :raises FormatVersionError: a newer version of this plugin wrote it.
         """
@@ -140,7 +141,7 @@ class NetworkRecords:
         )
 
     def forget(self) -> None:
-        """Removes all of our files. Foreign files stay, and the directory with them."""
+        """Removes all our files, and the directory if it has no foreign files."""
         for path, names in (
             (os.path.join(self.directory, "addresses"), ("lock", "last.4", "last.6", "last.4.new", "last.6.new")),
             (self._ports, ()),
@@ -155,7 +156,7 @@ class NetworkRecords:
     # -- published ports --
 
     def publish(self, owner: str, addresses: Sequence[str], ports: Sequence[PortMapping]) -> None:
-        """:raises NetworkError: it cannot be written."""
+        """Records published ports. :raises NetworkError: the record cannot be written."""
         value = {
             "version": VERSION,
             "addresses": list(addresses),
@@ -165,8 +166,8 @@ class NetworkRecords:
 
     @contextmanager
     def publishing(self, owner: str) -> Iterator[None]:
-        """While programs publish the owner's ports, which are on record. They hold the lock as well, so that one
-        that goes on when this process is killed is waited for, and does not publish what was withdrawn.
+        """Holds a lock while programs publish the owner's recorded ports. The programs inherit it, so that a
+        withdrawal waits for a program that lives on after this process was killed.
         """
         fd = self._locked_ports(owner)
         try:
@@ -184,7 +185,7 @@ class NetworkRecords:
             os.close(fd)
 
     def _locked_ports(self, owner: str) -> int | None:
-        """None: nothing is recorded, so no program publishes."""
+        """Locks the record of the owner's ports; None: there is none, so no program publishes."""
         try:
             fd = os.open(os.path.join(self._ports, owner), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
@@ -197,14 +198,14 @@ class NetworkRecords:
         return fd
 
     def published(self, owner: str) -> tuple[tuple[str, ...], tuple[PortMapping, ...]] | None:
-        """Addresses and ports of an interface of a pod. None: it has published nothing."""
+        """The addresses and published ports of a pod's interface. None: it has none."""
         value = _read(os.path.join(self._ports, owner), {"addresses": [str], "ports": [PortMapping]})
         if not value:
             return None
         return tuple(value["addresses"]), tuple([PortMapping.from_json(each) for each in value["ports"]])
 
     def publishers(self) -> tuple[str, ...]:
-        """Owners of published ports, half written ones included."""
+        """Owners of published ports, those of torn records included."""
         try:
             names = os.listdir(self._ports)
         except FileNotFoundError:
@@ -212,12 +213,12 @@ class NetworkRecords:
         return tuple(sorted({name.removesuffix(_TEMPORARY) for name in names}))
 
     def has_published(self, owner: str) -> bool:
-        """Also where the record is torn."""
+        """Whether the owner has a record of published ports, even a torn one."""
         path = os.path.join(self._ports, owner)
         return os.path.lexists(path) or os.path.lexists(path + _TEMPORARY)
 
     def withdraw(self, owner: str) -> None:
-        """Nothing to withdraw is success."""
+        """Removes the record of the owner's ports; succeeds if there is none."""
         for name in (owner, owner + _TEMPORARY):
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self._ports, name))
@@ -226,7 +227,7 @@ class NetworkRecords:
 
     @contextmanager
     def lock(self, *, alone: bool = False, name: str = "use") -> Iterator[None]:
-        """Many at once may join pods; one alone may take shared things away."""
+        """Holds a lock: shared to join pods, exclusive (``alone``) to remove the network's shared resources."""
         path = os.path.join(self.directory, f"{name}.lock")
         try:
             fd = lock_file(path, alone=alone)
@@ -275,7 +276,7 @@ def network_rules(record: Record) -> NetworkRules:
 
 
 def known_networks(state_dir: str) -> tuple[str, ...]:
-    """Names of the networks of which anything is on disk.
+    """Names of the networks that have records on disk.
 
     :raises NetworkError: the directory cannot be read.
     """
@@ -303,7 +304,8 @@ def _to_json(record: Record) -> dict[str, Json]:
 
 
 def _read(path: str, shape: Json) -> Mapping[str, Json]:
-    """{}: it is not there, or damaged. :raises FormatVersionError: a newer version of this plugin wrote it."""
+    """Reads a record; {}: it is missing or damaged. :raises FormatVersionError: a newer version of this plugin
+    wrote it."""
     try:
         with open(path, encoding="utf-8") as file:
             value: Mapping[str, Json] = loads(file.read(), own=True)
@@ -317,7 +319,7 @@ def _read(path: str, shape: Json) -> Mapping[str, Json]:
 
 
 def _quoted(name: str) -> str:
-    """As a file's name: what is not plain is spelled by its bytes, so that no two names meet."""
+    """The name as a file's name: other characters are percent-encoded, so that names stay distinct."""
     return "".join([c if c in _PLAIN else "".join([f"%{byte:02x}" for byte in c.encode()]) for c in name])
 
 

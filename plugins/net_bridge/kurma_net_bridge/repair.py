@@ -26,7 +26,7 @@ Json = Any
 
 
 def status(records: NetworkRecords, settings: Settings, rules: Rules) -> None:
-    """:raises NetworkError: pods could not join the network now, and why."""
+    """Checks whether pods can join the network now. :raises NetworkError: they cannot; has the reason."""
     taken = records.addresses.taken()
     for subnet in settings.subnets:
         first, last = subnet.usable
@@ -53,7 +53,7 @@ def check(
 ) -> list[str]:
     """Describes each problem of a pod's attachment; empty: there is none.
 
-    :raises NetworkError: it cannot be told.
+    :raises NetworkError: the check itself failed.
     """
     addresses = records.addresses.of(owner_name(context.pod, context.interface))
     if not addresses:
@@ -81,9 +81,9 @@ def check(
 
 
 def retire(netlink: Netlink, records: NetworkRecords, settings: Settings, record: Record) -> Record:
-    """Takes the gateways of former subnets off the bridge, but for those that pods still have addresses of.
+    """Removes the gateways of former subnets from the bridge, except of those in which pods still have addresses.
 
-    :returns: what is on record then.
+    :returns: the new record.
     """
     taken = records.addresses.taken()
     gone = [each for each in _subnets(record.former) if not _users(settings, each, taken)]
@@ -103,7 +103,7 @@ def _subnets(texts: Iterable[str]) -> list[Subnet]:
 def _users(
     settings: Settings, former: Subnet, taken: Mapping[tuple[int, int], str]
 ) -> list[tuple[tuple[int, int], str]]:
-    """Addresses that need the gateway of a former subnet, and whose they are."""
+    """The addresses that need the gateway of a former subnet, with their owners."""
     now = settings.subnet(former.family)
     found = []
     for (family, number), owner in sorted(taken.items()):
@@ -114,7 +114,7 @@ def _users(
 
 
 def put_back(netlink: Netlink, records: NetworkRecords, settings: Settings, bridge: Link) -> None:
-    """Pods' interfaces onto the bridge, where they are not as they should be."""
+    """Attaches pods' interfaces to the bridge again, and restores their settings."""
     for owner, link in _living(netlink, records):
         if not links.port_is_right(link, settings, bridge):
             try:
@@ -127,7 +127,7 @@ def put_back(netlink: Netlink, records: NetworkRecords, settings: Settings, brid
 
 
 def forget_unmade(records: NetworkRecords, rules: Rules) -> None:
-    """Takes away what is on record of a network that no pod uses, and of which nothing is in the kernel."""
+    """Removes the records of a network without pods that has nothing in the kernel."""
     with records.lock(alone=True), Netlink() as netlink:
         record = records.read()
         if record is None or records.addresses.taken() or records.publishers():
@@ -139,9 +139,9 @@ def forget_unmade(records: NetworkRecords, rules: Rules) -> None:
 
 
 def remove_network(records: NetworkRecords, bridge: str, network: NetworkRules, rules: Rules) -> None:
-    """Rules, bridge and records of a network without pods.
+    """Removes the rules, bridge and records of a network without pods.
 
-    :raises NetworkError: pods are joined, or something hangs on the bridge.
+    :raises NetworkError: pods are joined, or a foreign interface is attached to the bridge.
     """
     with records.lock(alone=True):
         owners = sorted({owner.partition(":")[0] for owner in records.addresses.taken().values()})
@@ -173,16 +173,16 @@ def _remove_bridge(netlink: Netlink, network: str, bridge: str, network_id: str)
 
 
 class Repair:
-    """Looks after all networks of a state directory."""
+    """Checks and repairs all bridge networks of a state directory."""
 
     def __init__(self, state_dir: str, rules: Rules) -> None:
         self._state_dir = state_dir
         self._rules = rules
 
-    # -- looking --
+    # -- check --
 
     def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> list[Leak]:
-        """:raises NetworkError: it cannot look."""
+        """Lists the leaks. :raises NetworkError: the check itself failed."""
         with Netlink() as netlink:
             pairs = netlink.links(kind="veth")
         found = list(self._rules.found())
@@ -214,7 +214,8 @@ class Repair:
         pairs: Sequence[Link],
         pods: Collection[str],
     ) -> Iterator[Leak]:
-        """By alias; and where a maker was killed before it gave one, by the name that the record leads to."""
+        """Finds interfaces by alias; and, if the maker was killed before it set one, by the name from the
+        record."""
         names: dict[str, tuple[str, str]] = {}
         for network, records in networks.items():
             for owner in records.addresses.taken().values():
@@ -251,7 +252,7 @@ class Repair:
         ids: Mapping[str, str],
         found: Sequence[tuple[str, str, str]],
     ) -> Iterator[Leak]:
-        """Of networks with pods whose interfaces are in the kernel: after a reboot there is nothing to mend."""
+        """The damages of networks with pods whose interfaces exist: after a reboot there is nothing to repair."""
         ruled = {network_id for network_id, _, _ in found}
         published = {(network_id, pod) for network_id, pod, _ in found}
         for settings, records in _configured(configs, networks):
@@ -292,10 +293,10 @@ class Repair:
                 why = "the network is configured no more"
                 yield Leak("network", f"bridge {record.bridge}, its rules and its record", why, name)
 
-    # -- mending --
+    # -- repair --
 
     def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> list[Leak]:
-        """:returns: what is left. :raises NetworkError: it cannot look."""
+        """Repairs leaks. :returns: the remaining ones. :raises NetworkError: the check itself failed."""
         networks = {name: NetworkRecords(self._state_dir, name) for name in self._names(configs)}
         for leak in self.leaks(configs, pods):
             records = networks[leak.network]
@@ -305,7 +306,7 @@ class Repair:
                 elif leak.kind == "network":
                     self._remove(records)
             except KurmaError:
-                continue  # it is told below, as it is there still
+                continue  # the leak is reported below, since it still exists
         for settings, records in _configured(configs, networks):
             try:
                 self._restore(settings, records)
@@ -314,8 +315,8 @@ class Repair:
         return self.leaks(configs, pods)
 
     def _free(self, records: NetworkRecords, leak: Leak) -> None:
-        """Removes what a pod that is gone left in a network: rules, then interfaces, then records."""
-        # Where it is torn, the rules are found by the network's id alone.
+        """Removes the resources of a pod that is gone from a network: rules, then interfaces, then records."""
+        # If the record is torn, the rules are found by the network's id only.
         record = records.read() or Record(records.id(), records.network, "torn", (), False, False)
         owners = {each for each in records.addresses.taken().values() if each.partition(":")[0] == leak.pod}
         owners |= {each for each in records.publishers() if each.partition(":")[0] == leak.pod}
@@ -362,7 +363,7 @@ class Repair:
 def _configured(
     configs: Sequence[Mapping[str, Json]], networks: Mapping[str, NetworkRecords]
 ) -> Iterator[tuple[Settings, NetworkRecords]]:
-    """Networks whose configuration is right; of the others their users are told when they use them."""
+    """The networks with a valid configuration; errors of the others are reported when they are used."""
     for config in configs:
         try:
             settings = parse_settings(config)
@@ -394,7 +395,7 @@ def _old_subnets(
 
 
 def _living(netlink: Netlink, records: NetworkRecords) -> list[tuple[Owner, Link]]:
-    """The pods' interfaces that are on record and in the kernel."""
+    """The pods' interfaces that are recorded and exist in the kernel."""
     found = []
     network_id = records.id()
     for each in sorted(set(records.addresses.taken().values()) - {""}):

@@ -1,4 +1,4 @@
-"""A bridge network's configuration, checked."""
+"""Parses and checks a bridge network's configuration."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kurma_net_bridge.subnets import Subnet, parse_address, parse_cidr, text_of
 
 Json = Any
 _NAME_BYTES = 15
-#: The least that IPv6 works over, and the most that the kernel gives an interface of this kind.
+#: Smallest MTU, smallest MTU with IPv6, and the kernel's largest for such interfaces.
 _MTU_LEAST, _MTU_LEAST_6, _MTU_MOST = 68, 1280, 65535
-#: At least one address for a pod beside the bridge's.
+#: Longest prefix by family: the subnet must have an address for a pod besides the bridge's.
 _LONGEST = {4: 30, 6: 126}
 #: Ranges that no bridge can use, or that it would take from the host.
 _NOBODYS = {
@@ -37,7 +37,7 @@ def _interface(name: str) -> str:
 
 
 def _cidr(text: str) -> tuple[int, int, int]:
-    """:raises ValueError: the text is not a subnet, or its address has bits behind its prefix."""
+    """Parses a subnet. :raises ValueError: the text is not a subnet, or its address has bits after the prefix."""
     found = parse_cidr(text)
     if found is None:
         raise ValueError(text)
@@ -60,7 +60,7 @@ _ADDRESS = Made("an address", _address, str)
 
 
 class _Subnets(Shape):
-    """A list of subnets, at most one of a family, so that it is determined which address a pod sends from."""
+    """A list of subnets, at most one per family, so that a pod has one source address per family."""
 
     __slots__ = ()
     plain = False
@@ -113,11 +113,11 @@ class Settings(JsonValue):
 
     :param name: the network's.
     :param bridge: name of the interface on the host.
-    :param masquerade: pods speak to the outside from the host's own addresses.
-    :param hairpin: a pod reaches itself by a port that it has published.
+    :param masquerade: packets of pods to the outside get the host's addresses.
+    :param hairpin: a pod can connect to its own published ports.
     :param mtu: of the bridge and of the pods' interfaces, bytes; None: the kernel's choice.
     :param isolated: pods of this network do not reach each other.
-    :param reaches: bridges of others, by name, whose containers and machines pods may reach.
+    :param reaches: names of other programs' bridges whose containers and machines pods may reach.
     :param routes: None: the default route of each family.
     """
 
@@ -154,7 +154,7 @@ class Settings(JsonValue):
 
 
 def parse_settings(config: Mapping[str, Json]) -> Settings:
-    """:param config: an entry of ``container_networks``, without what is the core's.
+    """Parses a network's configuration. :param config: an entry of ``container_networks`` without the core's keys.
     :raises NetworkError: names what is wrong, and where.
     """
     name = config["name"]

@@ -1,4 +1,5 @@
-"""Subnets, as numbers: light, for the way of a pod's start."""
+"""Subnets and addresses as numbers: quick to import, unlike ``ipaddress``, since each start of a pod needs
+them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ _FAMILIES = {4: _socket.AF_INET, 6: _socket.AF_INET6}
 
 @frozen
 class Subnet:
-    """A subnet that pods get addresses of.
+    """A subnet for the addresses of pods.
 
     :param family: 4 or 6. :param first: its own address, as a number. :param length: of its prefix, in bits.
     """
@@ -25,12 +26,12 @@ class Subnet:
 
     @property
     def bits(self) -> int:
-        """Of an address of its family."""
+        """The length of an address of its family, in bits."""
         return 32 if self.family == 4 else 128
 
     @property
     def last(self) -> int:
-        """Its highest address: of IPv4 the broadcast address."""
+        """Its highest address; for IPv4, the broadcast address."""
         return int(self.first | (1 << (self.bits - self.length)) - 1)
 
     @property
@@ -40,8 +41,8 @@ class Subnet:
 
     @property
     def usable(self) -> tuple[int, int]:
-        """The first and the last address that a pod may have: not the subnet's own, not the gateway's, and of IPv4
-        not the broadcast address."""
+        """The first and the last address for pods: without the subnet's own, the gateway's, and, for IPv4, the
+        broadcast address."""
         return self.first + 2, self.last - (1 if self.family == 4 else 0)
 
     def contains(self, address: int) -> bool:
@@ -51,22 +52,22 @@ class Subnet:
         return self.family == other.family and self.first <= other.last and other.first <= self.last
 
     def text(self, address: int) -> str:
-        """An address of it, for people."""
+        """An address of the subnet as text."""
         return text_of(self.family, address)
 
 
 def packed(family: int, address: int) -> bytes:
-    """An address as it goes over the wire."""
+    """An address in network byte order."""
     return address.to_bytes(4 if family == 4 else 16, "big")
 
 
 def text_of(family: int, address: int) -> str:
-    """An address for people, in its usual, shortest form."""
+    """An address as text, in its usual, shortest form."""
     return _socket.inet_ntop(_FAMILIES[family], packed(family, address))
 
 
 def parse_address(text: str) -> tuple[int, int] | None:
-    """Family and number of an address; None: it is none."""
+    """Family and number of an address; None: the text is not an address."""
     for family, number in _FAMILIES.items():
         try:
             return family, int.from_bytes(_socket.inet_pton(number, text), "big")
@@ -76,7 +77,7 @@ def parse_address(text: str) -> tuple[int, int] | None:
 
 
 def parse_cidr(text: str) -> tuple[int, int, int] | None:
-    """Family, number and prefix length of ``ADDRESS/LENGTH``; None: it is none."""
+    """Family, number and prefix length of ``ADDRESS/LENGTH``; None: the text has another form."""
     address, slash, length = text.partition("/")
     found = parse_address(address)
     if found is None or not (slash and length.isascii() and length.isdigit() and len(length) <= 3):

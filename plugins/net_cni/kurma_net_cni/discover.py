@@ -13,14 +13,14 @@ from kurma_core.json_text import loads
 
 Json = Any
 _SUFFIXES = (".conf", ".conflist", ".json")
-#: Of a plugin of a chain, in a file of its own.
+#: Suffix of a file with one plugin of a chain.
 _PLUGIN = ".conf"
 _FILE_MAX = 1 << 20
 
 
 def discover(directories: Sequence[str], note: Callable[[str], None]) -> dict[str, Mapping[str, Json]]:
-    """Configurations by network's name. Of two files with one name the first, in order of directories and then of
-    file names, counts. A wrong file is noted and hides only itself.
+    """The configurations by the network's name. Of two files with one name, the first counts, in order of
+    directories and then of file names. A malformed file is noted and skipped.
     """
     found: dict[str, Mapping[str, Json]] = {}
     for path in _files(directories, _SUFFIXES):
@@ -37,9 +37,9 @@ def discover(directories: Sequence[str], note: Callable[[str], None]) -> dict[st
 
 
 def _aggregated(config: dict[str, Json], directory: str) -> dict[str, Json]:
-    """With the plugins that have files of their own in a directory of the network's name beside it (CNI 1.1.0).
+    """Adds the plugins from the files in a directory of the network's name beside the configuration (CNI 1.1.0).
 
-    One of these being wrong makes the network wrong: what it was to do (a firewall, a limit) must not be left out.
+    A malformed file makes the whole network invalid: its plugin (a firewall, a limit) must not be left out.
 
     :raises ValueError: a file is.
     """
@@ -47,7 +47,7 @@ def _aggregated(config: dict[str, Json], directory: str) -> dict[str, Json]:
         return config
     name, plugins = config.get("name"), config.get("plugins", [])
     if not isinstance(name, str) or "/" in name or not isinstance(plugins, list):
-        return config  # wrong, as its reader will say
+        return config  # malformed: the parser reports it
     more = []
     for path in _files([os.path.join(directory, name)], (_PLUGIN,)):
         try:
@@ -73,5 +73,5 @@ def _files(directories: Sequence[str], suffixes: tuple[str, ...]) -> list[str]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         paths = [os.path.join(directory, name) for name in sorted(names) if name.endswith(suffixes)]
-        files += [path for path in paths if os.path.isfile(path)]  # a named pipe would keep us waiting
+        files += [path for path in paths if os.path.isfile(path)]  # a named pipe would block
     return files

@@ -43,12 +43,12 @@ def network_errors(network: str | None = None) -> Iterator[None]:
 
 
 class CniNetwork:
-    """Serves every network whose configuration is CNI's.
+    """The driver of all networks with a CNI configuration.
 
     :param bin_dirs: directories of plugins. :param timeout: seconds that a plugin may take.
     :param records: of attachments.
     :param config_dirs: directories of CNI's own configuration files.
-    :param neighbours: where the state directories of this host are known that have networks with GC.
+    :param neighbours: the directory that lists the host's state directories with networks that support GC.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class CniNetwork:
             self._ask_status(chain)
 
     def check_config(self, config: Mapping[str, Json]) -> None:
-        """:raises NetworkError: the configuration is wrong. Whether its programs are installed is not checked."""
+        """Checks the configuration, but not whether its programs are installed. :raises NetworkError: it is
+        wrong."""
         with network_errors(config.get("name")):
             parse_chain(config)
 
@@ -110,7 +111,8 @@ class CniNetwork:
                 self._plugins.execute("STATUS", plugin["type"], chain.document(plugin))
 
     def _chain(self, config: Mapping[str, Json], version: str = "") -> Chain:
-        """The network's chain, in the version that was spoken at ADD, or the highest that all of it speaks."""
+        """The network's chain, in the CNI version of its ADD, or the highest version that all its plugins
+        support."""
         chain = parse_chain(config)
         if version in chain.versions:
             chain.version = version
@@ -123,12 +125,12 @@ class CniNetwork:
         return discover(self._config_dirs, self._note)
 
     def publishes(self, config: Mapping[str, Json]) -> bool:
-        """Whether the network can lead ports of the host into the pod."""
+        """Whether the network can publish ports of pods."""
         with network_errors(config.get("name")):
             return parse_chain(config).declares("portMappings")
 
     def limits(self, config: Mapping[str, Json]) -> bool:
-        """Whether the network holds a pod to its rates itself, by the capability ``bandwidth``."""
+        """Whether the network enforces a pod's traffic limits itself, by the capability ``bandwidth``."""
         from kurma_net_cni.quirks import has_rates
 
         with network_errors(config.get("name")):
@@ -140,7 +142,7 @@ class CniNetwork:
     def add(self, context: AttachmentContext) -> NetworkResult:
         """Runs ADD of each plugin, in order.
 
-        :raises NetworkError: a plugin failed; ``delete`` undoes what the earlier ones did.
+        :raises NetworkError: a plugin failed; ``delete`` undoes the work of the earlier ones.
         """
         with network_errors(context.attachment.network):
             return self._add(context, self._chain(context.attachment.config))
@@ -176,9 +178,9 @@ class CniNetwork:
         return parsed[-1]
 
     def delete(self, context: AttachmentContext) -> None:
-        """Runs DEL of each plugin in reverse order; none is left out because another failed.
+        """Runs DEL of each plugin in reverse order, and goes on after a failure.
 
-        :raises NetworkError: a plugin failed: names each.
+        :raises NetworkError: plugins failed; names each.
         """
         with self._records.lock(), network_errors(context.attachment.network):
             begun = self._records.exists(context)
@@ -186,14 +188,14 @@ class CniNetwork:
             try:
                 chain = parse_chain(context.attachment.config)
                 if not begun and not self._installed(chain):
-                    return  # its programs are not installed, and none of them has ever run for this pod
+                    return  # its programs are not installed, and have never run for this pod
                 chain = self._chain(context.attachment.config, known.version if known else "")
             except CniError:
                 if begun:
                     raise
-                return  # a configuration that is refused before any program runs made nothing
+                return  # the configuration was refused before any program ran
             failures = self._delete(context, chain, known)
-            if failures and begun:  # without a record nothing was joined: the plugins ran to be on the safe side
+            if failures and begun:  # without a record, no ADD has run, and DEL was only a precaution
                 raise NetworkError("; ".join([error.message for error in failures]), network=chain.name)
             self._records.remove(context)
 
@@ -217,7 +219,7 @@ class CniNetwork:
             from kurma_net_cni.quirks import sweep
 
             sweep(chain.name, context.pod, record.result)
-        if failures:  # some fail because of rules that they do not expect, and succeed once these are gone
+        if failures:  # a plugin may fail because of unexpected rules: try again when these are removed
             failures = attachment.delete(self._plugins, namespace, save)
         if failures:
             failures = self._delete_baseless(attachment, namespace, failures)
@@ -231,8 +233,8 @@ class CniNetwork:
         return True
 
     def _delete_baseless(self, attachment: Attachment, namespace: str, failures: list[CniError]) -> list[CniError]:
-        """Where the pod's interface went with its parent on the host, some plugins fail before they have given
-        back its addresses: then this runs the plugin that gives them back in their place.
+        """Frees the pod's addresses if its interface was removed with its parent on the host: then some plugins
+        fail before they have called the IPAM plugin, so this calls it.
         """
         from kurma_net_cni.quirks import LINK_ALONE
 
@@ -249,12 +251,13 @@ class CniNetwork:
                 attachment.execute(self._plugins, "DEL", plugin, namespace, attachment.del_result, kind)
         except CniError as error:
             return [*failures, error]
-        return failures[:-1]  # the first of the chain was the last to be asked
+        return failures[:-1]  # DEL runs in reverse: the last failure is that of the chain's first plugin
 
     def check(self, context: AttachmentContext) -> None:
-        """Runs CHECK of each plugin, where the configuration's version has it (0.4.0 on) and wants it.
+        """Runs CHECK of each plugin, if the configuration's version has it (from 0.4.0 on) and does not disable
+        it.
 
-        :raises NetworkError: nothing was added, or it is not as it was.
+        :raises NetworkError: the pod is not joined, or the attachment has changed.
         """
         name = context.attachment.network
         record = self._records.read(context)
@@ -285,8 +288,7 @@ class CniNetwork:
     # -- the network itself --
 
     def remove(self, config: Mapping[str, Json]) -> None:
-        """Removes the bridge of the network, its empty address reservations, and the base chains of the plugins
-        where nothing else is in them.
+        """Removes the bridge of the network, its empty address reservations, and empty base chains of the plugins.
 
         :raises NetworkError: pods are joined to it, or something foreign is attached to its bridge.
         """
@@ -312,7 +314,7 @@ class CniNetwork:
             return self._repair().leaks(configs, pods)
 
     def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
-        """Leaves, frees, and has plugins of CNI 1.1.0 clean up by GC; what is left."""
+        """Repairs leaks by DEL, by freeing resources, and by GC of plugins of CNI 1.1.0. :returns: those left."""
         with network_errors():
             left = self._repair().mend(configs, pods)
             return [*left, *(leak for config in configs for leak in self._clean(config, pods))]
@@ -323,10 +325,10 @@ class CniNetwork:
         return Repair(self._records, self.delete, self._note)
 
     def _clean(self, config: Mapping[str, Json], pods: Collection[str]) -> list[Leak]:
-        """Runs GC of one network, whatever fails; the failures.
+        """Runs GC of one network. :returns: the failures.
 
-        Not of networks of CNI's own directory: other runtimes join these too, and their attachments are
-        unknown here.
+        It skips networks of CNI's own directory: other runtimes join them, too, and their attachments are unknown
+        here.
         """
         if dict(config) in [{**found, "name": name} for name, found in self.discover().items()]:
             return []
@@ -384,7 +386,7 @@ def _attachment(chain: Chain, context: AttachmentContext, record: Record) -> Att
 
 
 def _arguments(chain: Chain, context: AttachmentContext) -> str:
-    """``CNI_ARGS``: the older way to ask for an address and a MAC, for chains without the capability."""
+    """``CNI_ARGS``: the older way to request an address and a MAC, for chains without the capability."""
     request = context.attachment.request
     words = []
     if request.ips and not chain.declares("ips"):

@@ -1,4 +1,4 @@
-"""Looks at network links of the host and of a pod's namespace, cheaply, and deletes links."""
+"""Checks network links of the host and of a pod's namespace, with few system calls, and deletes links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIOCGIFHWADDR = 0x8927
 
 
 def exists(name: str) -> bool:
-    """Whether there is a link of that name. Cheap."""
+    """Whether there is a link of that name."""
     try:
         socket.if_nametoindex(name)
     except OSError:
@@ -28,8 +28,8 @@ def exists(name: str) -> bool:
 
 
 def has_address(name: str, mac: str) -> bool:
-    """Whether there is a link of that name and that hardware address."""
-    # Not by /sys, which may be of another network namespace than ours.
+    """Whether there is a link with that name and that hardware address."""
+    # Not by /sys, which may show another network namespace than ours.
     asked = struct.pack("16s24x", os.fsencode(name)[:15])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
@@ -40,9 +40,9 @@ def has_address(name: str, mac: str) -> bool:
 
 
 def delete_link(name: str, *, mac: str | None = None) -> None:
-    """Deletes a link; none there is success.
+    """Deletes a link; succeeds if there is none.
 
-    :param mac: only if it has this address: names are used again.
+    :param mac: delete it only if it has this address, since names are reused.
     :raises NetworkError: the kernel refuses.
     """
     if not exists(name):
@@ -57,9 +57,9 @@ def delete_link(name: str, *, mac: str | None = None) -> None:
 
 
 def bridge_ports(name: str) -> tuple[str, ...]:
-    """Names of the links that hang on a bridge.
+    """Names of the ports of a bridge.
 
-    :raises NetworkError: the link is no bridge, or the kernel does not tell.
+    :raises NetworkError: the link is not a bridge, or the kernel refuses.
     """
     try:
         with Netlink() as netlink:
@@ -74,13 +74,14 @@ def bridge_ports(name: str) -> tuple[str, ...]:
 Json = Any
 _NS_GET_NSTYPE = 0xB703
 _SIOCGIFCONF = 0x8912
-#: Bytes of the kernel's ``struct ifreq``, and room for how many (with more, the comparison fails, as it should).
+#: Bytes of the kernel's ``struct ifreq``, and the most of them to read (with more, the comparison fails, as it
+#: should).
 _IFREQ = 40
 _IFREQ_MAX = 64
 
 
 def is_namespace(path: str) -> bool:
-    """Whether a network namespace is there; a path may be left where one was pinned."""
+    """Whether the path is a network namespace, and not only the file that one was pinned on."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -95,7 +96,7 @@ def is_namespace(path: str) -> bool:
 
 
 def has_interface(namespace: str, interface: str) -> bool:
-    """Whether the interface is there; "" and a namespace that is gone have none."""
+    """Whether the namespace has the interface; False if the namespace is "" or does not exist."""
 
     def look() -> bool:
         try:
@@ -111,10 +112,10 @@ def has_interface(namespace: str, interface: str) -> bool:
 
 
 def intact(context: AttachmentContext, result: Json) -> bool:
-    """Whether the pod's interface surely has the one address that the result says. Apps that may administer the
-    network can take both away, and plugins find their rules by what they see there.
+    """Whether the pod's interface has exactly the one address of the result. Apps with CAP_NET_ADMIN can remove
+    both, and plugins find their rules by the interface's addresses.
 
-    False also where that is not cheap to tell: several addresses, IPv6.
+    It is also False for several addresses and for IPv6, which are not checked.
     """
     try:
         addresses = parse_result(result, context.attachment.network).addresses
@@ -142,7 +143,7 @@ def _addresses(interface: str) -> list[str]:
 
 def _ipv6_addresses(interface: str) -> list[str]:
     try:
-        # The file under /proc/net is of the process' first thread; this one's is elsewhere.
+        # /proc/net shows the namespace of the process's first thread.
         with open("/proc/thread-self/net/if_inet6", encoding="ascii") as file:
             words = [line.split() for line in file]
     except FileNotFoundError:  # no IPv6 here

@@ -7,7 +7,7 @@ from kurma_core.hookspecs.driver import Driver, DriverContext, Option
 from kurma_core.hookspecs.hooks import hookimpl
 from kurma_core.hookspecs.network import Network
 
-#: The name under which configurations made for other Kurmas know this plugin (Kurma Network Specification).
+#: The plugin's ``aci`` name in configurations of other implementations of Kurma (Kurma Network Specification).
 ALIAS = "apcera.com/kurma/cni-netplugin"
 BIN_DIRS = ("/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/usr/local/lib/cni", "/usr/local/libexec/cni")
 CONFIG_DIRS = ("/etc/cni/net.d",)
@@ -19,7 +19,7 @@ def _create(context: DriverContext) -> Network:
 
     for key in ("bin_dirs", "config_dirs"):
         for path in context.config[key]:
-            # Programs of theirs run as root: not from wherever Kurma is called, nor from two places in one word.
+            # Programs of these directories run as root: relative paths and lists with colons are refused.
             if not isinstance(path, str) or not path.startswith("/") or ":" in path:
                 raise ConfigError(
                     f"plugins.networks.cni.config.{key}: {path!r} is no absolute path without colons",

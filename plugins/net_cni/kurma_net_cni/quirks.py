@@ -15,12 +15,12 @@ from kurma_core.models.network import PortMapping
 from kurma_net_cni.links import delete_link
 
 Json = Any
-#: Plugins that make nothing but the pod's interface, and whose DEL fails where its parent on the host is gone.
+#: Plugins that make only the pod's interface, and whose DEL fails if its parent on the host is gone.
 LINK_ALONE = ("host-device", "ipvlan", "macvlan", "vlan")
-#: Plugins that look whether a chain exists, and then make it: two that do so at the same time fail.
+#: Plugins that check whether a chain exists, and then make it: two such plugins at the same time fail.
 MAKE_CHAINS = ("firewall", "portmap")
 _RATES = ("ingressRate", "egressRate")
-#: Characters of a chain's name.
+#: Most characters of a chain's name.
 _CHAIN_MAX = 28
 
 
@@ -36,13 +36,13 @@ def cannot_check(kind: str, document: Mapping[str, Json]) -> bool:
 
 
 def has_rates(plugin: Mapping[str, Json]) -> bool:
-    """Whether the configuration of a plugin ``bandwidth`` has limits of its own, which win over the pod's."""
+    """Whether the configuration of a plugin ``bandwidth`` has its own limits, which override the pod's."""
     return any(plugin.get(rate) for rate in _RATES)
 
 
 def ports_stand(network: str, pod: str, ports: tuple[PortMapping, ...], result: Json) -> bool:
-    """Whether the rules that ``portmap`` makes for these ports exist. Its own CHECK looks for those of one family
-    among those of the other.
+    """Whether the rules of ``portmap`` for these ports exist. The plugin's own CHECK searches for the rules of one
+    family in the tables of the other.
     """
     chain = pod_chains(network, pod)[1]
     for address in parse_result(result, network).addresses:
@@ -68,11 +68,11 @@ def _leads(rules: list[str], port: PortMapping, ip: str) -> bool:
 
 
 def sweep(network: str, pod: str, result: Json) -> None:
-    """Removes the pod's NAT rules and its host-side links, which DEL leaves of a pod whose namespace went first,
-    or whose earlier DEL was broken off. Repeatable.
+    """Removes the pod's NAT rules and its host-side links, which DEL leaves if the pod's namespace was removed
+    first, or if an earlier DEL was interrupted. It can be repeated.
 
     :param result: of the last ADD, or None.
-    :raises CniError, NetworkError: something is there and cannot be removed.
+    :raises CniError, NetworkError: a rule or link cannot be removed.
     """
     drop_pod_chains(programs, pod, network, pod_chains(network, pod))
     for name, mac in host_links(result):
@@ -80,13 +80,13 @@ def sweep(network: str, pod: str, result: Json) -> None:
 
 
 def pod_chains(network: str, pod: str) -> tuple[str, ...]:
-    """Chains of a pod, by the plugins' names for them: for masquerading (bridge, ptp), for ports (portmap)."""
+    """The names of a pod's chains: for masquerading (bridge, ptp) and for ports (portmap)."""
     digest = hashlib.sha512((network + pod).encode()).hexdigest()
     return tuple((prefix + digest)[:_CHAIN_MAX] for prefix in ("CNI-", "CNI-DN-"))
 
 
 def host_links(result: Json) -> list[tuple[str, str]]:
-    """Name and MAC of the host's ends of the pod's veth pairs, as a result names them."""
+    """Name and MAC of the host's ends of the pod's veth pairs, from a result."""
     interfaces = result.get("interfaces") if isinstance(result, Mapping) else None
     return [
         (one["name"], one["mac"])

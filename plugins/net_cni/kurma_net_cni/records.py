@@ -1,4 +1,4 @@
-"""Records of attachments on disk, which DEL needs and another process may use; locks around plugins."""
+"""Records of attachments on disk, for a later DEL by any process; and locks for the runs of plugins."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Record:
     """One attachment, from before its ADD until after its DEL.
 
     :param result: of the last plugin of the chain that succeeded; None: none has yet.
-    :param joined: ADD has come to its end, well or not: no plugin of it is at work any more.
-    :param leaving: a DEL has begun, and may have got half-way.
-    :param left: places in the chain of the plugins whose DEL has succeeded. They are not asked again: they act on
-        addresses too, and an address that was given back may be another pod's by then.
-    :param refused: in what words the chain's first plugin has refused to ADD; None: it has not.
-    :param version: of CNI, that was spoken at ADD and will be at DEL. "": the record is torn.
-    :param pod_name, namespace, attachment: what ADD was told, for a DEL without the pod's own record.
+    :param joined: ADD has ended, with or without success: none of its plugins runs any more.
+    :param leaving: a DEL has begun, and may have been interrupted.
+    :param left: indices in the chain of the plugins whose DEL has succeeded. They are not called again: they free
+        addresses, and a freed address may be another pod's by then.
+    :param refused: the error text with which the chain's first plugin has refused the ADD; None: it has not.
+    :param version: the CNI version of ADD, and of the later DEL. "": the record is torn.
+    :param pod_name, namespace, attachment: the arguments of ADD, for a DEL without the pod's own record.
         ``attachment`` is the JSON form of a :class:`~kurma_core.models.network.Attachment`; None: the record is
         torn.
     """
@@ -66,7 +66,7 @@ class Record:
     joined: bool = False
 
     def context(self, config: Mapping[str, Json] | None = None) -> AttachmentContext | None:
-        """The context of its DEL; None: the record does not have it.
+        """The context for its DEL; None: the record does not contain it.
 
         :param config: of the network, for a record that is torn.
         """
@@ -91,7 +91,7 @@ class Records:
         self._directory = os.path.join(state_dir, "results")
 
     def write(self, record: Record) -> None:
-        """:raises NetworkError: the disk is full, or the like."""
+        """Writes a record. :raises NetworkError: it cannot be written, for example on a full disk."""
         value = {
             "version": VERSION,
             "network": record.network,
@@ -120,15 +120,15 @@ class Records:
             ) from error
 
     def read(self, context: AttachmentContext) -> Record | None:
-        """None: nothing was ever added, or all of it was deleted; or the record is torn, which must not keep a
-        pod from being taken down.
+        """Reads a record; None: there was no ADD, or everything was deleted; or the record is torn, which must not
+        prevent a pod's end.
 
         :raises FormatVersionError: a newer version of this plugin wrote it.
         """
         return _read(self._path(context.attachment.network, context.pod, context.interface))
 
     def all(self) -> list[Record]:
-        """Every record, torn ones with no more than their names tell.
+        """All records; a torn one has only the fields of its file name.
 
         :raises FormatVersionError: a newer version of this plugin wrote one.
         """
@@ -136,7 +136,7 @@ class Records:
         for network, pod, interface in self.attachments():
             path = self._path(network, pod, interface)
             record = _read(path) or Record(network, pod, interface)
-            if os.path.lexists(path):  # it may have been removed while we read
+            if os.path.lexists(path):  # it may have been removed meanwhile
                 found.append(record)
         return found
 
@@ -145,7 +145,7 @@ class Records:
         return os.path.lexists(self._path(context.attachment.network, context.pod, context.interface))
 
     def remove(self, context: AttachmentContext) -> None:
-        """Nothing to remove is success."""
+        """Removes a record; succeeds if there is none."""
         with suppress(FileNotFoundError):
             os.unlink(self._path(context.attachment.network, context.pod, context.interface))
 
@@ -154,12 +154,13 @@ class Records:
         return attachments_in(self._directory)
 
     def pods(self, network: str) -> tuple[str, ...]:
-        """UUIDs of the pods that are joined to a network, or half so."""
+        """UUIDs of the pods with an attachment to a network, complete or not."""
         return tuple(sorted(pod for name, pod, _ in self.attachments() if name == network))
 
     @contextmanager
     def lock(self, *, alone: bool = False, name: str = "lock") -> Iterator[None]:
-        """Held while plugins run: many at once may add and delete, one alone may take shared things away."""
+        """Holds a lock while plugins run: shared to add and delete, exclusive (``alone``) to remove shared
+        resources."""
         try:
             fd = lock_file(os.path.join(self.state_dir, name), alone=alone)
         except OSError as error:
@@ -209,7 +210,7 @@ def attachments_in(directory: str) -> list[tuple[str, str, str]]:
     found = []
     for name in names:
         pod, colon, rest = name.removesuffix(".json").partition(":")
-        # An interface's name may have colons in it, a network's has none.
+        # An interface's name may contain colons, a network's cannot.
         interface, _, network = rest.rpartition(":")
         if name.endswith(".json") and colon:
             found.append((network, pod, interface))
@@ -218,16 +219,17 @@ def attachments_in(directory: str) -> list[tuple[str, str, str]]:
 
 # --- other state directories of this host --------------------------------------------------------------------
 #
-# Their pods may be in a network of the same name. GC tells a plugin which attachments are to stay, and the plugin
-# removes all others (CNI specification, GC): it must be told all of the host's, and none may be added or deleted
-# meanwhile. So an ADD to a network with GC leaves a link to its records in one place of the host.
+# Their pods may be in a network of the same name. GC passes a plugin the valid attachments, and the plugin removes
+# all others (CNI specification, GC). So the list must have all attachments of the host, and none may be added or
+# deleted meanwhile. Therefore an ADD to a network with GC leaves a link to its records in a common directory of
+# the host.
 
-#: Where the links are. It is empty after a boot, as the networks are.
+#: The directory of the links. It is empty after a boot, and so are the networks.
 OF_THE_HOST = "/run/kurma/cni"
 
 
 def enrol(state_dir: str, directory: str = OF_THE_HOST) -> None:
-    """Leaves the link. Repeatable.
+    """Makes the link. It can be repeated.
 
     :raises NetworkError: it cannot be made.
     """
@@ -260,7 +262,8 @@ def alone(directory: str = OF_THE_HOST) -> Iterator[None]:
 
 @contextmanager
 def everybody(state_dir: str, directory: str = OF_THE_HOST) -> Iterator[list[Records]]:
-    """The records of all state directories, the own one first. While they are held nothing is added or deleted."""
+    """The records of all state directories, the own one first. Their locks are held, so that no attachment is
+    added or deleted."""
     own = os.path.realpath(state_dir)
     places = {own}
     with suppress(FileNotFoundError):
@@ -269,7 +272,7 @@ def everybody(state_dir: str, directory: str = OF_THE_HOST) -> Iterator[list[Rec
                 places.add(os.readlink(os.path.join(directory, name)))
     with ExitStack() as stack:
         found = {}
-        for place in sorted(places):  # always in this order: two that do this do not wait for each other
+        for place in sorted(places):  # always in this order, so that two processes do not deadlock
             if place == own or os.path.isdir(place):
                 found[place] = Records(place)
                 stack.enter_context(found[place].lock(alone=True))

@@ -1,7 +1,8 @@
-"""Finds and removes what CNI plugins left on the host for pods that are gone, and records of such pods.
+"""Finds and removes resources that CNI plugins have left on the host for pods that are gone, and their records.
 
-Ours is what a record of this state directory names, or what bears the UUID of one of its pods. Other runtimes use
-the same plugins, files and chains: everything else belongs to them, and is neither reported nor touched.
+A resource is ours if a record of this state directory names it, or if it has the UUID of one of its pods. Other
+runtimes use the same plugins, files and chains: all other resources are theirs, and are neither reported nor
+changed.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ GONE = "its pod is gone"
 
 
 class Repair:
-    """:param delete: leaves a network, as the driver does.
-    :param note: tells the user something in one line.
+    """Finds and repairs leaks. :param delete: the driver's function to leave a network.
+    :param note: shows the user a line.
     """
 
     def __init__(
@@ -44,7 +45,8 @@ class Repair:
         self._note = note
 
     def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> list[Leak]:
-        """Lists leaks: of pods that are gone, and of pods that are not joined there. Changes nothing."""
+        """Lists leaks of pods that are gone, and of pods that are not joined to that network. It changes
+        nothing."""
         found = self._find(configs)
         records = self._records.all()
         leaks = []
@@ -62,9 +64,9 @@ class Repair:
         return leaks
 
     def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> list[Leak]:
-        """Leaves networks in the name of pods that are gone, and frees what no DEL reaches any more."""
+        """Leaves networks for pods that are gone, and frees resources that no DEL can free any more."""
         known = {str(config.get("name")): config for config in configs}
-        with self._records.lock(alone=True, name="mending"):  # two would take each other's plugins for orphans
+        with self._records.lock(alone=True, name="mending"):  # two would kill each other's plugins as orphans
             for record in self._records.all():
                 if record.pod not in pods:
                     self._leave(record, known.get(record.network))
@@ -90,20 +92,20 @@ class Repair:
             self._note(error.message)
 
     def _find(self, configs: Sequence[Mapping[str, Json]]) -> list[Trace]:
-        """Traces in the networks that are configured, and in those that records tell of."""
+        """Finds traces in the configured networks, and in those of the records."""
         told = [record.context() for record in self._records.all()]
         chains: dict[str, Chain] = {}
         for config in (*configs, *(one.attachment.config for one in told if one is not None)):
             try:
                 chain = parse_chain(config)
             except CniError:
-                continue  # joining it tells what is wrong
+                continue  # the error is reported when a pod joins it
             chains.setdefault(f"{chain.name} {chain.plugins}", chain)
         return find_traces(chains.values())
 
     @staticmethod
     def _ours(found: Sequence[Trace], records: Sequence[Record], pods: Collection[str]) -> list[tuple[Trace, str]]:
-        """Those of our own that are too many, and why."""
+        """Our own superfluous traces, each with the reason."""
         joined = {(record.network, record.pod) for record in records}
         of_records = {record.pod for record in records}
         ours = []
@@ -122,8 +124,8 @@ def _leak(kind: str, what: str, why: str, record: Record) -> Leak:
 
 @frozen
 class Trace:
-    """:param kind: ``chain`` or ``address``. :param place: a chain's family, an address' file.
-    :param network: whose name it bears. :param container: for whom it was made, as it says.
+    """A chain or an address of a container. :param kind: ``chain`` or ``address``. :param place: a chain's family,
+    an address's file. :param network: the network that it names. :param container: the container that it names.
     """
 
     kind: str
@@ -134,7 +136,7 @@ class Trace:
 
 
 def find_traces(chains: Iterable[Chain]) -> list[Trace]:
-    """:param chains: networks whose records of addresses are looked into."""
+    """Finds traces. :param chains: networks whose address records are read."""
     directories = {}
     for chain in chains:
         for plugin in chain.plugins:
@@ -148,9 +150,9 @@ def find_traces(chains: Iterable[Chain]) -> list[Trace]:
 
 
 def free(trace: Trace) -> None:
-    """Takes it away; it being gone is success.
+    """Removes a trace; succeeds if it is gone.
 
-    :raises NetworkError: it cannot be.
+    :raises NetworkError: it cannot be removed.
     """
     if trace.kind == "chain":
         table = Table(programs, trace.place, "nat")
@@ -173,8 +175,8 @@ def free(trace: Trace) -> None:
 
 
 def _chains(family: str) -> list[Trace]:
-    """Chains that a rule leads to whose comment names network and container: those for ports (portmap), and for
-    masquerading (bridge, ptp)."""
+    """The chains of pods, by the rules that jump to them, whose comments name network and container: for ports
+    (portmap) and for masquerading (bridge, ptp)."""
     found = {}
     for rules in Table(programs, family, "nat").chains.values():
         for rule in rules:
@@ -191,7 +193,8 @@ def _chains(family: str) -> list[Trace]:
 
 
 def _named(comment: str) -> tuple[str, str]:
-    """Of ``name: "NETWORK" id: "CONTAINER"``, which portmap begins with ``dnat``."""
+    """Network and container of ``name: "NETWORK" id: "CONTAINER"``; portmap's comments have the prefix
+    ``dnat``."""
     try:
         words = shlex.split(comment)
     except ValueError:
@@ -201,7 +204,8 @@ def _named(comment: str) -> tuple[str, str]:
 
 
 def _addresses(directory: str, network: str) -> list[Trace]:
-    """Files of host-local: the address is the name, the first line says for whom."""
+    """Traces from the files of host-local, which are named by the address, and have the container in the first
+    line."""
     try:
         names = sorted(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError):
@@ -223,7 +227,7 @@ def _owner(path: str) -> str:
 
 
 class _held:
-    """The lock of host-local on its directory."""
+    """Holds host-local's lock on its directory."""
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, "lock")

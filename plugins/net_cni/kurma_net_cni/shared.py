@@ -26,7 +26,7 @@ _STAGES = ("CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2")
 def remove_shared(chain: Chain) -> None:
     """Removes bridge, address records and base chains of a network without pods. Repeatable.
 
-    :raises NetworkError: something foreign uses them.
+    :raises NetworkError: another program uses them.
     """
     bridges = []
     for plugin in chain.plugins:
@@ -52,7 +52,7 @@ def _remove_bridge(network: str, bridge: str) -> None:
 
 
 def _remove_addresses(network: str, ipam: Mapping[str, Json]) -> None:
-    """The directory in which host-local keeps a file per address given out."""
+    """Removes the directory in which host-local has a file for each allocated address."""
     directory = address_directory(network, ipam)
     try:
         names = os.listdir(directory)
@@ -68,12 +68,12 @@ def _remove_addresses(network: str, ipam: Mapping[str, Json]) -> None:
         if name == "lock" or name.startswith("last_reserved_ip."):
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(directory, name))
-    with suppress(OSError):  # something foreign in it: then it is not ours alone, and stays
+    with suppress(OSError):  # the directory stays if it has foreign files
         os.rmdir(directory)
 
 
 def address_directory(network: str, ipam: Mapping[str, Json]) -> str:
-    """Where the plugin host-local keeps which address is whose."""
+    """The directory of the plugin host-local for the network's addresses."""
     return os.path.join(str(ipam.get("dataDir") or _ADDRESSES), network)
 
 
@@ -87,10 +87,10 @@ def is_address(name: str) -> bool:
 
 
 def _remove_base_chains(family: str, bridges: Collection[str]) -> None:
-    """The chains that portmap and firewall share among all networks of the host, if nothing is in them: other
-    programs use the same plugins, and administrators write into CNI-ADMIN.
+    """Removes the chains of portmap and firewall that all networks of the host share, if they are empty: other
+    programs use the same plugins, and administrators add rules to CNI-ADMIN.
 
-    :param bridges: that are gone, and need not be kept apart any more.
+    :param bridges: removed bridges, which need no isolation any more.
     """
     nat = Table(programs, family, "nat")
     if not nat.chains.get("CNI-HOSTPORT-DNAT"):
@@ -101,7 +101,7 @@ def _remove_base_chains(family: str, bridges: Collection[str]) -> None:
     nat.commit()
     filters = Table(programs, family, "filter")
     rules = filters.chains.get("CNI-FORWARD", [])
-    # Made anew, CNI-FORWARD would come before what keeps bridges apart, and let everybody pass.
+    # A new CNI-FORWARD would come before the rules that isolate bridges, and accept all packets.
     if not _remove_isolation(filters, bridges):
         rules = [*rules, "needed"]
     if rules == filters.references("CNI-ADMIN") and not filters.chains.get("CNI-ADMIN"):
@@ -111,9 +111,9 @@ def _remove_base_chains(family: str, bridges: Collection[str]) -> None:
 
 
 def _remove_isolation(filters: Table, bridges: Collection[str]) -> bool:
-    """Removes the rules that keep these bridges apart from others, and the chains that are empty then.
+    """Removes the rules that isolate these bridges from others, and the chains that are empty then.
 
-    :returns: whether no such chain is there any more.
+    :returns: whether all such chains are removed.
     """
     for stage in _STAGES:
         for rule in list(filters.chains.get(stage, ())):

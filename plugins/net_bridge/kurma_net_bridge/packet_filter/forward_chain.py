@@ -1,9 +1,9 @@
 """Lets a bridge's packets through the FORWARD chain of iptables, where another program's rules would drop them.
 
-What one chain accepts another may still drop. All programs share iptables' chain FORWARD, and those whose packets
-must pass, such as Docker, put rules into it: Kurma puts two for each bridge at its beginning. They accept what
-goes to the bridge or comes from it; the network's nftables table still refuses. In another program's own nftables
-chain Kurma changes nothing: the user is told which chain it is and what to add.
+A packet that one chain accepts may be dropped by another. All programs share iptables' chain FORWARD, and programs
+such as Docker add rules to let their packets pass: Kurma puts two for each bridge at its beginning. They accept
+packets to and from the bridge; the network's nftables table still drops unwanted ones. Kurma does not change
+another program's own nftables chain: it tells the user which chain drops the packets, and which rule to add.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 _PROTOCOL = {4: IPV4, 6: IPV6}
 _WORD = {INET: "inet", IPV4: "ip", IPV6: "ip6"}
 _PROGRAM = {4: "iptables", 6: "ip6tables"}
-#: Seconds that iptables waits for others that change rules.
+#: Seconds that iptables waits for other programs that change rules.
 _WAIT = "10"
-#: How often rules are read and changed again because another program changed them meanwhile.
+#: Attempts to read and change rules, if another program changes them meanwhile.
 _ATTEMPTS = 4
 _LEGACY_TABLES = {4: "/proc/thread-self/net/ip_tables_names", 6: "/proc/thread-self/net/ip6_tables_names"}
 #: Prefix of our rules' comments; network id and bridge follow.
@@ -39,7 +39,7 @@ _MARK = "kurma,"
 class Iptables:
     """One installed kind of iptables.
 
-    :param family: 4 or 6. :param legacy: it keeps its rules apart from nftables.
+    :param family: 4 or 6. :param legacy: its rules are not in nftables.
     """
 
     family: int
@@ -64,7 +64,7 @@ class Iptables:
             return False
 
     def counts(self, netfilter: Netfilter, mark: str) -> int:
-        """How many rules of FORWARD may have ``mark`` in their comment; 0 is sure. Starts no program."""
+        """An upper bound of the rules of FORWARD with ``mark`` in their comment. Starts no program."""
         if self.legacy:
             return int(self._has_legacy_table())
         rules = netfilter.rules(_PROTOCOL[self.family], "filter", "FORWARD")
@@ -80,7 +80,7 @@ class Iptables:
         return found
 
     def replace(self, network_id: str, wanted: Sequence[str], failed: str, network: str) -> None:
-        """Makes these the network's only rules, at the beginning of FORWARD: all of it or nothing.
+        """Replaces the network's rules at the beginning of FORWARD, atomically.
 
         :raises NetworkError: iptables refuses.
         """
@@ -114,7 +114,7 @@ def installed(family: int) -> list[Iptables]:
 
 
 def let_through(netfilter: Netfilter, network: NetworkRules) -> None:
-    """Puts the network's two rules into FORWARD where something else stands in it. Repeatable.
+    """Puts the network's two rules into FORWARD, if that has other rules or drops by default. It can be repeated.
 
     :raises NetworkError: iptables refuses.
     """
@@ -168,7 +168,7 @@ def tell_of_drops(netfilter: Netfilter, network: NetworkRules, note: Callable[[s
 
 
 def _rule(way: str, network_id: str, bridge: str) -> str:
-    """:param way: ``o``: what goes to the bridge; ``i``: what comes from it."""
+    """:param way: ``o``: for packets to the bridge; ``i``: for packets from it."""
     return f"-{way} {bridge} -m comment --comment {_MARK}{network_id},{bridge} -j ACCEPT"
 
 

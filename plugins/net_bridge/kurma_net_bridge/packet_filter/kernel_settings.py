@@ -1,10 +1,11 @@
-"""Sets what the kernel needs for bridge networks: forwarding, loopback addresses led to a bridge, a route to ::1.
+"""Sets the kernel's settings for bridge networks: forwarding, published ports of loopback addresses, a route to
+::1.
 
-IPv4 has a switch for the host's 127.0.0.1, ``route_localnet``. IPv6 has none, but the answer from the bridge,
-which netfilter has made one to ``::1`` again, only needs a route: the kernel looks for a loopback address at the
-interface that the packet came by. Packets from outside that name ``::1`` are dropped long before. Where bridges
-hand their frames to the packet filter (``net.bridge.bridge-nf-call-ip6tables``) that is too early: the answer
-names ``::1`` before the kernel looks at it, and is dropped.
+For IPv4, ``route_localnet`` makes published ports reachable by the host's 127.0.0.1. IPv6 has no such setting. But
+there the answer from the bridge, whose destination netfilter has translated back to ``::1``, only needs a route by
+the bridge: the kernel looks up a loopback address at the interface of the packet. Packets from outside to ``::1``
+are dropped long before. If bridges pass their frames to the packet filter
+(``net.bridge.bridge-nf-call-ip6tables``), the translation comes too early, and the kernel drops the answer.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ from kurma_core.linux.netlink import Netlink, NetlinkError
 from kurma_net_bridge.packet_filter.network_rules import NetworkRules
 
 _ROOT = "/proc/sys/net/"
-#: Behind the kernel's own route to ::1, by ``lo``.
+#: Metric of our route: the kernel prefers its own route to ::1 by ``lo``.
 _METRIC = 2048
 _LOOPBACK = bytes(15) + b"\1"
-#: It exists already; there is no IPv6 on this host, or on this bridge.
+#: Errors if the route exists already, or if this host or this bridge has no IPv6.
 _EXPECTED = (errno.EEXIST, errno.EOPNOTSUPP, errno.EACCES, errno.ENETDOWN, errno.EINVAL)
 _BRIDGE_SWITCH = "bridge/bridge-nf-call-ip6tables"
 
 
 def ensure_settings(network: NetworkRules) -> None:
-    """Sets what is not set yet; each is read first.
+    """Makes the settings that are not made yet; each is read first.
 
-    :raises NetworkError: one cannot be set; says which.
+    :raises NetworkError: a setting cannot be made; names it.
     """
     bridge = network.bridge
     if 4 in network.families:
         _set(network, "ipv4/ip_forward", "1")
-        # The host's 127.0.0.1:PORT goes to a pod: from the bridge alone, and `guard` keeps pods from using it.
+        # For 127.0.0.1:PORT of the host. It is set for the bridge only, and `guard` keeps pods from using it.
         _set(network, f"ipv4/conf/{bridge}/route_localnet", "1")
     if os.path.isdir(f"{_ROOT}ipv6/conf/{bridge}"):
-        # A pod is no router of the host's.
+        # A pod must not act as a router for the host.
         _set(network, f"ipv6/conf/{bridge}/accept_ra", "0")
     if 6 in network.families and _get("ipv6/conf/all/forwarding") != "1":
         _keep_advertised_routes(network)
@@ -44,8 +45,8 @@ def ensure_settings(network: NetworkRules) -> None:
 
 
 def _keep_advertised_routes(network: NetworkRules) -> None:
-    """A host that forwards would forget the routes that routers have told it, and hear none any more: interfaces
-    that listen to routers are told to go on.
+    """Makes interfaces accept router advertisements (``accept_ra`` 2), which a forwarding host ignores otherwise:
+    it would lose its advertised routes.
     """
     try:
         names = os.listdir(f"{_ROOT}ipv6/conf")
@@ -79,7 +80,7 @@ def _set(network: NetworkRules, name: str, value: str) -> None:
 
 
 def ensure_loopback_route(bridge: str) -> None:
-    """The route to ``::1`` by the bridge; it goes with it. Where the host lacks IPv6, there is none.
+    """Makes the route to ``::1`` by the bridge, which is removed with the bridge. Does nothing without IPv6.
 
     :raises OSError: there is no such bridge.
     """
@@ -95,5 +96,6 @@ def ensure_loopback_route(bridge: str) -> None:
 
 
 def loopback_works() -> bool:
-    """False: bridges hand their frames of IPv6 to the packet filter, and no port is reached by ``[::1]``."""
+    """Whether published ports can be reached by ``[::1]``: not if bridges pass IPv6 frames to the packet
+    filter."""
     return _get(_BRIDGE_SWITCH) in ("", "0")

@@ -1,7 +1,7 @@
-"""Asks the kernel's packet filter by nfnetlink which tables, chains, rules and map elements exist.
+"""Reads the tables, chains, rules and map elements of the kernel's packet filter, by nfnetlink.
 
-Starting ``nft`` takes some milliseconds, an answer here some microseconds. This module only asks; rules are
-changed by text for ``nft`` and ``iptables-restore``, which an administrator can read.
+A start of ``nft`` takes some milliseconds, a request here some microseconds. This module only reads; rules are
+changed by input for ``nft`` and ``iptables-restore``, which an administrator can read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _GETTABLE, _GETCHAIN, _GETRULE, _GETSETELEM, _GETGEN = 1, 4, 7, 13, 16
 # linux/netfilter/nfnetlink_conntrack.h
 _CONNECTIONS = 1 << 8
 _GETSTATS = 5
-#: By part of the kernel's packet filter, a question that only a kernel without that part refuses.
+#: For each part of the kernel's packet filter, a request that only a kernel without that part refuses.
 _HARMLESS = {_TABLES: (_GETGEN, 0), _CONNECTIONS: (_GETSTATS, DUMP)}
 _FORWARD_HOOK = 2
 _COMMENT = 0
@@ -52,7 +52,7 @@ INET, IPV4, IPV6 = 1, 2, 10
 
 @frozen
 class Chain:
-    """:param hook: ``forward`` alone is told apart; others are "". :param drops: its policy is to drop."""
+    """A chain. :param hook: ``forward``, or "" for all others. :param drops: its policy is to drop."""
 
     family: int
     table: str
@@ -63,7 +63,7 @@ class Chain:
 
 @frozen
 class Rule:
-    """:param comment: "" where there is none. :param words: its expressions, as the kernel keeps them."""
+    """A rule. :param comment: "": it has none. :param words: its expressions, in the kernel's form."""
 
     chain: str
     comment: str
@@ -71,7 +71,8 @@ class Rule:
 
 
 class Netfilter:
-    """Speaks for the network namespace of the thread that makes it. Close it; a ``with`` statement does.
+    """A connection to the packet filter of the network namespace of the thread that makes it. Use it in a
+    ``with``.
 
     Every method raises :class:`OSError`.
     """
@@ -89,7 +90,7 @@ class Netfilter:
         self._socket.close()
 
     def has_tables(self) -> bool:
-        """The kernel has nftables."""
+        """Whether the kernel has nftables."""
         return self._has(_TABLES)
 
     def _has(self, part: int) -> bool:
@@ -101,11 +102,11 @@ class Netfilter:
         return True
 
     def tables(self, family: int) -> list[str]:
-        """Names of a family's tables."""
+        """The names of a family's tables."""
         return [_text(one.get(1, b"")) for _, one in self.dump(_TABLES | _GETTABLE, family, b"")]
 
     def chains(self, family: int = 0) -> list[Chain]:
-        """Of a family, or of every one."""
+        """The chains of a family; 0: of all families."""
         found = []
         for held, one in self.dump(_TABLES | _GETCHAIN, family, b""):
             hook = parse_attributes(one.get(4, b"")).get(1, b"")
@@ -115,7 +116,7 @@ class Netfilter:
         return found
 
     def rules(self, family: int, table: str, chain: str = "") -> list[Rule]:
-        """Of a table, or of one chain of it; none where it is not there."""
+        """The rules of a table, or of one chain of it; none if it does not exist."""
         body = string(1, table) + (string(2, chain) if chain else b"")
         found = []
         try:
@@ -127,7 +128,7 @@ class Netfilter:
         return found
 
     def elements(self, family: int, table: str, name: str) -> list[tuple[bytes, bytes, str]]:
-        """Key, value and comment of each element of a map; none where it is not there."""
+        """Key, value and comment of each element of a map; none if it does not exist."""
         found = []
         try:
             for _, one in self.dump(_TABLES | _GETSETELEM, family, string(1, table) + string(2, name)):
@@ -141,7 +142,7 @@ class Netfilter:
         return found
 
     def dump(self, kind: int, family: int, body: bytes) -> list[tuple[int, dict[int, bytes]]]:
-        """Family and attributes of each thing that the kernel lists; nothing where it lacks that part of it."""
+        """Family and attributes of each listed object; none if the kernel lacks that part of the packet filter."""
         for _ in range(_ATTEMPTS):
             try:
                 return list(self.ask(kind, DUMP, family, body))
@@ -154,7 +155,7 @@ class Netfilter:
         raise OSError(errno.EINTR, "the packet filter's rules change all the time")
 
     def ask(self, kind: int, flags: int, family: int, body: bytes) -> Iterator[tuple[int, dict[int, bytes]]]:
-        """Sends one message; family and attributes of each answer. What acknowledges only gives none."""
+        """Sends one message. :returns: family and attributes of each answer; none for an acknowledgement."""
         self._number += 1
         if not flags & DUMP:
             flags |= ACK
@@ -182,7 +183,8 @@ def _text(value: bytes) -> str:
 
 
 def _comment(data: bytes) -> str:
-    """nft keeps a comment among the bytes that the kernel keeps for it: number, length, text, each."""
+    """The comment in the user data of a rule or element, where nft stores attributes as number, length and
+    text."""
     at = 0
     while at + 2 <= len(data):
         kind, length = data[at], data[at + 1]

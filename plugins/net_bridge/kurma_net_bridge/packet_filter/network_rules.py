@@ -16,15 +16,15 @@ _COMMENT_BYTES = 64
 
 @frozen
 class NetworkRules:
-    """The rules of a network as a whole.
+    """The parameters of a network's rules.
 
     :param id: 8 hex digits, stable for a state directory and a network; tables and chains are named by it.
-    :param network: its name, for people. :param bridge: the interface on the host that its pods hang on.
-    :param subnets: ``10.1.0.0/24``, ``fd00:1::/64``; the host's address there is the bridge's.
-    :param masquerade: what leaves the subnets has the host's address.
-    :param isolated: the network's pods do not reach each other by the host either.
-    :param reaches: bridges of others that its pods may reach, whatever hangs on them.
-    :param open: bridges of others that its pods reach: those, and what leads to the outside.
+    :param network: its name, for people. :param bridge: the bridge of its pods.
+    :param subnets: ``10.1.0.0/24``, ``fd00:1::/64``; the bridge has the host's address in each.
+    :param masquerade: packets that leave the subnets get the host's address.
+    :param isolated: the network's pods do not reach each other, by the host either.
+    :param reaches: other programs' bridges that its pods may reach.
+    :param open: the bridges that its pods reach: ``reaches``, and bridges that lead to the outside.
     """
 
     id: str
@@ -41,12 +41,12 @@ class NetworkRules:
 
     @property
     def families(self) -> tuple[int, ...]:
-        """4, 6 or both, as there are subnets."""
+        """The families of its subnets: 4, 6 or both."""
         return tuple(family for family in (4, 6) if self.subnets_of(family))
 
 
 def check_network(network: NetworkRules) -> None:
-    """:raises NetworkError: a rule cannot be written for it."""
+    """Checks that rules can be written for the network. :raises NetworkError: they cannot."""
     if not is_id(network.id):
         raise NetworkError(
             f'network "{network.network}": {network.id!r} is no id for rules', network=network.network
@@ -60,15 +60,15 @@ def check_network(network: NetworkRules) -> None:
 
 
 def can_be_named(interface: str) -> bool:
-    """Rules can be written for an interface of this name."""
+    """Whether rules can contain an interface of this name."""
     return bool(interface) and set(interface) <= _NAME and not interface.startswith("-")
 
 
 def is_id(text: str) -> bool:
-    """It is what :attr:`NetworkRules.id` must be."""
+    """Whether the text is valid as :attr:`NetworkRules.id`."""
     return len(text) == _ID_DIGITS and set(text) <= _HEX
 
 
 def comment(text: str) -> str:
-    """``text`` as a rule's comment can have it."""
+    """``text``, shortened and cleaned for a rule's comment."""
     return "".join(char if char in _NAME or char == ":" else "_" for char in text)[:_COMMENT_BYTES]

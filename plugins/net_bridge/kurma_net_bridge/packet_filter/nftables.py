@@ -5,13 +5,13 @@
     table inet kurma-1f2e3d4c
         any4, any6          maps: protocol . port             : address of the pod . its port
         one4, one6          maps: address . protocol . port   : the same, of ports that name an address of the host
-        chain guard         127.0.0.0/8 neither comes from the bridge nor goes there by a stranger's hand
-        chain to_pods       what may go to the bridge
-        chain from_pods     what may go from it to another bridge
-        chain publish       the maps, asked for what goes to the host; from `prerouting` and `output`
+        chain guard         drops forged packets from the bridge or to it with addresses of 127.0.0.0/8
+        chain to_pods       the packets that may go to the bridge
+        chain from_pods     the packets that may go from it to another bridge
+        chain publish       looks up packets to the host in the maps; from `prerouting` and `output`
         chain postrouting   masquerade
 
-An element's comment is the pod. A rule's comment has a checksum of all rules, so that one question to the kernel
+An element's comment is the pod. A rule's comment has a checksum of all rules, so that one request to the kernel
 shows whether a rule is missing or of another version.
 """
 
@@ -52,9 +52,9 @@ def table_of(network: NetworkRules) -> str:
 
 
 def static_rules(network: NetworkRules) -> list[tuple[str, str]]:
-    """Chain and rule, in order, without what tells whose they are."""
+    """Chain and rule, in order, without the comments."""
     bridge = f'"{network.bridge}"'
-    # By its kind, so that a bridge that is made after these rules is none that pods reach.
+    # By the kind of interface, so that the rule also covers bridges that are made later.
     other = 'meta oifkind "bridge" '
     if network.open:
         other += "oifname != { " + ", ".join(f'"{name}"' for name in network.open) + " } "
@@ -96,7 +96,7 @@ def static_rules(network: NetworkRules) -> list[tuple[str, str]]:
 
 
 def static_text(network: NetworkRules) -> str:
-    """A batch that makes the network's rules whole, whatever is there of them. Maps keep their elements."""
+    """A batch that makes all of the network's rules, and replaces existing ones. Maps keep their elements."""
     table = f"inet {table_of(network)}"
     lines = [f"add table {table}"]
     lines += [f"add map {table} {name} {{ type {kind}; }}" for name, kind in MAPS.items()]
@@ -115,7 +115,9 @@ def _mark(network: NetworkRules) -> str:
 
 
 def ensure(netfilter: Netfilter, nft: str, network: NetworkRules) -> bool:
-    """Makes the network's rules whole. True: they were not. :raises NetworkError: nft refuses."""
+    """Makes the network's rules if they are incomplete. :returns: whether they were. :raises NetworkError: nft
+    refuses.
+    """
     if is_whole(netfilter, network):
         return False
     run_nft(nft, static_text(network), f'cannot make the rules of network "{network.network}"', network.network)
@@ -134,12 +136,12 @@ def remove(nft: str, network: NetworkRules) -> None:
 
 
 def run_nft(nft: str, batch: str, failed: str, network: str) -> None:
-    """Has nft execute a batch, all of it or nothing. :raises NetworkError: it refuses; begins with ``failed``."""
+    """Makes nft execute a batch, atomically. :raises NetworkError: it refuses; the text begins with ``failed``."""
     run_tool([nft, "-f", "-"], batch, failed, network)
 
 
 def run_tool(arguments: list[str], batch: str, failed: str, network: str) -> str:
-    """Runs a program to its end, with ``batch`` as its input; what it printed.
+    """Runs a program to its end, with ``batch`` as its input. :returns: its output.
 
     :param arguments: the first is a path. :param failed: begins the message of an error.
     :raises NetworkError: it could not be started, did not end in a minute, or refused.
@@ -165,8 +167,8 @@ def run_tool(arguments: list[str], batch: str, failed: str, network: str) -> str
 
 
 def is_whole(netfilter: Netfilter, network: NetworkRules) -> bool:
-    """Every rule of the network is in the kernel, as this version writes them. Rules that an administrator has put
-    beside them do not count.
+    """Whether the kernel has every rule of the network, as this version writes them. Additional rules of an
+    administrator do not matter.
     """
     mark = _mark(network)
     there = Counter(rule.chain for rule in netfilter.rules(INET, table_of(network)) if rule.comment == mark)

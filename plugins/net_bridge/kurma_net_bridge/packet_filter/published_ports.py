@@ -1,10 +1,9 @@
 """Publishes ports of pods (``-p 8080:80``): elements of the maps in a network's nftables table.
 
-Also makes the kernel forget tracked connections when a port begins, or ceases, to lead to a pod. A client that
-sends UDP from one port again and again keeps its tracked connection alive, and that says where the packets go: to
-the pod that had the port before, or nowhere. TCP begins each connection anew and asks the rules then. The kernel
-searches its whole connection table, which takes some 20 ms on a large machine: only for published UDP ports is it
-asked.
+It also makes the kernel forget tracked connections when a port is published or withdrawn. A client that keeps
+sending UDP from one port keeps its tracked connection alive, which directs the packets to the pod that had the
+port before, or nowhere. With TCP, each new connection passes the rules. The kernel searches its whole connection
+table, which takes some 20 ms on a large machine: so this is done for published UDP ports only.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from kurma_net_bridge.packet_filter.nftables import MAPS, PREFIX, run_nft, table
 _FAMILIES = {4: _socket.AF_INET, 6: _socket.AF_INET6}
 _SIZE = {4: 4, 6: 16}
 _PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
-#: Host addresses that stand for every address, and of which family.
+#: Host addresses that mean every address, and their family.
 _ANY = {"": None, "0.0.0.0": 4, "::": 6}  # noqa: S104 - addresses to compare with, not to bind
 # linux/netfilter/nfnetlink_conntrack.h
 _GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2
@@ -35,7 +34,7 @@ _NUMBER, _TO_PORT = 1, 3
 _UDP = 17
 _BY_SOURCE, _BY_PROTOCOL = 1 << 0, 1 << 3
 
-#: Map, key and value as nft writes them.
+#: Map, key and value in nft's notation.
 Element = tuple[str, str, str]
 #: Attributes of a tracked connection.
 Tuple = dict[int, bytes]
@@ -43,7 +42,7 @@ Tuple = dict[int, bytes]
 
 @frozen
 class Published:
-    """One port of the host, of one family, that leads to a pod.
+    """One published port of the host, for one family.
 
     :param host_ip: "" is every address of the host.
     """
@@ -61,8 +60,8 @@ def published(
 ) -> tuple[Published, ...]:
     """The published ports by family; a port without a host address has one for each family of the pod.
 
-    :param addresses: the pod's, with or without a prefix length; IPv6's link-local ones lead nowhere.
-    :raises NetworkError: the pod has no address that a port could lead to, or nothing can lead there.
+    :param addresses: the pod's, with or without a prefix length; IPv6's link-local ones are ignored.
+    :raises NetworkError: the pod has no address for a port, or the port cannot be published.
     """
     own: dict[int, str] = {}
     for each in addresses:
@@ -97,7 +96,7 @@ def published(
 
 
 def _parsed(network: NetworkRules, text: str) -> tuple[int, str]:
-    """Family and the address as the kernel writes it."""
+    """Family, and the address in the kernel's notation."""
     family = 6 if ":" in text else 4
     try:
         return family, _socket.inet_ntop(_FAMILIES[family], _socket.inet_pton(_FAMILIES[family], text))
@@ -111,10 +110,9 @@ def _parsed(network: NetworkRules, text: str) -> tuple[int, str]:
 
 
 def publish(netfilter: Netfilter, nft: str, network: NetworkRules, pod: str, wanted: Iterable[Published]) -> None:
-    """Leads these ports of the host to the pod, and no others.
+    """Publishes these ports of the pod, and no others.
 
-    A port that leads to another pod leads to this one from now on: the caller has made sure that the other is
-    gone.
+    A port of another pod becomes this pod's: the caller has made sure that the other is gone.
 
     :param nft: the program. :raises NetworkError: it refuses.
     """
@@ -133,9 +131,9 @@ def publish(netfilter: Netfilter, nft: str, network: NetworkRules, pod: str, wan
 
 
 def withdraw(netfilter: Netfilter, nft: Callable[[], str], network: NetworkRules, pod: str) -> tuple[str, ...]:
-    """Leads no port to the pod any more. Repeatable; starts no program where no port led to it.
+    """Withdraws all ports of the pod. It can be repeated, and starts no program if there are none.
 
-    :param nft: finds the program. :returns: the pod's addresses that UDP ports led to.
+    :param nft: finds the program. :returns: the pod's addresses with published UDP ports.
     """
     mark = comment(pod)
     held = [one for one in elements_of(netfilter, table_of(network)) if one[2] == mark]
@@ -147,7 +145,7 @@ def withdraw(netfilter: Netfilter, nft: Callable[[], str], network: NetworkRules
 
 
 def elements_of(netfilter: Netfilter, table: str) -> list[tuple[tuple[str, str], str, str]]:
-    """Map and key, value, pod of every port that a table leads to one."""
+    """Map and key, value, and pod of every published port of a table."""
     found = []
     for name in MAPS:
         for key, value, pod in netfilter.elements(INET, table, name):
@@ -165,7 +163,7 @@ def elements_of(netfilter: Netfilter, table: str) -> list[tuple[tuple[str, str],
 
 
 def found(netfilter: Netfilter) -> Sequence[tuple[str, str, str]]:
-    """Network id, pod or "", and description of every table and port of ours."""
+    """Network id, pod or "", and description of each of our tables and published ports."""
     found = []
     for name in netfilter.tables(INET):
         if not name.startswith(PREFIX) or not is_id(name.removeprefix(PREFIX)):
@@ -187,7 +185,7 @@ def _element(port: Published) -> Element:
 
 
 def _line(verb: str, network: NetworkRules, place: tuple[str, str], value: str, pod: str = "") -> str:
-    """nft wants a map's key alone to delete an element."""
+    """A command for a map's element. To delete one, nft expects only its key."""
     name, key = place
     whole = key if verb == "delete" else f'{key} comment "{pod}" : {value}'
     return f"{verb} element inet {table_of(network)} {name} {{ {whole} }}"
@@ -197,9 +195,9 @@ def _line(verb: str, network: NetworkRules, place: tuple[str, str], value: str, 
 
 
 def forget_ports(netfilter: Netfilter, ports: Iterable[Published]) -> None:
-    """Connections by UDP to these ports of the host that lead elsewhere than the rules say now.
+    """Forgets tracked UDP connections to these ports of the host whose destination differs from the rules.
 
-    :raises OSError: the kernel does not tell or does not forget.
+    :raises OSError: the kernel refuses to list or to delete them.
     """
     wanted: dict[int, dict[int, set[bytes]]] = {}
     for port in ports:
@@ -216,7 +214,7 @@ def forget_ports(netfilter: Netfilter, ports: Iterable[Published]) -> None:
 
 
 def forget_pod(netfilter: Netfilter, addresses: Iterable[str]) -> None:
-    """Connections that a port has led to these addresses: by UDP, of IPv4 by any protocol.
+    """Forgets tracked connections by published ports to these addresses: of UDP, and for IPv4 of any protocol.
 
     :raises OSError: as above.
     """
@@ -230,12 +228,12 @@ def forget_pod(netfilter: Netfilter, addresses: Iterable[str]) -> None:
                 and _address(one, _ORIGINAL, _DESTINATION[family]) != value
             )
 
-        # Asked for an address of IPv6, the kernel tells of those with any other (seen in 6.18).
+        # With a filter for an IPv6 address, the kernel lists connections of other addresses, too (seen in 6.18).
         _forget(netfilter, family, _by_source(value) if family == 4 else _by_udp(), led)
 
 
 def _by_source(address: bytes) -> bytes:
-    """Asks for connections of IPv4 that are answered from an address."""
+    """A filter for IPv4 connections that are answered from an address."""
     source = nest(_REPLY, nest(_TUPLE_IP, attribute(_SOURCE[4], address)))
     return source + nest(_FILTER, attribute(2, _BY_SOURCE.to_bytes(4, sys.byteorder)))
 
@@ -246,7 +244,9 @@ def _by_udp() -> bytes:
 
 
 def _forget(netfilter: Netfilter, family: int, asked: bytes, which: Callable[[Tuple], bool]) -> None:
-    """A kernel that knows no such filter (before 5.8) lists everything; so each one is looked at in any case."""
+    """Deletes tracked connections. A kernel before 5.8 ignores the filter, and lists all; so each one is checked
+    here.
+    """
     number = _FAMILIES[family]
     for _, one in netfilter.dump(_GET, number, asked):
         if not which(one):

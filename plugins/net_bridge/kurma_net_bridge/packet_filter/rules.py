@@ -28,22 +28,22 @@ _INNER = ("veth", "tun")
 
 
 class Rules:
-    """Rules in the kernel of the network namespace that the calling thread is in. Nothing is kept between calls,
-    so any number of threads and processes may use it at once.
+    """The packet filter rules in the calling thread's network namespace. It keeps no state between calls, so any
+    number of threads and processes may use it at once.
 
-    :param note: tells the user something in one line.
+    :param note: shows the user a line.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
 
     def ensure(self, network: NetworkRules) -> bool:
-        """Makes the network's rules and the kernel settings that it needs, where they are missing.
+        """Makes missing rules and kernel settings of the network.
 
-        The bridge must exist. Cheap when all is there: no program is started.
+        The bridge must exist. If nothing is missing, no program is started.
 
-        :returns: something was missing: then rules of published ports may be, too.
-        :raises NetworkError: this host has no nftables, or they refuse.
+        :returns: whether something was missing: rules of published ports may be missing, too, then.
+        :raises NetworkError: this host has no nftables, or nftables refuses.
         """
         from kurma_net_bridge.packet_filter.kernel_settings import ensure_loopback_route, ensure_settings
 
@@ -59,18 +59,18 @@ class Rules:
             return made
 
     def check(self, network: NetworkRules) -> None:
-        """Changes nothing. :raises NetworkError: this host cannot filter the network's packets."""
+        """Checks the host without changes. :raises NetworkError: it cannot filter the network's packets."""
         with _filter(network) as netfilter:
             _nft(netfilter, network)
 
     def publish(
         self, network: NetworkRules, pod: str, addresses: tuple[str, ...], ports: tuple[PortMapping, ...]
     ) -> None:
-        """Leads ports of the host to the pod, these and no others. Repeatable. A host address that the host does
-        not have leads nowhere until it has it.
+        """Publishes these ports of the pod, and no others. It can be repeated. A port of an address that the host
+        does not have works once the host has it.
 
         :param addresses: the pod's, with or without a prefix length.
-        :raises NetworkError: the pod lacks an address for a port, or nftables refuse.
+        :raises NetworkError: the pod lacks an address for a port, or nftables refuses.
         """
         from kurma_net_bridge.packet_filter.kernel_settings import loopback_works
         from kurma_net_bridge.packet_filter.published_ports import forget_ports, publish, published
@@ -86,14 +86,14 @@ class Rules:
             forget_ports(netfilter, wanted)
 
     def withdraw(self, network: NetworkRules, pod: str) -> None:
-        """Leads no port to the pod any more. Repeatable; starts no program where no port led to it."""
+        """Withdraws all ports of the pod. It can be repeated, and starts no program if there are none."""
         from kurma_net_bridge.packet_filter.published_ports import forget_pod, withdraw
 
         with _filter(network) as netfilter:
             forget_pod(netfilter, withdraw(netfilter, lambda: _nft(netfilter, network), network, pod))
 
     def remove(self, network: NetworkRules) -> None:
-        """Removes everything of the network. Repeatable. Kernel settings stay."""
+        """Removes all rules of the network, and keeps kernel settings. It can be repeated."""
         from kurma_net_bridge.packet_filter.published_ports import found
 
         with _filter(network) as netfilter:
@@ -104,7 +104,7 @@ class Rules:
             forward_chain.remove(netfilter, network)
 
     def found(self) -> Sequence[tuple[str, str, str]]:
-        """Network id, pod or "", and description of each rule, table or map element of ours in the kernel."""
+        """Network id, pod or "", and description of each of our rules, tables and map elements in the kernel."""
         from kurma_net_bridge.packet_filter.published_ports import found
 
         with Netfilter() as netfilter:
@@ -142,9 +142,9 @@ def _nft(netfilter: Netfilter, network: NetworkRules) -> str:
 def _with_other_bridges(network: NetworkRules) -> NetworkRules:
     """The network with the other bridges of the host that its pods may reach.
 
-    CNI's networks, other container managers and virtual machines have bridges, and not all refuse what comes from
-    elsewhere. Pods reach what is attached there by published ports, as they reach pods of other networks. Networks
-    of ours are left out: they refuse by themselves. So is a name that no rule can be written for.
+    CNI networks, other container managers and virtual machines have bridges, and not all of them drop packets from
+    other networks. Pods reach containers there by published ports, like pods of other networks. Our own networks
+    are left out, since they drop such packets themselves; so are interfaces whose names no rule can contain.
 
     :raises OSError: the kernel does not list them.
     """
@@ -161,7 +161,8 @@ def _with_other_bridges(network: NetworkRules) -> NetworkRules:
 
 
 def _leads_out(netlink: Netlink, bridge: Link) -> bool:
-    """Whether a network card or another foreign interface is attached to the bridge, or a gateway is behind it."""
+    """Whether a network card or another foreign interface is attached to the bridge, or a route's gateway is
+    behind it."""
     if any(port.kind not in _INNER for port in netlink.links(master=bridge.index)):
         return True
     return any(gateway is not None for _, _, gateway in netlink.routes(bridge.index))
