@@ -225,7 +225,7 @@ def _interactive(pod: PodSetup, image: stage1_image.Stage1, in_front: bool) -> b
 
 def lifted_of_pod(name: str, pod: PodSetup, said: tuple[str, ...]) -> tuple[str, ...]:
     """The restrictions that stage1 does not put on apps: all where they are privileged, which the core has seen
-    to be granted (X6).
+    to be granted.
 
     :raises StagerError: some are, and some are not: stage1 knows but one word for all that it starts with.
     """

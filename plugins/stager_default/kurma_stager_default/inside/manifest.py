@@ -19,7 +19,7 @@ PLAN_VERSION = 3
 RESTARTS = ("never", "on-failure", "always")
 LIFECYCLES = ("all", "any")
 PROTOCOLS = ("tcp", "udp")
-#: On an image: its app says when it is ready.
+#: Annotation of an image whose app reports its readiness.
 NOTIFIES = "appc.io/executor/supports-systemd-notify"
 #: How an app's root is made; ``given``: the app's only layer is its root, and the app writes to it.
 STORAGES = ("overlay", "copy", "given")
@@ -45,7 +45,7 @@ class Mount:
 
 
 class Port:
-    """Ports that the app gets listening sockets for (Y4): ``count`` from ``first`` up."""
+    """The ports of an app's listening sockets: ``count`` ports from ``first`` up."""
 
     __slots__ = ("count", "first", "name", "protocol")
 

@@ -134,7 +134,7 @@ class Document:
 
     def _bind(self, path: str, source: str, *, read_only: bool) -> None:
         """Mounts the source at the path in every app that has no mount at that path or above it."""
-        name = path.replace("/", ".")  # no volume of the pod's begins so
+        name = path.replace("/", ".")  # volumes of the pod cannot begin with a dot
         self.volumes[name] = {"kind": "host", "source": source}
         for app in self._settings.values():
             if not any(f"{path}/".startswith(f"{mount['path'].rstrip('/')}/") for mount in app["mounts"]):
@@ -322,7 +322,7 @@ def _device(volume: Json) -> Json | None:
     if not stat.S_ISBLK(found.st_mode) and not stat.S_ISCHR(found.st_mode):
         return None
     return {
-        "path": "",  # no other node is made for it
+        "path": "",  # the stager makes no other node for it
         "kind": "b" if stat.S_ISBLK(found.st_mode) else "c",
         "major": os.major(found.st_rdev),
         "minor": os.minor(found.st_rdev),

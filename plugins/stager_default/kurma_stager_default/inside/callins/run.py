@@ -322,7 +322,7 @@ def main() -> int:
     except (SetupError, manifest.ManifestError, OSError) as error:
         if _pod_has_ended():
             return _KILLED
-        limit = isinstance(error, BlockingIOError)  # of fork(2), which the pod's pids.max refuses
+        limit = isinstance(error, BlockingIOError)  # EAGAIN of fork(2): the pod's pids.max is reached
         text = "cannot start a process: the pod has as many as its limit allows" if limit else error
         print(f"kurma: {text}", file=sys.stderr, flush=True)
         return _FAILED

@@ -212,7 +212,7 @@ class Lifecycle:
             and (one.report >= 0 or one.failure is not None or not one.executing)
         )
 
-    # --- and ends ----------------------------------------------------------------------------------------------
+    # --- an execution ends -------------------------------------------------------------------------------------
 
     def _ends(self, run: AppRun) -> bool:
         """Whether the app is being stopped, with its pod or on its own."""

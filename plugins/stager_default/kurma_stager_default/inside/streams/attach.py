@@ -178,7 +178,7 @@ class Attaching:
         given = self._inputs.get(run)
         if run.app.terminal is None or given is None:
             return
-        run.app.terminal = (int(rows), int(columns))  # of the next execution, too
+        run.app.terminal = (int(rows), int(columns))  # also for the next execution
         if given.target >= 0:
             terminal.set_size(given.target, int(rows), int(columns))
 
