@@ -35,16 +35,19 @@ if TYPE_CHECKING:
     from kurma_core.pods.services import Services
     from kurma_core.pods.waiting import GivenUp
 
-#: Seconds to wait for the owner lock, where nobody should hold it for long.
+#: Seconds to wait for an owner lock that other processes hold only briefly.
 LOCK_PATIENCE = 2.0
-#: States of pods whose stager tells how their apps are.
+#: States in which the stager is asked for the status of the apps.
 _UP = ("running", "stopping")
-#: Seconds until a dead pod that somebody owns is looked at again.
+#: Seconds between two looks at a dead pod that still has an owner.
 _LOOK_AGAIN = 1.0
 
 
 class PodFinder:
-    """:param services: the rooms below."""
+    """Finds pods of one state directory.
+
+    :param services: everything that pods need.
+    """
 
     def __init__(self, services: Services) -> None:
         self.services = services
@@ -53,13 +56,14 @@ class PodFinder:
 
     @property
     def caretaker(self) -> Caretaker:
-        """Who looks after what pods have by way of networks."""
+        """Checks and repairs the networks of pods."""
         from kurma_core.pods.network.network_check import Caretaker
 
         return Caretaker(self.services, self.events)
 
     def pods(self) -> list[PodRecord]:
-        """Every pod, oldest first. Dead ones are taken down on the way; a broken one never hides the rest."""
+        """Records of all pods, oldest first. Dead pods are taken down on the way; a broken pod never hides the
+        others."""
 
         def tell(directory: PodDirectory, recover: Recover | None) -> PodRecord:
             return self.record(directory, *listing.records(directory, recover))
@@ -68,23 +72,23 @@ class PodFinder:
         return sorted(found, key=lambda record: record.created_at)
 
     def summaries(self) -> list[PodSummary]:
-        """As :meth:`pods`, of each what a table shows."""
+        """As :meth:`pods`, with only the fields of a table."""
         return listing.summaries(self.store, self.recover)
 
     def pod(self, reference: str) -> PodRecord:
-        """:raises PodNotFoundError: there is none of that UUID, prefix or name."""
+        """:raises PodNotFoundError: no pod has that UUID, prefix or name."""
         directory = self.find(reference)
         return self.read(directory)
 
     def is_ephemeral(self, uuid: str) -> bool:
-        """Whether it is to be removed once it has ended. :raises PodNotFoundError: it was."""
+        """Whether the pod is removed once it has ended. :raises PodNotFoundError: it was removed."""
         return read_document(self.store.directory(uuid)).ephemeral
 
     def wait(self, reference: str) -> PodRecord:
         """Waits until the pod has ended and its teardown is done.
 
-        :raises PodNotFoundError: it was removed in the meantime, as ephemeral ones are.
-        :raises Cancelled: the operation that this thread works for was.
+        :raises PodNotFoundError: it was removed in the meantime, as ephemeral pods are.
+        :raises Cancelled: the thread's operation was cancelled.
         """
         from kurma_core.pods.waiting import GivenUp
 
@@ -94,11 +98,12 @@ class PodFinder:
         return self.read(directory)
 
     def used_images(self) -> set[str]:
-        """IDs of the images that any pod of the store names, and of all in those whose stagers are up, or wait.
+        """IDs of all images in use: those that pods name, their layers while they run, and the images of stagers
+        that run or are prestarted.
 
-        A damaged record uses every image whose ID stands in it.
+        Of a damaged record, every image ID in its text counts.
 
-        :raises PodDamagedError: such a pod runs, and no image is named in its records.
+        :raises PodDamagedError: the pod of a damaged record runs, and its records contain no image ID.
         """
         used: set[str] = set()
         for directory in self.store.reserved().values():
@@ -110,7 +115,7 @@ class PodFinder:
                 used.update(read_document(directory).images.values())
                 state = directory.read_state()
             except PodNotFoundError:
-                continue  # it is gone, or just being made
+                continue  # it was removed, or is just being made
             except KurmaError as error:
                 used.update(self._images_of_broken(directory, error))
                 continue
@@ -123,7 +128,7 @@ class PodFinder:
         return used
 
     def _images_of_broken(self, directory: PodDirectory, error: KurmaError) -> set[str]:
-        """Whatever looks like the ID of an image or a tree in records that cannot be understood."""
+        """All IDs of images and trees in the text of records that cannot be parsed."""
         import re
 
         from kurma_core.linux.cgroups import CgroupTree
@@ -156,12 +161,12 @@ class PodFinder:
         return directory
 
     def recover(self, directory: PodDirectory) -> None:
-        """Takes down what is dead; that it could not be is noted."""
+        """Takes the pod down if it is dead. A failure is noted, not raised."""
         if recovery.needs_recovery(directory):
             try:
                 recovery.recover(self.services, directory, self.events)
             except PodNotFoundError:
-                return  # removed in the meantime: whoever asks for it is told so
+                return  # removed in the meantime: the caller notices when it opens the directory
             except KurmaError as error:
                 self.services.note(error.message)
 
@@ -169,9 +174,9 @@ class PodFinder:
         return self.record(directory, *listing.records(directory, None))
 
     def record(self, directory: PodDirectory, document: PodDocument, state: PodState) -> PodRecord:
-        """What is to be told of a pod.
+        """The record of a pod, with the status of its apps as the stager reports it.
 
-        :param document: and ``state``: what its records say.
+        :param document: and ``state``: the pod's records.
         """
         if state.state not in _UP:
             return record_of(directory, document, state)
@@ -179,7 +184,7 @@ class PodFinder:
             driver = self.services.stagers.of_pod(document.stager)
             stager = driver.attach_to(directory.path, state.stager) if state.stager else None
         except (PluginError, StagerError) as error:
-            # Its stager's plugin is gone, or broken: the pod is listed all the same.
+            # The stager's plugin is missing or broken; the pod is listed all the same.
             self.services.note(error.message)
             return record_of(directory, document, state)
         try:
@@ -189,9 +194,8 @@ class PodFinder:
                 stager.close()
 
     def told_by_files(self, directory: PodDirectory, document: PodDocument, state: PodState) -> bool:
-        """Whether what :meth:`record` tells of a pod is what stands in its files, and by whether it is owned; else
-        its stager is asked.
-        """
+        """Whether :meth:`record` is determined by the pod's files and whether the pod has an owner; else it
+        depends on a call-in to the stager."""
         if state.state not in _UP:
             return True
         try:
@@ -205,7 +209,7 @@ class PodFinder:
 
     @staticmethod
     def own(directory: PodDirectory) -> int:
-        """The owner lock. Who only looks after what is dead, as any command does, soon lets go of it."""
+        """Takes the owner lock; waits a moment, since a command that only recovers a dead pod soon releases it."""
         lock = directory.try_own(LOCK_PATIENCE)
         if lock is None:
             raise PodStateError(f"pod {directory.uuid}: another process is at work on it", pod=directory.uuid)
@@ -213,7 +217,7 @@ class PodFinder:
 
     @staticmethod
     def broken(directory: PodDirectory, state: str, why: str) -> PodRecord:
-        """A pod whose records cannot be read. :param state: ``preparing`` or ``errored``."""
+        """The record of a pod whose own records cannot be read. :param state: ``preparing`` or ``errored``."""
         return PodRecord(
             uuid=directory.uuid,
             name="-",
@@ -227,8 +231,8 @@ class PodFinder:
         )
 
     def wait_ended(self, directory: PodDirectory, deadline: float | None, given_up: GivenUp | None = None) -> None:
-        """Until the pod is recorded as ended (or gone): by its owner, or by us when it has none; or until that is
-        given up."""
+        """Waits until the pod is recorded as ended by its owner, is recovered here if it has no owner, is removed,
+        or the wait is given up."""
         from kurma_core.linux.inotify import SharedWatch
         from kurma_core.pods.waiting import wait_readable
 
@@ -238,11 +242,11 @@ class PodFinder:
         except FileNotFoundError:
             return
         except OSError:
-            pass  # the host has no watches left: it is looked at now and then
+            pass  # the host has no inotify watches left: poll instead
         try:
             while True:
                 try:
-                    # What cannot be taken down is an error here: waiting on would not change it.
+                    # A failed teardown is raised: waiting longer would not change it.
                     if recovery.needs_recovery(directory):
                         recovery.recover(self.services, directory, self.events)
                     state = directory.read_state().state
@@ -250,7 +254,7 @@ class PodFinder:
                     return
                 except HostError as error:
                     if unwritable(error):
-                        return  # it is taken down; only that cannot be recorded
+                        return  # it is taken down, but the full disk keeps that from being recorded
                     raise
                 if state in ENDED_STATES:
                     return
@@ -262,7 +266,7 @@ class PodFinder:
                 stager = recovery.find_stager(self.services, directory)
                 try:
                     left = None if deadline is None else deadline - time.monotonic()
-                    # An owner that could not record the end changes nothing in the directory.
+                    # An owner that could not record the end changes no file in the directory.
                     wait_readable(_LOOK_AGAIN if stager is None else left, watch, stager, given_up)
                 finally:
                     if stager is not None:

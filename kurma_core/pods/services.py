@@ -1,6 +1,7 @@
-"""What the pod manager works with: images, stagers, networks, the spawner and the like, made when first needed.
+"""Collects the services that the pod manager uses: images, stagers, networks, spawner, metadata; each made when
+first needed.
 
-Start-up latency is the product: ``kurma list`` loads no plugin, starts no spawner and opens no image store.
+Start-up latency matters: ``kurma list`` loads no plugin, starts no spawner and opens no image store.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
 
 class Services:
-    """:param note: tells the user something in one line."""
+    """The services of one state directory.
+
+    :param note: reports one line to the user.
+    """
 
     def __init__(
         self,
@@ -49,7 +53,8 @@ class Services:
         self.stagers = Stagers(config, registry, lambda: self.images, lambda: self.spawner)
         #: Whether a daemon serves the state directory.
         self.served: Callable[[], bool] = lambda: False
-        #: Called with a pod, and its directory, whose apps may have the API by now (``prepare/host_access.py``).
+        #: Called with a pod and its directory when its apps may have got access to the API
+        #: (``prepare/host_access.py``).
         self.api_changed: Callable[[PodDocument, str], None] = lambda document, directory: None
 
     @property
@@ -79,7 +84,7 @@ class Services:
 
     @functools.cached_property
     def joined(self) -> JoinRecords:
-        """What pods have on the host by way of networks."""
+        """The records of namespaces and networks that pods have on the host."""
         from kurma_core.networking.network_records import JoinRecords
 
         return JoinRecords(self.config.state_dir)
@@ -109,7 +114,7 @@ class Services:
         return MetadataService()
 
     def share(self, other: Services) -> None:
-        """Works with the spawner and the metadata service of others, which are closed with these."""
+        """Uses the spawner and the metadata service of ``other``; closing either of the two closes them."""
         self.__dict__.update(spawner=other.spawner, metadata=other.metadata)
         self.api_changed = other.api_changed
 
@@ -133,25 +138,26 @@ class Services:
         )
 
     def forget_metadata(self, uuid: str) -> None:
-        """This process serves that pod no more, if ever it did."""
+        """Stops serving that pod's metadata, if this process did."""
         if "metadata" in self.__dict__:
             self.metadata.forget(uuid)
 
     def isolators(self) -> tuple[Isolator, ...]:
-        """The isolator plugins that work; see :func:`kurma_core.isolation.isolator_drivers`."""
+        """The usable isolator plugins; see :func:`kurma_core.isolation.isolator_drivers`."""
         from kurma_core.isolation import isolator_drivers
 
         return isolator_drivers(self.registry)
 
     @staticmethod
     def cgroup_versions() -> Mapping[str, int]:
-        """cgroup version by controller that the host has."""
+        """The cgroup version of each controller of the host."""
         from kurma_core.linux.cgroups import Layout
 
         return Layout.of_host().versions()
 
     def close(self) -> None:
-        """Ends the spawner, if one was started, and the metadata service. What was started by it goes on."""
+        """Ends the spawner, if one was started, and the metadata service. Programs that the spawner started keep
+        running."""
         if "metadata" in self.__dict__:
             self.metadata.close()
         if "spawner" in self.__dict__:
@@ -159,7 +165,8 @@ class Services:
 
 
 class Events:
-    """Broadcasts through the registry, which keeps observers' failures to itself."""
+    """Sends pod events to the journal and to observers' plugins; the registry catches the observers'
+    exceptions."""
 
     def __init__(self, registry: PluginRegistry, journal: Journal) -> None:
         self._registry = registry
@@ -168,13 +175,16 @@ class Events:
     def tell(
         self, kind: str, document: PodDocument, detail: Mapping[str, Any] | None = None, at: str | None = None
     ) -> None:
-        """:param at: when it happened; None: now."""
+        """Sends an event.
+
+        :param at: when it happened; None: now.
+        """
         event = PodEvent(kind, document.uuid, document.name, at or timestamp(), detail or {})
         self._journal.tell("pod", kind, event.pod, event.name, event.detail, event.at)
         self._registry.emit(event)
 
     def flush(self) -> None:
-        """Sends what :class:`PostponedEvents` has kept back."""
+        """Sends the events that :class:`PostponedEvents` has held back."""
 
     def postponed(self) -> PostponedEvents:
         return PostponedEvents(self._registry, self._journal)
@@ -185,7 +195,7 @@ class Events:
 
 
 class PostponedEvents(Events):
-    """Keeps events back until :meth:`flush`, so that the start of a pod does not wait for observers."""
+    """Holds events back until :meth:`flush`, so that the start of a pod does not wait for observers."""
 
     def __init__(self, registry: PluginRegistry, journal: Journal) -> None:
         super().__init__(registry, journal)
@@ -200,7 +210,7 @@ class PostponedEvents(Events):
             self._waiting.append((kind, document, detail, at or timestamp()))
 
     def flush(self) -> None:
-        """Sends the events, and from then on each at once. Repeatable."""
+        """Sends the held-back events; later ones are sent at once. Repeatable."""
         waiting, self._waiting = self._waiting, None
         for event in waiting or ():
             super().tell(*event)

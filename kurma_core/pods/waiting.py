@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class GivenUp:
-    """For a ``with`` statement: polls readable once the operation that this thread works for is cancelled; that is
-    raised at the end of the block."""
+    """For a ``with`` statement: polls readable once this thread's operation is cancelled; the end of the block
+    then raises that."""
 
     def __init__(self) -> None:
         self._read, self._write = _socket.socketpair()
-        # By the socket, not by way of this: two that hold each other stay until garbage is collected.
+        # The callback must hold the socket, not ``self``: a reference cycle would stay until garbage collection.
         write = self._write
         self._waking = current().waking(lambda: write.send(b"."))
 
@@ -46,7 +46,8 @@ class GivenUp:
 
 
 def wait_readable(timeout: float | None, *those: HasFileno | None) -> None:
-    """Until one of them polls readable, or ``timeout`` seconds are over; some weeks at most."""
+    """Waits until one of the descriptors polls readable, or ``timeout`` seconds have passed; a few weeks at
+    most."""
     poll = select.poll()
     for one in those:
         if one is not None:

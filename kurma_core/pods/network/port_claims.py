@@ -1,14 +1,14 @@
-"""Claims ports of the host for pods that publish them: each port leads to one pod.
+"""Claims ports of the host for pods that publish them, so that each port leads to one pod.
 
-A network would take the second pod's mapping without an error, and the first pod would keep the port. A program
-that listens on the host would likewise lose its port to a pod.
+Without a claim, a network would accept a second pod's mapping of the same port without an error, while the port
+still led to the first pod. A program that listens on the host would likewise lose its port to a pod.
 
-``/run/kurma/ports/UUID:HASH``, which all state directories of the host share, is a line of JSON, from before a pod
-with published ports is started until it is taken down; HASH is of its directory. A process that dies leaves it
-behind. A claim holds as long as the pod's own record says that the pod is up, or half so, or that its stager has
-left something, which may be rules that lead to it (stage1 images keep them until their ``gc``); where that record
-is gone, as long as the pod's network namespace is pinned. The next pod that claims removes claims that hold no
-longer.
+A claim is the file ``/run/kurma/ports/UUID:HASH`` (HASH is of the pod's directory), one line of JSON. All state
+directories of the host share it. It exists from before a pod with published ports is started until the pod is
+taken down; a process that dies leaves it behind. A claim is valid while the pod's own record says that the pod is
+up, starting or partly torn down, or that its stager has left something to free, which may be rules for the port
+(stage1 images keep them until their ``gc``). If that record is gone, the claim is valid while the pod's network
+namespace is pinned. The next pod that claims ports removes claims that are no longer valid.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.pod_store import PodStore
 
 
-#: Every address, of either family, of IPv4, of IPv6.
+#: Addresses that stand for all: of both families, of IPv4, of IPv6.
 _ANY = ("", "0.0.0.0", "::")  # noqa: S104 (addresses to compare with, not to bind)
 
 
@@ -61,13 +61,13 @@ def check_free(
     *,
     sweep: bool = False,
 ) -> None:
-    """Compares the ports with each other, with those of every pod that runs, whatever state directory it is of,
-    and with what listens on the host.
+    """Checks that the ports differ from each other, from those of every running pod of any state directory, and
+    from the ports on which programs of the host listen.
 
     :param uuid: the pod that wants them.
-    :param listener: who listens at a protocol, port and address of the host.
+    :param listener: finds the program that listens at a protocol, port and address of the host.
     :param claims: None: those of the host.
-    :param sweep: remove claims that hold no longer; for who holds their lock.
+    :param sweep: remove claims that are no longer valid; the caller must hold their lock.
     :raises NetworkError: one is taken; names the pod that has it, or the process.
     """
     for place, port in enumerate(ports):
@@ -111,7 +111,7 @@ def _held_by(directory: PodDirectory, name: str, port: PortMapping) -> NetworkEr
 
 
 def _how(directory: PodDirectory) -> tuple[str, str]:
-    """How a pod has its ports, and by what command it lets them go."""
+    """How a pod has its ports, and the command that frees them."""
 
     try:
         ended = keeps_ports(directory, directory.read_state().state)
@@ -121,7 +121,8 @@ def _how(directory: PodDirectory) -> tuple[str, str]:
 
 
 def _claimed_by(claim: Claim, port: PortMapping) -> NetworkError:
-    """Of another state directory; or its own has lost the pod."""
+    """The error for a port that a pod of another state directory has, or a pod that its state directory has
+    lost."""
     command = f"kurma --dir {claim.state_dir}"
     known = os.path.isdir(claim.directory)
     what, verb = _how(PodDirectory(claim.directory))
@@ -142,10 +143,11 @@ def claimed(
     ports: tuple[PortMapping, ...],
     claims: Claims | None = None,
 ) -> Iterator[None]:
-    """Checks that the ports are free, and claims them for a pod; no other pod of the host can claim any until the
-    block is left, by when this one must be on record as starting.
+    """Checks that the ports are free, and claims them for a pod. No other pod of the host can claim ports until
+    the block is left; by then this pod must be recorded as starting.
 
-    :param directory: of the pod. :param name: the pod's.
+    :param directory: of the pod.
+    :param name: the pod's.
     :raises NetworkError: see :func:`check_free`.
     """
     if not ports:
@@ -166,7 +168,8 @@ def claimed(
 
 
 def _check_address(port: PortMapping, pod: str) -> None:
-    """Nothing would ever lead to the pod. A host whose addresses come later says so by a sysctl, as to programs.
+    """Checks that the host has the address: otherwise no packet would ever reach the pod. The sysctl
+    ``ip_nonlocal_bind`` allows addresses that the host gets later, for pods as for programs.
 
     :raises NetworkError: the host has no such address.
     """
@@ -190,13 +193,13 @@ def _check_address(port: PortMapping, pod: str) -> None:
 
 
 def let_go(directory: PodDirectory) -> None:
-    """The pod is taken down: what it had claimed is free, unless its stager has left something. Repeatable."""
+    """Removes the claim of a pod that is taken down, unless its stager has left something to free. Repeatable."""
     if not directory.has_remains():
         _of_the_host().drop(directory.path)
 
 
 def _held(store: PodStore, uuid: str) -> Iterator[tuple[str, PortMapping]]:
-    """Name of the pod, and each port that leads to it now. What cannot be read holds nothing."""
+    """The pod's name with each port that leads to it now; nothing if its record cannot be read."""
     from kurma_core.pods.record.document import read_document
 
     directory = store.directory(uuid)
@@ -221,7 +224,7 @@ def _clash(one: PortMapping, other: PortMapping) -> bool:
 
 
 def _packed(address: str) -> bytes:
-    """One IPv6 address has many spellings."""
+    """The address in binary, since one IPv6 address has many spellings."""
     import socket
 
     return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
@@ -266,7 +269,7 @@ class Claim:
 
 
 def holds_ports(directory: PodDirectory) -> bool:
-    """Whether that pod holds its ports: it is up, on its way, or not wholly taken down.
+    """Whether that pod holds its ports: it is up, starting, or not wholly taken down.
 
     :raises KurmaError: its record is gone, or cannot be read.
     """
@@ -275,19 +278,23 @@ def holds_ports(directory: PodDirectory) -> bool:
 
 
 def keeps_ports(directory: PodDirectory, state: str) -> bool:
-    """Whether it has ended, and only its removal, or its next start, lets its ports go."""
+    """Whether the pod has ended and keeps its ports until it is removed or started again."""
     return state in ENDED_STATES and directory.has_remains()
 
 
 class Claims:
-    """:param place: the directory of the claims; a seam for tests."""
+    """The claims on the host's ports.
+
+    :param place: the directory of the claims; a seam for tests.
+    """
 
     def __init__(self, place: str = OF_THE_HOST) -> None:
         self._place = place
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """One at a time on the whole host. :raises HostError: the place cannot be written to."""
+        """Locks the claims for all processes of the host. :raises HostError: the directory cannot be written
+        to."""
         path = f"{self._place}/{_LOCK}"
         try:
             lock = lock_file(path)
@@ -299,7 +306,7 @@ class Claims:
             os.close(lock)
 
     def make(self, claim: Claim) -> None:
-        """For who holds the lock. :raises HostError: it cannot be written."""
+        """Writes a claim. The caller holds the lock. :raises HostError: it cannot be written."""
         path = self._path(claim.directory)
         value = {
             "version": VERSION,
@@ -315,14 +322,15 @@ class Claims:
             raise HostError(f"cannot write {path}: {error.strerror}", path=path, errno=error.errno) from None
 
     def drop(self, directory: str) -> None:
-        """That pod's claim. None there is success; where that cannot be done, it holds no longer all the same."""
+        """Removes that pod's claim, if there is one. An error is ignored: without a running pod the claim is not
+        valid."""
         with contextlib.suppress(OSError):
             os.unlink(self._path(directory))
 
     def others(self, directory: str, *, sweep: bool = False) -> Iterator[Claim]:
-        """Claims that hold, of all pods but the one with this directory.
+        """Valid claims of all pods but the one with this directory.
 
-        :param sweep: remove those that hold no longer; for who holds the lock.
+        :param sweep: remove claims that are no longer valid; the caller must hold the lock.
         """
         try:
             names = sorted(os.listdir(self._place))
@@ -351,7 +359,8 @@ class Claims:
 
 
 def _read_claim(path: str) -> Claim | None:
-    """None: it is of another network namespace, or of a newer Kurma. What is torn is a claim of nothing."""
+    """A claim; None: it is of another network namespace, or a newer Kurma wrote it. A damaged file gives an empty
+    claim, which is never valid."""
     try:
         with open(path, "rb") as file:
             value = loads(file.read(), own=True)
@@ -375,7 +384,7 @@ def _holds(claim: Claim) -> bool:
     except PodNotFoundError:
         pass
     except KurmaError:
-        return True  # damaged, or of a newer version: not for us to judge
+        return True  # damaged, or of a newer version: counted as valid, to be on the safe side
     pin = pin_path("net", claim.uuid)
     try:
         return os.stat(pin).st_dev == os.stat("/proc/self/ns/net").st_dev
@@ -388,5 +397,6 @@ def _gone(directory: str) -> bool:
 
 
 def _network_inode() -> int:
-    """Ports are a network namespace's; a machine may have several in which Kurma works."""
+    """Inode of our network namespace. Ports belong to a network namespace, and Kurma may run in several of one
+    machine."""
     return os.stat("/proc/self/ns/net").st_ino

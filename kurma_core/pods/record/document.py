@@ -1,4 +1,4 @@
-"""``pod.json``: everything decided about a pod when it was prepared. Only its apps may change afterwards."""
+"""``pod.json``: the definition of a pod, made when it is prepared. Afterwards only its apps may change."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @frozen
 class Need(JsonValue):
-    """Power over the host that an image must be granted (X6).
+    """A power over the host that an image must be granted.
 
     :param power: ``ISOLATOR`` or ``ISOLATOR=PART``, as a grant names it.
-    :param level: who asks: :data:`OF_IMAGE`, :data:`OF_APP` or :data:`OF_POD`; or the name of another app, by
-        which all apps of the pod come by it.
-    :param least: a part of it that does, too.
+    :param level: the source of the need: :data:`OF_IMAGE`, :data:`OF_APP` or :data:`OF_POD`; or the name of
+        another app, through which all apps of the pod get the power.
+    :param least: a lesser part of the power that is enough, too.
     """
 
     power: str
@@ -40,26 +40,30 @@ class Need(JsonValue):
         return self.power.partition("=")[0]
 
 
-#: The image's manifest; the pod's, for that app; the pod, for all its apps. No app's name holds a blank.
+#: Sources of a need: the image's manifest; the pod manifest, for that app; the pod manifest, for all apps. An
+#: app's name never contains a space.
 OF_IMAGE, OF_APP, OF_POD = "its image", "its app", "the pod"
 
 
 @frozen
 class PodDocument(JsonValue):
-    """:param manifest: reified.
+    """The definition of a pod, as ``pod.json`` has it.
+
+    :param manifest: reified.
     :param mounts: by app, in the order in which they are mounted.
-    :param interactive: the app that gets the caller's standard input; ``terminal``: that was given a terminal.
-    :param attachments: the networks, planned, in order.
-    :param host_network: the pod shares the host's.
-    :param ephemeral: removed once it has ended.
-    :param ids: of the host that its user namespace has; its own until it is removed. None: no user namespace.
-    :param keep: it was made without apps, and ends only when it is stopped (G10).
-    :param added_volumes: names of those that came with an app, while the pod ran.
-    :param own_networks: its stager joins it to the networks, in a namespace of its own making, as is the user
+    :param interactive: the app that gets the caller's standard input; ``terminal``: the app that has a terminal.
+    :param attachments: the planned networks, in order.
+    :param host_network: the pod shares the host's network namespace.
+    :param ephemeral: the pod is removed once it has ended.
+    :param ids: the range of host ids of its user namespace, reserved until the pod is removed. None: no user
         namespace.
-    :param held: of the isolators that ``required_isolators`` names, those that the app has; by app.
-    :param needs: power over the host that an app's image must be granted at every start, by app; "": that every
-        app's must, for all of them have it (X6).
+    :param keep: the pod was made without apps, and ends only when it is stopped.
+    :param added_volumes: names of volumes that came with an app while the pod ran.
+    :param own_networks: the stager joins the pod to the networks, in namespaces that the stager makes (network and
+        user namespace).
+    :param held: by app, the isolators of ``required_isolators`` that the app has.
+    :param needs: by app, the powers over the host that the app's image must be granted at every start; "": powers
+        of the whole pod, which every app's image must be granted.
     :param grants: powers that the caller has granted (``--grant``), by app; "": to the pod as a whole.
     """
 
@@ -105,7 +109,7 @@ class PodDocument(JsonValue):
 
     @property
     def cgroup(self) -> str:
-        """Relative to the root of each hierarchy."""
+        """Path of the pod's cgroup, relative to the root of each hierarchy."""
         return f"kurma/{self.uuid}"
 
     @property
@@ -117,17 +121,19 @@ class PodDocument(JsonValue):
 
     @property
     def network_namespace(self) -> str | None:
-        """The pinned namespace's path (W11); None: the host's, or the stager's."""
+        """Path of the pinned network namespace; None: the pod is in the host's, or in one that the stager
+        makes."""
         return None if self.host_network or self.own_networks else f"/run/netns/kurma-{self.uuid}"
 
     @property
     def user_namespace(self) -> str | None:
-        """The pinned namespace's path (H9); None: the host's, or the stager's."""
+        """Path of the pinned user namespace; None: the pod has none, or the stager makes it."""
         return None if self.ids is None or self.own_networks else user_namespace(self.uuid)
 
     @classmethod
     def from_json(cls, value: Json, path: str = "the record") -> Self:
-        """:raises SchemaError: it is not such a record. :raises ManifestError: nor is its manifest."""
+        """:raises SchemaError: the record does not have the required form. :raises ManifestError: its manifest is
+        invalid."""
         found = super(PodDocument, cls).from_json(value, path)  # noqa: UP008 - frozen() remakes the class
         for key, by_app in (("mounts", found.mounts), ("plans", found.plans)):
             for app in found.app_names:
@@ -137,7 +143,8 @@ class PodDocument(JsonValue):
 
 
 def read_document(directory: PodDirectory) -> PodDocument:
-    """:raises PodNotFoundError: the pod was never wholly made. :raises PodDamagedError: its record is nonsense."""
+    """:raises PodNotFoundError: the pod was never wholly made. :raises PodDamagedError: its record cannot be
+    parsed."""
     return directory.record("pod.json", lambda: _read_document(directory))
 
 
@@ -153,5 +160,5 @@ def _read_document(directory: PodDirectory) -> PodDocument:
 
 
 def user_namespace(uuid: str) -> str:
-    """Where a pod's user namespace is pinned, if it has one."""
+    """The path at which a pod's user namespace is pinned, if it has one."""
     return f"/run/kurma/userns/{uuid}"

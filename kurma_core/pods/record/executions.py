@@ -1,7 +1,7 @@
 """Keeps earlier executions of a pod's apps: how each ended (exit code, reason), and its log.
 
-A pod that is started again begins with an empty ``pod/``. What an earlier run has left for people goes to
-``earlier/RUN/`` (its logs) and into ``state.json`` (``earlier``: by app, oldest first), for the last few runs.
+A pod that is started again begins with an empty ``pod/``. The logs of earlier runs are moved to ``earlier/RUN/``,
+and their results into ``state.json`` (``earlier``: by app, oldest first), for the last few runs.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ KEPT_RUNS = 10
 
 
 def keep(directory: PodDirectory) -> None:
-    """Puts aside what the last run has left for people; before the pod is started again, by its owner.
+    """Saves the logs and results of the last run; called by the owner before it starts the pod again.
 
-    Repeatable: a death in between is made good by the next call.
+    Repeatable: if the process dies in between, the next call completes it.
     """
     state = directory.read_state()
     run = state.run
@@ -49,7 +49,7 @@ def keep(directory: PodDirectory) -> None:
 
 
 def recorded_apps(state: PodState) -> dict[str, AppStatus]:
-    """The apps of the last run, as the pod's record has them; empty if that cannot be read."""
+    """The apps of the last run, from the pod's record; empty if that cannot be read."""
     from kurma_core.staging.stager_status import parse_apps
 
     try:
@@ -72,7 +72,8 @@ def _as_execution(status: AppStatus) -> AppExecution:
 
 
 def _put_aside(directory: PodDirectory, run: int) -> None:
-    """The logs of the run. What the stager may have made there instead of a directory goes with ``pod/``."""
+    """Moves the logs of the run to ``earlier/``. If the stager made something else than a directory there, it is
+    left, and removed with ``pod/``."""
     logs = directory.file("pod/logs")
     try:
         if not stat.S_ISDIR(os.lstat(logs).st_mode):
@@ -96,7 +97,7 @@ def _drop_runs(directory: PodDirectory, oldest: int) -> None:
 
 
 def forget(directory: PodDirectory, app: str) -> None:
-    """An app that is removed takes its executions along. Repeatable."""
+    """Removes the executions and logs of an app that is removed from the pod. Repeatable."""
     state = directory.read_state()
     for one in state.earlier.get(app, ()):
         with contextlib.suppress(OSError):
@@ -116,9 +117,9 @@ def _opened(path: str) -> int:
 
 
 def number(state: PodState, status: AppStatus) -> AppStatus:
-    """The status with its executions counted from 1 over all runs of the pod, those of earlier runs included.
+    """The status with its executions counted from 1 over all runs of the pod, including those of earlier runs.
 
-    :param status: as the stager tells it: its own, counted from 0 in this run.
+    :param status: as the stager reports it, with executions counted from 0 in this run.
     """
     before = state.earlier.get(status.name, ())
     base = before[-1].instance if before else 0
@@ -136,7 +137,8 @@ def number(state: PodState, status: AppStatus) -> AppStatus:
 def find(pod: str, status: AppStatus, instance: int) -> AppExecution:
     """An execution of the app, by its number.
 
-    :param pod: its name. :param instance: -1: the one before the last.
+    :param pod: its name.
+    :param instance: -1: the one before the last.
     :raises AppNotFoundError: nothing is kept of it.
     """
     if instance == -1 and status.earlier:
@@ -154,5 +156,5 @@ def find(pod: str, status: AppStatus, instance: int) -> AppExecution:
 
 
 def log_directory(status: AppStatus, one: AppExecution) -> str:
-    """Where its log is, below the pod's directory."""
+    """The directory of its log, below the pod's directory."""
     return "pod/logs" if one.run == status.run else f"earlier/{one.run}"

@@ -1,7 +1,7 @@
-"""Lists pods from their records, each file read once; tells whether a listing is still true.
+"""Lists pods from their records, reading each file once; proves whether an earlier listing is still true.
 
-Start-up latency is the product: a table of pods is made without the code that starts and ends them, and no stager
-is asked. What takes down dead pods is imported only where a pod is dead.
+Start-up latency matters most here: a table of pods is made without importing the code that starts and ends pods,
+and without asking a stager. The code that takes down dead pods is imported only if there is a dead pod.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 def records(directory: PodDirectory, recover: Recover | None) -> tuple[PodDocument, PodState]:
-    """What the pod is, and how it is.
+    """Reads the pod's definition and its state.
 
-    :param recover: takes down what is dead, where nobody owns it; None: nobody does.
-    :raises PodNotFoundError: it is not there, or not wholly made.
+    :param recover: takes down a dead pod that has no owner; None: dead pods are left as they are.
+    :raises PodNotFoundError: it does not exist, or is not wholly made.
     :raises KurmaError: its records cannot be read.
     """
     try:
@@ -55,10 +55,10 @@ def each(
     tell: Callable[[PodDirectory, Recover | None], T],
     broken: Callable[[PodDirectory, str, str], T],
 ) -> Iterator[T]:
-    """Of every pod, in no order, what is to be told of it; a broken one never hides the rest.
+    """Calls ``tell`` for every pod, in no order; a broken pod never hides the others.
 
     :param tell: its second argument is for :func:`records`.
-    :param broken: tells of a pod whose records cannot be read: what state that is, and why.
+    :param broken: called instead for a pod whose records cannot be read, with its state and the reason.
     """
     for uuid in store.uuids():
         directory = store.directory(uuid)
@@ -68,7 +68,7 @@ def each(
         except KurmaError as first:
             error = first
         try:
-            # It may have been made whole, or been removed, while we looked.
+            # Another process may have finished or removed it meanwhile.
             yield tell(directory, None)
         except KurmaError:
             if os.path.isdir(directory.path) and not _unmade(directory, error):
@@ -81,9 +81,9 @@ def _unmade(directory: PodDirectory, error: KurmaError) -> bool:
 
 
 def summaries(store: PodStore, recover: Recover) -> list[PodSummary]:
-    """Every pod, oldest first, as a table shows it. Dead ones are taken down on the way.
+    """Summaries of all pods, oldest first, for a table. Dead pods are taken down on the way.
 
-    :param recover: takes down what is dead, and raises nothing.
+    :param recover: takes down a dead pod, and raises nothing.
     """
 
     def tell(directory: PodDirectory, recover: Recover | None) -> PodSummary:
@@ -112,23 +112,23 @@ def _network(attachment: Attachment) -> NetworkSummary:
 
 
 def broken_summary(directory: PodDirectory, state: str, why: str) -> PodSummary:
-    """A pod whose records cannot be read."""
+    """The summary of a pod whose records cannot be read."""
     return PodSummary(uuid=directory.uuid, name="-", state=state, created_at="")
 
 
-#: Whose contents decide what is told of a pod; the last is the stager's.
+#: The files that decide the contents of a pod's record; the last is written by the stager.
 _FILES = ("pod.json", "state.json", "pod/status.json")
-#: Seconds for which a file must have been as it is: a second change within a tick of the clock by which the kernel
-#: stamps files might leave the stamp as it was. Some file systems stamp in whole seconds.
+#: Seconds for which a file must have been unchanged: a second change within one tick of the kernel's coarse clock
+#: might leave the time stamp as it was. Some file systems store whole seconds only.
 _TICK = 2.0
 _Stamp = tuple[tuple[int, ...] | None, ...]
 
 
 class Proof:
-    """How a pod's files were before they were read: whoever finds them so again would read the same.
+    """Proof that a pod's files are unchanged since they were read, so that reading them again would give the same.
 
-    :param stamp: device, inode, size, and times of the last changes of each. Whoever replaces a file makes another
-        inode, and whoever writes to one changes its times, which nobody can set back.
+    :param stamp: device, inode, size, and times of the last changes of each file. Replacing a file gives it
+        another inode; writing to it changes its ctime, which no process can set back.
     """
 
     __slots__ = ("_stamp",)
@@ -138,9 +138,8 @@ class Proof:
 
     @classmethod
     def take(cls, directory: PodDirectory) -> Proof | None:
-        """To be taken before the files are read. None: nothing would prove it: a file has just changed, or cannot
-        be looked at.
-        """
+        """Must be called before the files are read. None: there can be no proof, since a file has just changed, or
+        cannot be read."""
         stamp = _stamp(directory.path)
         if stamp is None:
             return None
@@ -149,7 +148,7 @@ class Proof:
         return cls(stamp) if now - newest > _TICK * 1e9 else None
 
     def holds(self, directory: PodDirectory) -> bool:
-        """Whether the files are as they were."""
+        """Whether the files are unchanged."""
         return _stamp(directory.path) == self._stamp
 
 
@@ -159,7 +158,7 @@ def _stamp(path: str) -> _Stamp | None:
         try:
             status = os.lstat(f"{path}/{name}")
         except OSError as error:
-            # A stager may keep no such file, and a pod that was not started has none; all have records.
+            # Every pod has the two records; only a started pod whose stager writes one has a status.json.
             if name in _FILES[:2] or not isinstance(error, FileNotFoundError | NotADirectoryError):
                 return None
             found.append(None)

@@ -1,4 +1,5 @@
-"""Makes a pod's record from its files and its stager: state, exit code, apps; and how its end is recorded."""
+"""Builds the record of a pod (state, exit code, apps) from its files and its stager; decides how its end is
+recorded."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ Json = Any
 def pod_record(
     directory: PodDirectory, stager: Stager | None = None, running: RunningStager | None = None
 ) -> PodRecord:
-    """:param stager: asked for the apps' status; None: only what stands on disk is told."""
+    """The record of a pod.
+
+    :param stager: is asked for the status of the apps; None: only the files on disk are read.
+    """
     return record_of(directory, read_document(directory), directory.read_state(), stager, running)
 
 
@@ -38,7 +42,7 @@ def record_of(
     stager: Stager | None = None,
     running: RunningStager | None = None,
 ) -> PodRecord:
-    """As :func:`pod_record`, for who knows already what its records say."""
+    """As :func:`pod_record`, for a caller that has already read the records."""
     apps = app_statuses(directory, document, state, stager, running)
     live = state.live
     return PodRecord(
@@ -74,7 +78,7 @@ def app_statuses(
     stager: Stager | None,
     running: RunningStager | None,
 ) -> tuple[AppStatus, ...]:
-    """One for each app of the manifest, in its order; apps that nobody tells of are just named."""
+    """The status of each app of the manifest, in its order; an app of which nothing is known has only its name."""
     if state.state in ("preparing", "prepared"):
         return tuple(AppStatus(name) for name in document.app_names)
     told: Mapping[str, AppStatus] = {}
@@ -82,38 +86,38 @@ def app_statuses(
         if state.apps is not None:
             told = executions.recorded_apps(state)
         elif stager is not None:
-            # One that is still at its pod's setting up is not called into: a v1 cgroup that has children, as a
-            # call-in's, does not take every setting any more.
+            # No call-in while the stager still sets the pod up: on cgroup v1, a cgroup that has children, such as
+            # a call-in's, rejects some settings.
             told = stager.status(directory.path, None if state.state == "starting" else running)
         else:
             told = (read_status_file(directory.path) or ({}, ()))[0]
     except KurmaError:
-        # A stager that answers nonsense, or ends while it is asked, must not keep the pod from being listed.
+        # A stager whose answer cannot be parsed, or that ends meanwhile, must not hide the pod from listings.
         told = {}
     statuses = [executions.number(state, told.get(name, AppStatus(name))) for name in document.app_names]
     if state.state in ENDED_STATES:
-        # Of a pod that did not come up, only its stager's last word is known.
+        # For a pod that did not come up, the stager's last status is all that is known.
         statuses = [_over(status, killed=state.state == "errored") for status in statuses]
     return tuple(statuses)
 
 
 def stager_notes(directory: PodDirectory, state: PodState) -> tuple[str, ...]:
-    """What the stager says of how the pod is held: of a pod that lives, as it says it now."""
+    """The stager's notes on how it runs the pod: of a running pod the present ones, else those on record."""
     if state.state not in ("running", "stopping"):
         return state.notes
     try:
         return (read_status_file(directory.path) or ({}, ()))[1]
     except KurmaError:
-        return ()  # nonsense, as of the apps
+        return ()  # cannot be parsed; ignored, as for the apps
 
 
 def conclusion(
     directory: PodDirectory, document: PodDocument, stager: Stager | None, status: int | None, output: str
 ) -> PodEnd:
-    """How a pod whose stager has ended is to be recorded: state, reason, exit code, notes, apps.
+    """Decides what to record of a pod whose stager has ended: state, reason, exit code, notes, apps.
 
-    :param status: the stager's exit status; None: nobody knows.
-    :param output: what it said last.
+    :param status: the stager's exit status; None: unknown.
+    :param output: the last lines of its output.
     """
     notes: tuple[str, ...] = ()
     apps: Mapping[str, AppStatus] = {}
@@ -129,14 +133,15 @@ def conclusion(
         problem = error.message
     code = exit_code(apps, document.app_names)
     speaks = getattr(stager, "ends_with_exit_code", False)
-    # Of those that were ever started; of none at all, in a pod that somebody has stopped.
+    # Apps that were ever started. It may be none, in a pod that was stopped before.
     begun = [apps[name] for name in document.app_names if name in apps and apps[name].state != "created"]
     all_ended = all(app.exited for app in begun)
     if not begun:
         all_ended = found is not None and _stopped(directory)
     if status is None and not all_ended and forced(directory):
         status = 128 + signal.SIGKILL
-    # Its own file speaks for all of the pod's life; what its call-in said last may be old.
+    # Only status.json covers the pod's whole life: in a call-in's answer, which may be out of date, a running app
+    # proves nothing.
     alive = [app.name for app in begun if not app.exited] if found is not None else []
     if status == 0 and (problem or alive):
         state = "errored"
@@ -158,7 +163,7 @@ def conclusion(
         reason or problem,
         code,
         notes,
-        # What is known of the apps does not depend any more on what the stager leaves behind.
+        # A copy, so that the apps' ends stay known when the stager's files are removed.
         {
             name: _over(apps[name], killed=state == "errored").to_json()
             for name in document.app_names
@@ -168,9 +173,9 @@ def conclusion(
 
 
 def _over(app: AppStatus, *, killed: bool) -> AppStatus:
-    """Nothing runs in a pod whose stager has ended, whatever that said last.
+    """The last status of an app in a pod whose stager has ended: the app cannot run any more.
 
-    :param killed: the stager failed, and what was left was killed.
+    :param killed: the stager failed, and its processes were killed.
     """
     if app.exited or app.state == "created":
         return replace(app, pid=None)
@@ -180,7 +185,7 @@ def _over(app: AppStatus, *, killed: bool) -> AppStatus:
 
 
 def _stopped(directory: PodDirectory) -> bool:
-    """Whether somebody has asked it to stop: what for is on record before its stager is told."""
+    """Whether a stop was requested: the cause is recorded before the stager is asked."""
     try:
         state = directory.read_state()
     except KurmaError:
@@ -189,8 +194,9 @@ def _stopped(directory: PodDirectory) -> bool:
 
 
 def by_force(directory: PodDirectory) -> None:
-    """Records that the stager is about to be killed: who does that may die before its end is on record."""
-    # Neither a full disk nor a record that somebody removed must keep a pod running.
+    """Records that the stager is about to be killed, before it is: the process that kills it may die before it can
+    record the end."""
+    # A full disk or a removed record must not keep the pod running.
     with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
         directory.change_state(only_in=("starting", "running", "stopping"), forced=True)
 
@@ -204,9 +210,9 @@ def forced(directory: PodDirectory) -> bool:
 
 
 def the_app(record: PodRecord, app: str | None) -> AppStatus:
-    """The pod's app of that name; None: its only one.
+    """The pod's app of that name; None: its only app.
 
-    :raises AppNotFoundError: there is none, or not only one.
+    :raises AppNotFoundError: there is none, or there are several.
     """
     names = ", ".join(each.name for each in record.apps)
     for each in record.apps:

@@ -1,15 +1,15 @@
-"""Keeps pods on disk: a directory for each, with records and locks; only root reads it, and ``cat`` is enough to.
+"""Keeps pods on disk: a directory for each, with records in JSON and locks; only root can read it.
 
-``pods/UUID/`` holds ``pod.json`` (what the pod is: replaced as a whole where apps come and go), ``state.json``
-(how it is: replaced atomically), ``owner.lock``, ``apps.lock`` and ``op.lock``, ``pod/`` (what the stager writes),
-``earlier/`` (logs of earlier runs), ``volumes/`` and ``stager/``. ``pods/names/NAME`` is a symbolic link that
-reserves a name.
+``pods/UUID/`` holds ``pod.json`` (the pod's definition: replaced as a whole when apps are added or removed),
+``state.json`` (its state: replaced atomically), ``owner.lock``, ``apps.lock`` and ``op.lock``, ``pod/`` (written
+by the stager), ``earlier/`` (logs of earlier runs), ``volumes/`` and ``stager/``. ``pods/names/NAME`` is a
+symbolic link that reserves a name.
 
-The *owner* lock is held for as long as one process looks after the pod, from the moment at which its directory
-can be seen; the *apps* lock while one starts it or changes its apps; the *op* lock for one change of
-``state.json``. They are taken in this order. A lock's holder that dies frees it, which is how
-others learn of it. Locks belong to open files (``F_OFD_SETLK``): whether one is held can be seen without taking
-it, and so without being in the way of who is about to.
+A process holds the *owner* lock for as long as it owns the pod, from the moment at which the pod's directory
+becomes visible; the *apps* lock while it starts the pod or changes its apps; the *op* lock for one change of
+``state.json``. Locks are taken in this order. The kernel releases the locks of a process that dies, which is how
+other processes notice. The locks are open file description locks (``F_OFD_SETLK``): a process can test whether one
+is held without taking it, and so without blocking a process that is about to take it.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ else:
 
 VERSION = 1
 _HEX = frozenset("0123456789abcdef-")
-#: Characters of a UUID that may stand for it.
+#: Characters of a UUID prefix that are enough to name a pod.
 _SHORTEST = 4
-#: ``struct flock``; what it says is the whole file.
+#: ``struct flock``; zeros in it mean the whole file.
 _FLOCK = "hhqqi4x"
-#: So begins a directory that is not yet a pod, or none any more.
+#: Prefix of a directory that is not yet a pod, or no longer one.
 _UNFINISHED = ".half-"
 #: Names the stager that has left something of the pod to free (see :mod:`kurma_core.pods.run.recovery`).
 REMAINS = "stager/remains"
-#: What a pod to come has for its first records: of two states, and of what it is.
+#: Spare files of a prestarted pod for its first records: two states, and its definition.
 _SPARES, _SPARE_POD = ("state.json.spare", "state.json.spare2"), "pod.json.spare"
 
 
@@ -73,9 +73,10 @@ def new_uuid() -> str:
 
 
 class _Kept:
-    """A record that was read or written, and what its file was then.
+    """A cached record, and the identity of its file.
 
-    :param fd: of that file, without rights to read it: as long as it is open, no other file has its inode number.
+    :param fd: of that file, opened with O_PATH: while it is open, the kernel gives its inode number to no other
+        file.
     """
 
     __slots__ = ("fd", "stamp", "value")
@@ -93,8 +94,8 @@ def _stamp(status: os.stat_result) -> tuple[int, ...]:
 class PodDirectory:
     """The files of one pod. Cheap to make: it opens nothing by itself.
 
-    Each look at a record reads its file. For the pod's owner, which looks often, :meth:`keep_records` has a record
-    read again only if another process has replaced it.
+    Each access to a record reads its file. For the pod's owner, which reads often, :meth:`keep_records` caches
+    records until another process replaces their files.
     """
 
     def __init__(self, path: str) -> None:
@@ -103,7 +104,7 @@ class PodDirectory:
         self._kept: dict[str, _Kept] | None = None
         self._lock = allocate_lock()
         self._spares: list[str] = []
-        #: Whether this process has called :meth:`spare`, and :meth:`drop_spare` is to follow.
+        #: Whether this process has called :meth:`spare`, so that it must call :meth:`drop_spare`.
         self.spared = False
 
     def moved_to(self, path: str) -> PodDirectory:
@@ -122,12 +123,13 @@ class PodDirectory:
     # -- records --
 
     def keep_records(self) -> None:
-        """Reads a record again only if its file was replaced; :meth:`drop_records` is to follow."""
+        """Caches records: reads one again only if its file was replaced. The caller must call :meth:`drop_records`
+        later."""
         if self._kept is None:
             self._kept = {}
 
     def drop_records(self) -> None:
-        """Closes what :meth:`keep_records` holds open. Repeatable."""
+        """Closes the files that :meth:`keep_records` holds open. Repeatable."""
         with self._lock:
             kept, self._kept = self._kept, None
         for one in (kept or {}).values():
@@ -142,11 +144,14 @@ class PodDirectory:
             with contextlib.suppress(OSError):
                 if kept is not None and _stamp(os.stat(self.file(name))) == kept.stamp:
                     return cast("T", kept.value)
-        # Its file is held first: if it is replaced while it is read, the next look reads it again.
+        # The file is opened before it is read: if it is replaced in between, the next access reads it again.
         return self._keep(name, read)
 
     def _keep(self, name: str, read: Callable[[], T]) -> T:
-        """:param read: gives the value of the record that is there now."""
+        """Reads a record and caches it.
+
+        :param read: gives the value of the record that is there now.
+        """
         try:
             found = _Kept(self.file(name))
         except OSError:
@@ -167,13 +172,17 @@ class PodDirectory:
     def read_pod(self) -> dict[str, Json]:
         """``pod.json``.
 
-        :raises PodNotFoundError: there is none (the pod was never wholly made, or is gone).
-        :raises PodDamagedError: it is nonsense. :raises FormatVersionError: a newer version wrote it.
+        :raises PodNotFoundError: there is none: the pod was never wholly made, or is gone.
+        :raises PodDamagedError: it cannot be parsed.
+        :raises FormatVersionError: a newer version wrote it.
         """
         return self._read("pod.json")
 
     def write_pod(self, value: dict[str, Json], document: object = None) -> None:
-        """:param document: that value as it was declared: :meth:`keep_records` has it kept."""
+        """Replaces ``pod.json``.
+
+        :param document: the same value as a :class:`PodDocument`, for the cache of :meth:`keep_records`.
+        """
         with self._writing("pod.json"):
             use_spare(self.file(_SPARE_POD), self.file("pod.json"), _lines(value))
         if self._kept is not None and document is not None:
@@ -190,7 +199,7 @@ class PodDirectory:
             raise self.damaged("state.json", str(error)) from None
 
     def raw(self, name: str) -> Json:
-        """What can be understood of a record that may be damaged; None: nothing."""
+        """Content of a record that may be damaged; None: it is not even JSON."""
         try:
             with open(self.file(name), "rb") as stream:
                 return loads(stream.read(), own=True)
@@ -198,14 +207,14 @@ class PodDirectory:
             return None
 
     def read_steps(self) -> list[str]:
-        """The steps on record; none where there is no record yet."""
+        """The steps on record; empty if there is no record yet."""
         try:
             return list(self.read_state().steps)
         except PodNotFoundError:
             return []
 
     def write_state(self, state: PodState) -> None:
-        """Replaces ``state.json``, by a file of :meth:`spare` as long as there is one.
+        """Replaces ``state.json``, by a spare file of :meth:`spare` while there is one left.
 
         The caller holds the op lock, or is the only process that knows of the pod.
         """
@@ -219,13 +228,16 @@ class PodDirectory:
             self._keep("state.json", lambda: state)
 
     def spare(self, state: PodState) -> None:
-        """Makes files for the pod's first records, so that :meth:`write_state` and :meth:`write_pod` then need no
-        new ones; :meth:`drop_spare` is to follow. :param state: what ``state.json`` says by now.
+        """Makes files for the pod's first records, so that :meth:`write_state` and :meth:`write_pod` need not make
+        new ones then. The caller must call :meth:`drop_spare` later.
+
+        :param state: the present content of ``state.json``.
         """
         with self._writing("state.json"):
             for name in _SPARES:
                 spare_file(self.file(name), _lines(state.to_json()))
-            # What they are renamed over has another name: to remove it is not for who starts the pod to wait for.
+            # A second link to each file that will be renamed over: otherwise the rename would free the old file,
+            # and the start of the pod would wait for that.
             for name in ("state.json", *_SPARES[:-1]):
                 os.link(self.file(name), self.file(f"{name}.old"))
         with self._writing("pod.json"):
@@ -233,7 +245,7 @@ class PodDirectory:
         self._spares, self.spared = list(_SPARES), True
 
     def drop_spare(self) -> None:
-        """Removes what is left of :meth:`spare`. Repeatable; for a process that died, too."""
+        """Removes the remaining files of :meth:`spare`, also of a process that died. Repeatable."""
         self._spares, self.spared = [], False
         for name in (*_SPARES, *(f"{name}.old" for name in ("state.json", *_SPARES[:-1])), _SPARE_POD):
             with contextlib.suppress(OSError):
@@ -242,9 +254,9 @@ class PodDirectory:
     def change_state(self, *, only_in: Collection[str] | None = None, **changes: Any) -> PodState:
         """Reads, changes and replaces ``state.json`` under the op lock.
 
-        :param only_in: nothing is changed where the pod is in none of these states.
+        :param only_in: change nothing unless the pod is in one of these states.
         :param changes: fields of :class:`PodState`.
-        :returns: the state as it then is.
+        :returns: the resulting state.
         """
         with self.op_lock():
             state = self.read_state()
@@ -254,7 +266,7 @@ class PodDirectory:
             return state
 
     def move_to(self, state: str, *, only_in: Collection[str]) -> bool:
-        """Replaces the state under the op lock. :returns: whether it was one of those."""
+        """Replaces the state under the op lock, if it is one of ``only_in``. :returns: whether it was."""
         with self.op_lock():
             now = self.read_state()
             if now.state not in only_in:
@@ -282,7 +294,7 @@ class PodDirectory:
         return dict(value)
 
     def damaged(self, name: str, why: str) -> PodDamagedError:
-        """What is raised of a record that cannot be understood."""
+        """Makes the error for a record that cannot be parsed."""
         return PodDamagedError(
             f"pod {self.uuid}: {name} is damaged: {why}", hint=f"kurma rm {self.uuid}", pod=self.uuid
         )
@@ -305,8 +317,8 @@ class PodDirectory:
     def try_own(self, patience: float = 0.0) -> int | None:
         """Takes the owner lock.
 
-        :param patience: seconds to wait for it: who takes it only to see what is to be done soon lets go.
-        :returns: its descriptor (close it to give it up), or None: somebody holds it.
+        :param patience: seconds to wait for it: a process that takes it only for a recovery soon releases it.
+        :returns: its descriptor (close it to release the lock); None: another process holds it.
         """
         return self._try_lock("owner.lock", patience)
 
@@ -324,7 +336,7 @@ class PodDirectory:
             time.sleep(0.01)
 
     def owned(self) -> bool:
-        """Whether a living process holds the owner lock. Takes nothing, and writes nothing."""
+        """Whether a living process holds the owner lock. Takes no lock and writes nothing."""
         return self._locked("owner.lock")
 
     def _locked(self, name: str) -> bool:
@@ -341,10 +353,10 @@ class PodDirectory:
 
     @contextlib.contextmanager
     def apps_lock(self, patience: float) -> Iterator[None]:
-        """Who has it decides which apps the pod has.
+        """Locks the pod's apps: only the holder may add, remove, start or stop them.
 
         :param patience: seconds to wait for it.
-        :raises PodStateError: somebody holds it for longer.
+        :raises PodStateError: another process holds it for longer.
         """
         fd = self._try_lock("apps.lock", patience)
         if fd is None:
@@ -384,8 +396,8 @@ class PodDirectory:
 
 
 def _lines(value: dict[str, Json]) -> bytes:
-    """A record as it stands on disk: a line for each key, to be read by people, and written by the fast half of
-    the encoder."""
+    """A record as JSON with one line for each key: easy for people to read, and the values are written by the
+    encoder's C code."""
     import json  # not for a listing, which writes nothing
 
     lines = [f"{json.dumps(key)}: {json.dumps(part)}" for key, part in {"version": VERSION, **value}.items()]
@@ -403,15 +415,15 @@ class PodStore:
         self.names = f"{self.root}/names"
 
     def make(self) -> None:
-        """Makes its directories, in a state directory that is there. :raises OSError: they cannot be made."""
+        """Makes its directories in an existing state directory. :raises OSError: they cannot be made."""
         for place, mode in ((self.root, 0o777), (self.names, 0o700)):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(place, mode)
 
     def reserve(self, uuid: str, *, anew: bool = True) -> tuple[PodDirectory, int]:
-        """A directory for a pod to come, which nobody sees as one.
+        """Makes a directory for a future pod, hidden from listings.
 
-        :param anew: False: not where the state directory has gone meanwhile.
+        :param anew: False: fail if the state directory has been removed meanwhile.
         :returns: it, and its owner lock.
         :raises HostError: it cannot be made.
         """
@@ -439,8 +451,8 @@ class PodStore:
     def create(self, uuid: str, name: str) -> tuple[PodDirectory, int]:
         """Makes the pod's directory and reserves its name.
 
-        :returns: the directory, and the owner lock: nobody ever sees the pod without its owner.
-        :raises PodExistsError: the UUID (G11) or the name is taken.
+        :returns: the directory, and the owner lock: the pod is never visible without an owner.
+        :raises PodExistsError: the UUID or the name is taken.
         """
         new, lock = self.reserve(uuid)
         try:
@@ -450,9 +462,9 @@ class PodStore:
             raise
 
     def publish(self, reserved: PodDirectory, uuid: str, name: str) -> PodDirectory:
-        """Makes a pod's directory of what :meth:`reserve` has made, with all that is in it, and reserves its name.
+        """Turns a directory of :meth:`reserve`, with its contents, into a pod's directory, and reserves the name.
 
-        :raises PodExistsError: the UUID (G11) or the name is taken; the directory is as it was.
+        :raises PodExistsError: the UUID or the name is taken; the directory is unchanged.
         """
         path = f"{self.root}/{uuid}"
         try:
@@ -473,7 +485,8 @@ class PodStore:
         return reserved.moved_to(path)
 
     def reserved(self) -> dict[str, PodDirectory]:
-        """By UUID, what :meth:`reserve` has made and no pod has taken over, whether its owner lives or not."""
+        """By UUID, directories of :meth:`reserve` that did not become pods, whether their owners are alive or
+        not."""
         found = {}
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self.root):
@@ -482,20 +495,21 @@ class PodStore:
         return found
 
     def discard(self, reserved: PodDirectory) -> None:
-        """Removes what :meth:`reserve` has made. The caller holds its lock."""
+        """Removes a directory of :meth:`reserve`. The caller holds its lock."""
         self._discard(reserved.path, None)
 
     def _discard(self, path: str, lock: int | None) -> None:
-        """Removes a directory that did not become a pod, or is none any more."""
-        with contextlib.suppress(OSError), _opened(self.root) as root:  # why it did not become one is told
+        """Removes a directory that did not become a pod, or is no longer one."""
+        # the caller reports why it did not become one
+        with contextlib.suppress(OSError), _opened(self.root) as root:
             beneath.remove_tree(root, os.path.basename(path))
         if lock is not None:
             os.close(lock)
 
     @contextlib.contextmanager
     def workplace(self) -> Iterator[str]:
-        """Path of a directory of this process, on the pods' file system, for as long as the block lasts. What a
-        dead process leaves of one, :meth:`sweep` takes.
+        """A directory for this process on the pods' file system; removed at the end of the block, or by
+        :meth:`sweep` if the process died.
 
         :raises HostError: it cannot be made.
         """
@@ -513,10 +527,10 @@ class PodStore:
             self._discard(path, lock)
 
     def sweep(self, grace: float) -> None:
-        """Removes what processes left that died at the very beginning of making a pod, or the end of removing, and
-        frees names of pods that are gone.
+        """Removes the directories of processes that died while they made or removed a pod, and frees the names of
+        pods that are gone.
 
-        :param grace: seconds for which it must have lain there: a living process is through much sooner.
+        :param grace: minimum age in seconds; a living process needs much less.
         """
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self.root):
@@ -551,7 +565,7 @@ class PodStore:
                         hint=f"choose another --name, or: kurma rm {name}",
                         pod=holder,
                     ) from None
-                # A dangling link: its pod was removed by a process that died before it freed the name.
+                # A dangling link: a process that died removed the pod, and had not yet freed the name.
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(link)
         raise PodExistsError(f"cannot name the pod {name}: the name changes hands too fast")
@@ -564,7 +578,7 @@ class PodStore:
         return uuid if os.path.isdir(f"{self.root}/{uuid}") else None
 
     def uuids(self) -> list[str]:
-        """UUIDs of all pods, wholly made or not, in no order."""
+        """UUIDs of all pods, also of partly made ones, in no order."""
         try:
             with os.scandir(self.root) as entries:
                 return [
@@ -579,10 +593,10 @@ class PodStore:
         return PodDirectory(f"{self.root}/{uuid}")
 
     def find(self, reference: str) -> PodDirectory:
-        """The pod of that UUID, unique prefix of one (4 characters or more), or name.
+        """The pod with that UUID, unique prefix of one (4 characters or more), or name.
 
         :raises PodNotFoundError: there is none.
-        :raises AmbiguousReferenceError: a prefix fits several.
+        :raises AmbiguousReferenceError: several pods have that prefix.
         """
         if not {"/", "\0"} & set(reference) and not reference.startswith(".") and reference not in ("", "names"):
             text = reference.lower()
@@ -608,7 +622,7 @@ class PodStore:
         )
 
     def name_of(self, uuid: str) -> str | None:
-        """The name that a pod has reserved, found among the links: for one whose own record cannot tell."""
+        """The name that a pod has reserved, found among the links, for a pod whose own record cannot be read."""
         with contextlib.suppress(OSError), os.scandir(self.names) as entries:
             for entry in entries:
                 if os.path.basename(os.readlink(entry.path)) == uuid:
@@ -618,7 +632,7 @@ class PodStore:
     def delete(self, pod: PodDirectory, name: str | None) -> None:
         """Removes the pod's directory and frees its name. Repeatable. The caller holds the owner lock.
 
-        Its records go last and at once: nobody ever sees half a pod.
+        Its records go last, and all at once by a rename, so that the pod is never visible without some of them.
 
         :raises HostError: something in it cannot be removed (a mount left in it, say).
         """
@@ -656,5 +670,5 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def unwritable(error: KurmaError) -> bool:
-    """Whether something could not be written because the disk, or a quota, is full; or it has become read-only."""
+    """Whether the write failed because the disk or a quota is full, or the file system is read-only."""
     return error.data.get("errno") in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

@@ -1,7 +1,7 @@
-"""``state.json``: how a pod is: state, start steps, owner, stager, exit code, restarts, half-made changes.
+"""``state.json``: the state of a pod: start steps, owner, stager, exit code, restarts, unfinished changes.
 
-Times that a wait depends on are marks of a clock that cannot be set. It counts from the host's start on: after the
-next start of the host, marks say nothing.
+Times on which a wait depends are stored as marks of CLOCK_BOOTTIME, which cannot be set. It starts at zero when
+the host boots: after a reboot, earlier marks cannot be compared.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ LIVE = ("starting", "running", "stopping")
 
 @frozen
 class Mark(JsonValue):
-    """A moment. :param boot: of the host's start. :param uptime: seconds since then."""
+    """A moment. :param boot: ID of the host's boot. :param uptime: seconds since that boot."""
 
     boot: str
     uptime: float
 
 
 def mark(later: float = 0.0) -> Mark:
-    """This moment. :param later: seconds to add."""
+    """The present moment. :param later: seconds to add."""
     return Mark(boot_id(), round(time.clock_gettime(time.CLOCK_BOOTTIME) + later, 3))
 
 
 def between(first: Mark | None, last: Mark | None) -> float | None:
-    """Seconds from one mark to another; None: one is missing, or the host was started in between."""
+    """Seconds from one mark to another; None: one is missing, or the host was rebooted in between."""
     if first is None or last is None or first.boot != last.boot:
         return None
     return last.uptime - first.uptime
 
 
 def seconds(text: str) -> float:
-    """Seconds since the epoch of an RFC 3339 time. :raises ValueError: it is not one."""
+    """Seconds since the epoch of an RFC 3339 time. :raises ValueError: the text is not such a time."""
     from datetime import datetime
 
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def age(text: str | None) -> float:
-    """Seconds since that RFC 3339 time; an unreadable one is infinitely old."""
+    """Seconds since that RFC 3339 time; infinite if it cannot be parsed."""
     if not text:
         return float("inf")
     try:
@@ -74,7 +74,8 @@ def age(text: str | None) -> float:
 
 @frozen
 class ServiceAddress(JsonValue):
-    """Where the pod's metadata service listens. :param early: why it misses the traffic of early apps."""
+    """The address of the pod's metadata service. :param early: why it cannot see the traffic of apps that start
+    early."""
 
     PARTIAL = True
 
@@ -87,7 +88,8 @@ class ServiceAddress(JsonValue):
 class RestartRecord(JsonValue):
     """Restarts by the pod's policy.
 
-    :param count: since a user started it. :param tries: in a row, without a long run between them.
+    :param count: restarts since a user started the pod.
+    :param tries: restarts in a row, without a long run between them.
     :param next: RFC 3339 time of the next one; ``due``: the same as a mark. None: none is planned.
     """
 
@@ -101,9 +103,9 @@ class RestartRecord(JsonValue):
 
 @frozen
 class AppChange(JsonValue):
-    """A change of the pod's apps that has begun, and may be half done.
+    """A change of the pod's apps that has begun, and may be unfinished.
 
-    :param volumes: empty volumes that come or go with the app.
+    :param volumes: empty volumes that are added or removed with the app.
     :param traffic: whether the app has traffic limits; ``memory``: whether it requests memory.
     """
 
@@ -118,17 +120,19 @@ class AppChange(JsonValue):
 
 @frozen
 class PodState(JsonValue):
-    """:param steps: start steps that may have to be undone.
+    """The state of a pod, as ``state.json`` has it.
+
+    :param steps: start steps that may have to be undone.
     :param owner: PID of the process that owns the pod.
-    :param begun: when it was started; ``over``: when it ended: as ``started_at`` and ``finished_at``.
+    :param begun: mark of its start (``started_at``); ``over``: mark of its end (``finished_at``).
     :param cause: why it was stopped (see :mod:`kurma_core.pods.run.pod_restarts`); ``forced``: by SIGKILL.
-    :param stager: identity of its process; None: it was not started.
-    :param stager_image: of a prestarted pod, the image that garbage collection keeps.
+    :param stager: identity of the stager's process; None: it was not started.
+    :param stager_image: of a prestarted pod, the image that garbage collection must keep.
     :param attachments: its networks, with their results once they are joined.
-    :param apps: by name, how each ended, as the stager's ``status.json`` has it; None: it has not ended.
+    :param apps: by name, how each ended, as the stager's ``status.json`` has it; None: the pod has not ended.
     :param layers: IDs of images and layers in use, by app.
     :param run: number of the present run; ``earlier``: by app, executions of runs before it.
-    :param boot: of the host's start in which it was started.
+    :param boot: ID of the host's boot in which the pod was started.
     """
 
     PARTIAL = True
@@ -170,7 +174,7 @@ class PodState(JsonValue):
 
 @frozen
 class PodEnd:
-    """How a pod ended, for its record. ``notes``, ``apps`` and ``cause``: None: they stay as they are."""
+    """The end of a pod, for its record. ``notes``, ``apps`` and ``cause``: None keeps the recorded value."""
 
     state: str
     reason: str | None = None
@@ -180,7 +184,7 @@ class PodEnd:
     cause: str | None = None
 
     def changes(self) -> dict[str, Any]:
-        """For :meth:`PodDirectory.change_state`."""
+        """Arguments for :meth:`PodDirectory.change_state`."""
         kept = {"notes": self.notes, "apps": self.apps, "cause": self.cause}
         given = {name: value for name, value in kept.items() if value is not None}
         return {"state": self.state, "reason": self.reason, "exit_code": self.exit_code, **given}
