@@ -1,7 +1,7 @@
 """Runs a pod in the foreground: shows its logs as they are written, and stops it on Ctrl-C and other signals.
 
-The apps' output goes through the log files, never through this process: it may be stopped, slow or killed, and no
-app notices.
+The apps write to log files, and this process only reads these: if it is stopped, slow or killed, the apps are not
+affected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.run.owner import OwnedPod
     from kurma_core.signals import Signals
 
-#: Lines shown between two looks for a signal.
+#: Lines shown between two checks for a signal.
 _LINES_BETWEEN_LOOKS = 64
 
 
@@ -38,9 +38,9 @@ def run_to_end(
     """Shows the pod's logs until it ends; the first signal asks it to stop, the second ends it by force.
 
     :param apps: (app, name of its log file).
-    :param output: gets each line; its ``flush``, if it has one, is called when there are no more for now. When it
-        raises BrokenPipeError nobody reads any more, and the pod is stopped.
-    :param stdout: where the output goes. When it is a pipe or a socket whose reader is gone, the pod is stopped
+    :param output: called with each line; its ``flush``, if it has one, is called when there are no more lines for
+        now. If it raises BrokenPipeError, the reader is gone, and the pod is stopped.
+    :param stdout: descriptor of the output. If it is a pipe or a socket whose reader is gone, the pod is stopped
         even if it writes nothing.
     :param ending: called once, when the pod is asked to stop or has ended.
     """
@@ -73,7 +73,8 @@ def run_to_end(
 
 
 def _show(lines: Iterator[LogText], shown: Shown, stops: Stops) -> None:
-    """Shows lines while somebody reads; an app that never stops writing can be stopped all the same."""
+    """Shows lines until the output is closed; checks for signals in between, so that an app that never stops
+    writing can be stopped."""
     if shown.closed():
         return
     for number, line in enumerate(lines):
@@ -89,12 +90,12 @@ def has_reader(fd: int) -> bool:
     try:
         mode = os.fstat(fd).st_mode
     except OSError:
-        return False  # standard output is closed: nobody was ever there
+        return False  # standard output is closed
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 class Stops:
-    """Asks the pod to stop once for the first signal, and by force for the second."""
+    """Asks the pod to stop at the first signal, and ends it by force at the second."""
 
     def __init__(self, pod: CanStop, signals: Signals, ending: Callable[[], None]) -> None:
         self._pod = pod
@@ -119,7 +120,7 @@ class Stops:
 
 
 class Shown:
-    """Output until nobody reads it any more."""
+    """An output that ignores lines once its reader has closed the pipe."""
 
     def __init__(self, output: Callable[[LogText], None]) -> None:
         self._output: Callable[[LogText], None] | None = output

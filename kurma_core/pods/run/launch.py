@@ -1,8 +1,8 @@
 """Launches a prepared pod: the table of start steps (cgroup, namespaces, networks, stager …), each with its undo.
 
-The steps' names are on disk before the first is done. Teardown undoes what is on disk, in reverse, and records the
-end of the pod with what is left of the list: a process that dies anywhere leaves a list that any other can finish,
-since every undo can be repeated.
+The names of all steps are recorded on disk before the first step is done. Teardown undoes the recorded steps in
+reverse, and then records the end of the pod with the steps that could not be undone. Every undo can be repeated:
+so whenever a process dies, any other process can finish the recorded steps.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ if TYPE_CHECKING:
     from kurma_core.staging.prestarted import PrestartedStager
 
 Json = Any
-#: Seconds until a killed process is given up.
+#: Seconds to wait for a killed process.
 _KILL_PATIENCE = 10.0
-#: Seconds for what was not to be killed before: it hangs in the kernel, and goes when that lets go of it.
+#: Seconds to wait for a process that survived SIGKILL before: it hangs in the kernel until the kernel releases it.
 _QUICK_LOOK = 0.2
 
 
 class Launch:
-    """One pod on its way up or down, and what the steps hand to each other.
+    """One start or teardown of a pod; holds what the steps hand to each other.
 
-    :param made: what was made for the pod before it was known: ``cgroup``, ``net``.
-    :param waiting: a stager that waits for the pod. :param listener: the metadata service's socket.
+    :param made: parts of a prestarted pod that exist already: ``cgroup``, ``net``.
+    :param waiting: the prestarted stager.
+    :param listener: the metadata service's socket.
     :param rendered: the apps' images, held by the caller; None: they are looked up.
-    :param kept: kinds of the namespaces that were made before.
-    :param metadata_url: of the pod's metadata service; holds its token.
+    :param kept: kinds of the namespaces that exist already.
+    :param metadata_url: URL of the pod's metadata service; holds its token.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Launch:
         self.rendered = rendered
         self.kept = kept
         self.metadata_url = metadata_url
-        #: Seconds until a process that does not die is given up.
+        #: Seconds to wait for a process to die.
         self.patience = _KILL_PATIENCE
 
     def record(self, **changes: Any) -> None:
@@ -93,7 +94,7 @@ class Launch:
 
 
 class Step(Protocol):
-    """One step. ``undo`` succeeds on missing state, and may be called when ``do`` never was."""
+    """A start step. ``undo`` succeeds if there is nothing to undo, also when ``do`` was never called."""
 
     name: str
 
@@ -102,7 +103,7 @@ class Step(Protocol):
 
 
 class Volumes:
-    """The pod's empty volumes, and the places that the stager writes to."""
+    """The pod's empty volumes, and the directories that the stager writes to."""
 
     name = "volumes"
 
@@ -112,7 +113,7 @@ class Volumes:
         launch.services.api_changed(launch.document, launch.directory.path)
 
     def undo(self, launch: Launch) -> None:
-        # Empty volumes go with the pod, not with its end: their files are there to be read until `rm`.
+        # Empty volumes stay until `kurma rm`, so that their files can be read after the pod's end.
         pass
 
 
@@ -133,7 +134,7 @@ class Cgroup:
     def undo(self, launch: Launch) -> None:
         tree = CgroupTree(launch.document.cgroup)
         if launch.waiting is not None:
-            launch.waiting.discard()  # nothing, once it is the pod's
+            launch.waiting.discard()  # does nothing after the pod has taken the stager over
         try:
             tree.kill(launch.patience)
             tree.remove()
@@ -144,7 +145,7 @@ class Cgroup:
 
 
 class UserNamespace:
-    """The pod's user namespace, held by a mount; before all others, which belong to it (H9)."""
+    """The pod's user namespace, pinned by a mount; made before the other namespaces, which it owns."""
 
     name = "user-namespace"
 
@@ -168,12 +169,12 @@ class UserNamespace:
         launch.services.joined.made(launch.document.uuid, "user")
 
     def undo(self, launch: Launch) -> None:
-        # Its ids stay the pod's: what it has written, on volumes say, belongs to them.
+        # The ids stay reserved for the pod: they own the files that it wrote, on volumes for example.
         _release(launch, "user")
 
 
 class NetworkNamespace:
-    """The pod's network namespace, held by a mount (W11)."""
+    """The pod's network namespace, pinned by a mount."""
 
     name = "network-namespace"
 
@@ -188,7 +189,7 @@ class NetworkNamespace:
 
 
 class Networks:
-    """Joins the networks, in order; leaves them in reverse (W3, W4)."""
+    """Joins the networks, in order; leaves them in reverse."""
 
     name = "networks"
 
@@ -208,7 +209,7 @@ class Networks:
             except OSError as error:
                 raise _host_error("make its name known", launch, error) from None
         if pod_limits.traffic_limits(document):
-            # It goes with the namespace.
+            # Needs no undo: the kernel removes the limits with the namespace.
             pod_limits.hold_traffic(document, launch.services.note)
 
     def undo(self, launch: Launch) -> None:
@@ -216,12 +217,12 @@ class Networks:
         if document.network_namespace is None:
             return
         try:
-            # First: an address that is free may be another pod's at once.
+            # Before the addresses are freed: another pod may get them at once.
             if findable(document.attachments):
                 launch.services.names.leave(document.uuid, document.attachments)
         except OSError as error:
             failure = _host_error("take its name back", launch, error)
-            if not unwritable(failure):  # its name goes with its namespace, then
+            if not unwritable(failure):  # not needed then: no name resolves to a pod whose namespace is gone
                 raise failure from None
         finally:
             launch.services.networking.delete_all(
@@ -233,14 +234,14 @@ class Networks:
 
 
 class Metadata:
-    """The pod's metadata service, which this process serves (M1). Its address goes with the network namespace."""
+    """The pod's metadata service, which this process serves. Its address is removed with the network namespace."""
 
     name = "metadata"
 
     def do(self, launch: Launch) -> None:
         from kurma_core.pods.run import pod_metadata
 
-        # Its socket is made meanwhile; the stager's step waits for it.
+        # A thread makes the socket while the next steps run; the stager's step waits for it.
         listener = launch.take_listener()
         pod_metadata.begin(launch.services, launch.directory, launch.document, listener)
 
@@ -249,7 +250,7 @@ class Metadata:
 
 
 class Stager:
-    """The stager: prepared, started, known by its identity."""
+    """Prepares and starts the stager, and records its identity."""
 
     name = "stager"
 
@@ -260,7 +261,8 @@ class Stager:
         if needs_powers(launch.document.plans.values(), launch.document.pod_plan):
             _need_powers(driver, launch.document.stager)
         assert launch.stdio is not None
-        # Neither the stager's image nor the apps' layers are removed before the record names them.
+        # Garbage collection must remove neither the stager's image nor the apps' layers before the record names
+        # them.
         with launch.services.images.keeping():
             rendered = render_apps(launch) if launch.rendered is None else launch.rendered
             launch.metadata_url, told = pod_metadata.settled(launch.services, launch.directory)
@@ -281,25 +283,25 @@ class Stager:
         except OSError as error:
             raise _host_error("end the stager", launch, error) from None
         if launch.stager is not None:
-            # Whatever cgroup it has gone to; and it is waited for, since it may be our child.
+            # The stager may have left the pod's cgroup, and has to be reaped if it is our child.
             launch.stager.signal(signal.SIGKILL)
             launch.stager.wait(launch.patience)
         free_layers(launch.directory.path)
 
 
 def _handed_over(launch: Launch, driver: Any, setup: PodSetup) -> RunningStager | None:
-    """The stager that has waited for the pod; None: there is none, or it is of no use."""
+    """The prestarted stager, after it has taken the pod; None: there is none, or it cannot be used."""
     if launch.waiting is None:
         return None
     try:
         stager: RunningStager = driver.hand_over(launch.waiting, setup)
     except (StagerError, HostError):
-        return None  # who starts one for the pod is told what is wrong with that
+        return None  # the stager that is started instead reports the problem
     return stager
 
 
 def _need_powers(driver: object, name: str) -> None:
-    """:raises StagerError: it is none to share with apps what is the host's (X6)."""
+    """:raises StagerError: the stager does not support that apps get devices, namespaces or powers of the host."""
     if not getattr(driver, "host_powers", False):
         raise StagerError(
             f"stager {name} gives apps no devices, namespaces or powers of the host, and the pod asks for some",
@@ -307,7 +309,7 @@ def _need_powers(driver: object, name: str) -> None:
         )
 
 
-#: In the order in which a pod comes up.
+#: In the order in which they are done.
 STEPS: tuple[Step, ...] = (
     Volumes(),
     Cgroup(),
@@ -320,9 +322,10 @@ STEPS: tuple[Step, ...] = (
 
 
 def ends_now(launch: Launch) -> None:
-    """For a pod whose teardown has failed before: ends what is left of its processes, if that can be.
+    """Kills the remaining processes of a pod whose teardown has failed before.
 
-    :raises HostError: they still hang in the kernel. So nobody waits long who only comes by.
+    :raises HostError: they still hang in the kernel. The wait is short, since any command that sees the pod calls
+        this.
     """
     try:
         CgroupTree(launch.document.cgroup).kill(_QUICK_LOOK)
@@ -330,15 +333,15 @@ def ends_now(launch: Launch) -> None:
         raise _host_error("end its processes", launch, error) from None
 
 
-#: On record before any of them is done.
+#: Recorded before the first step is done.
 STEP_NAMES = tuple([step.name for step in STEPS])
 
 
 def claim_places(launch: Launch) -> None:
-    """Records which namespaces will be pinned, and clears their places, before the steps are on record: from then
-    on their undo releases what is there.
+    """Records which namespaces will be pinned, and clears the paths of their pins. Must be called before the steps
+    are recorded: from then on, their undo releases whatever is pinned at these paths.
 
-    :raises HostError: something else is there.
+    :raises HostError: something else is at such a path.
     """
     document = launch.document
     kinds = {"user": document.user_namespace, "net": document.network_namespace}
@@ -354,22 +357,23 @@ def claim_places(launch: Launch) -> None:
 
 
 def bring_up(launch: Launch) -> None:
-    """Does all steps, which are on record. On failure nothing is undone here: the caller tears down."""
+    """Does all steps; their names are on record already. After a failure the caller must call
+    :func:`tear_down`."""
     for step in STEPS:
         check()
         step.do(launch)
 
 
 def tear_down(launch: Launch) -> tuple[tuple[str, ...], list[KurmaError]]:
-    """Undoes every step on record, in reverse; a failure does not keep it from the rest. All of them stay on
-    record meanwhile: if this process dies, the next teardown repeats them.
+    """Undoes every step on record, in reverse; after a failure it goes on with the next. The steps stay on record
+    meanwhile: if this process dies, the next teardown repeats them.
 
-    :returns: the steps that are still to be undone, for the record; and what failed.
+    :returns: the steps that are still to be undone, for the record; and the failures.
     """
     try:
         on_record = launch.directory.read_state().steps
     except (PodNotFoundError, PodDamagedError):
-        # The record of a pod that we know was removed or broken. What was not done does no harm undone.
+        # The record was removed or damaged. So all steps are undone: undoing one that was not done does no harm.
         on_record = STEP_NAMES
     left: list[str] = []
     failures: list[KurmaError] = []
@@ -382,7 +386,7 @@ def tear_down(launch: Launch) -> tuple[tuple[str, ...], list[KurmaError]]:
         except KurmaError as error:
             failures.append(error)
             left.append(step.name)
-            # What did not die in that time is not waited for a second time.
+            # A process that has survived SIGKILL for that long is not waited for again.
             launch.patience = _QUICK_LOOK
     if not failures:
         if port_claims.published(launch.document.attachments):
@@ -392,7 +396,8 @@ def tear_down(launch: Launch) -> tuple[tuple[str, ...], list[KurmaError]]:
 
 
 def not_complete(launch: Launch, failures: list[KurmaError]) -> str:
-    """What is said of a pod, whose name the reader knows, of which :func:`tear_down` could not undo all."""
+    """The reason to record for a pod of which :func:`tear_down` could not undo all steps. Without the pod's name,
+    which the reader sees beside it."""
     why = failures[0].message.removeprefix(f"pod {launch.document.uuid}: ")
     return f"teardown is not complete: {why}"
 
@@ -409,7 +414,7 @@ def _app_setup(
         layers=layers,
         mounts=document.mounts[app],
         environment=(*_metadata_url(launch), *document.environment.get(app, ())),
-        # What goes to a terminal is typed there, by a call-in.
+        # Input for an app with a terminal comes by the attach call-in instead.
         interactive=document.interactive == app and not terminal,
         stdin_open=app_settings.keeps_stdin(document, runtime),
         terminal=terminal,
@@ -424,7 +429,7 @@ def _metadata_url(launch: Launch) -> tuple[tuple[str, str], ...]:
 
 
 def render_apps(launch: Launch) -> dict[str, RenderedImage]:
-    """The image of each app, rendered anew: from the cache, and checked."""
+    """The rendered image of each app, from the cache and checked."""
     images, document = launch.services.images, launch.document
     return {
         app: images.render(image, document.renderer, verify=document.verify, insecure=document.insecure)
@@ -435,9 +440,9 @@ def render_apps(launch: Launch) -> dict[str, RenderedImage]:
 def pod_setup(
     launch: Launch, rendered: Mapping[str, RenderedImage], note: Callable[[str], None] = lambda _: None
 ) -> PodSetup:
-    """Everything that the stager's driver is told.
+    """Everything that the stager's driver gets to know of the pod.
 
-    :param note: told what the user should know of the pod's name servers.
+    :param note: called with warnings about the pod's name servers.
     """
     services, document = launch.services, launch.document
     manifests: dict[str, Json] = {}
@@ -472,13 +477,16 @@ def pod_setup(
 
 
 def _in_use(rendered: Mapping[str, RenderedImage]) -> dict[str, list[str]]:
-    """By app, IDs of the images and trees that it stands on: a dependency found by its name may be another image
-    by the time that somebody looks again."""
+    """By app, IDs of its images and trees. They are recorded because a dependency that is found by its name may
+    later resolve to another image."""
     return {name: sorted({*app.images, *app.manifests}) for name, app in rendered.items()}
 
 
 def _release(launch: Launch, kind: str) -> None:
-    """:param kind: of the pod's namespaces that are pinned: ``net`` or ``user``."""
+    """Unpins one of the pod's namespaces.
+
+    :param kind: ``net`` or ``user``.
+    """
     try:
         launch.services.joined.release(launch.document.uuid, kind)
     except OSError as error:
@@ -490,21 +498,22 @@ def _host_error(what: str, launch: Launch, error: OSError) -> HostError:
     return HostError(
         f"pod {launch.document.uuid}: cannot {what}: {on}{error.strerror or error}",
         errno=error.errno,
-        # The kernel may have been given a name beneath a descriptor: of the state directory's file system.
+        # A path that was used relative to a descriptor is in the state directory's file system, as the pod's
+        # directory is.
         path=os.path.join(launch.directory.path, error.filename) if isinstance(error.filename, str) else None,
         pod=launch.document.uuid,
     )
 
 
 def free_layers(directory: str) -> None:
-    """Removes what the apps of an ended pod wrote to their root file systems: every execution starts from a clean
-    copy, and a pod that has filled the disk frees it by its end. Its logs and its status stay.
+    """Removes the changes that the apps of an ended pod made to their root file systems. Every execution starts
+    from a clean copy, and a pod that has filled the disk frees it by its end. Logs and status stay.
 
     :param directory: the pod's.
     """
     from kurma_core.linux.beneath import remove_tree
 
-    # What cannot be removed is in the way of `rm`, which says so, and of nothing else.
+    # A failure is ignored here: `kurma rm` reports what it cannot remove, and nothing else needs the space.
     with contextlib.suppress(OSError):
         fd = os.open(f"{directory}/pod", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:

@@ -45,7 +45,7 @@ class OwnedPod:
     """The handle of a pod from its preparation, or its start, to its end: its records and its owner lock.
 
     :param lock: the owner lock's descriptor; kept until :meth:`close`.
-    :param images: entered: what keeps the pod's images until the pod is up (``ImageManager.keeping``).
+    :param images: an entered ``ImageManager.keeping``, which protects the pod's images until the pod is up.
     """
 
     def __init__(
@@ -59,18 +59,18 @@ class OwnedPod:
         self._over = False
         self._unrecorded: KurmaError | None = None
         self._unclaimed: Exception | None = None
-        #: Its stager had ended before the pod was up.
+        #: Whether the stager ended before the pod was up.
         self.over_at_once = False
 
     @classmethod
     def adopted(
         cls, services: Services, directory: PodDirectory, stager: RunningStager, lock: int, events: Events
     ) -> OwnedPod:
-        """A pod that runs, and whose owner has died: this process owns it from now on, and serves its metadata as
-        that has done.
+        """Takes over a running pod whose owner has died: this process owns it from now on, and serves its metadata
+        at the same address.
 
-        :param stager: found again; closed by :meth:`close`.
-        :raises KurmaError: its record cannot be read, or written.
+        :param stager: the stager that was found again; closed by :meth:`close`.
+        :raises KurmaError: its record cannot be read or written.
         """
         from kurma_core.pods.run import pod_metadata
 
@@ -86,11 +86,11 @@ class OwnedPod:
         return cls(launch, lock, events)
 
     def use(self, stdio: Stdio) -> None:
-        """The standard streams of the pod to come."""
+        """Sets the standard streams of the pod that will be started."""
         self._launch.stdio = stdio
 
     def records(self) -> tuple[PodDirectory, PodDocument, PodState]:
-        """The pod's directory, and what its records say by now. :raises KurmaError: they cannot be read."""
+        """The pod's directory, and the present content of its records. :raises KurmaError: they cannot be read."""
         return self._launch.directory, self._launch.document, self._launch.directory.read_state()
 
     @property
@@ -127,14 +127,14 @@ class OwnedPod:
         return self._launch.stager
 
     def claim(self, *, again: bool = False) -> None:
-        """Records that it starts.
+        """Records that the pod is starting.
 
-        :param again: by its policy, not because somebody wants it to be.
-        :raises PodStateError: it was stopped meanwhile, and is not to be started again.
-        :raises HostError: that cannot be recorded.
+        :param again: its restart policy starts it, not a user.
+        :raises PodStateError: it was stopped meanwhile, and must not be restarted.
+        :raises HostError: the record cannot be written.
         """
         with self._launch.directory.op_lock():
-            # By one hold of the lock: who stops it now, and finds that it is over, is heeded.
+            # Reads and writes under one lock, so that a concurrent stop of the ended pod is not lost.
             state = self._launch.directory.read_state()
             if again and state.cause == pod_restarts.STOPPED:
                 raise PodStateError(
@@ -144,7 +144,7 @@ class OwnedPod:
             try:
                 claim_places(self._launch)
             except (KurmaError, OSError) as error:
-                # The steps would undo what is another's.
+                # No steps are recorded: undoing them would remove what belongs to another pod.
                 self._unclaimed, steps = error, ()
             self._launch.directory.write_state(replace(state, steps=steps, **self._beginning(state, again)))
 
@@ -159,7 +159,8 @@ class OwnedPod:
             "finished_at": None,
             "over": None,
             "stager": None,
-            # Without results: what a teardown after a death half-way leaves.
+            # Without results: if this process dies before the networks are joined, the teardown finds the planned
+            # ones.
             "attachments": self._launch.document.attachments,
             "metadata": None,
             "notes": (),
@@ -172,12 +173,12 @@ class OwnedPod:
         }
 
     def start(self, timeout: float, settled: Callable[[], None]) -> None:
-        """Brings the pod up, which :meth:`claim` has recorded, and waits until it runs. When that fails, all is
-        undone and recorded as errored.
+        """Starts the pod, which :meth:`claim` has recorded, and waits until it runs. After a failure, everything
+        is undone and the pod recorded as errored.
 
         :param timeout: seconds the stager has to report the pod as running.
-        :param settled: called once the pod is up, or on its way down: from here on nothing may interrupt us.
-        :raises KurmaError: why it did not come up.
+        :param settled: called once the pod is up, or is being taken down: from here on nothing may interrupt us.
+        :raises KurmaError: why it did not start.
         """
         launch, begun = self._launch, timestamp()
         self._events.tell("starting", launch.document, at=begun)
@@ -199,7 +200,7 @@ class OwnedPod:
                         raise error.with_limit(self.directory) from None
                 self.over_at_once = not running
                 if running:
-                    # Not if somebody stops it already.
+                    # Unless another process has recorded "stopping" meanwhile.
                     launch.directory.change_state(only_in=("starting",), state="running")
             finally:
                 settled()
@@ -217,7 +218,7 @@ class OwnedPod:
             self._events.tell("running", launch.document)
 
     def _stopped(self) -> PodEnd | None:
-        """What is to be recorded of a pod that somebody has stopped before it was up; None: nobody has."""
+        """The end to record for a pod that was stopped before it was up; None: it was not stopped."""
         with contextlib.suppress(KurmaError):
             state = self._launch.directory.read_state()
             if state.cause:
@@ -233,30 +234,31 @@ class OwnedPod:
     def stop(self, *, force: bool, cause: str = pod_restarts.STOPPED) -> None:
         """Asks the stager to end the pod; does not wait.
 
-        :param cause: why: see :func:`kurma_core.pods.run.pod_restarts.wanted`.
+        :param cause: the reason; see :func:`kurma_core.pods.run.pod_restarts.wanted`.
         """
-        # First, so that it is not started again; see below.
+        # Recorded before the stager is asked, so that the restart policy does not start it again. Errors: see
+        # below.
         with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
             self._launch.directory.change_state(only_in=("starting", "running"), cause=cause)
         driver = self._launch.services.stagers.of_pod(self._launch.document.stager)
         if force:
             by_force(self._launch.directory)
         driver.stop(self.directory, self.stager, force=force)
-        # Neither a full disk nor a record that somebody removed must keep a pod running.
+        # A full disk or a removed record must not keep the pod running.
         with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
             if self._launch.directory.move_to("stopping", only_in=("starting", "running")):
                 self._events.tell("stopping", self._launch.document)
 
     def finish(self) -> PodRecord:
-        """Waits for the stager's end, takes everything down, records how it ended.
+        """Waits for the stager's end, takes everything down, and records how the pod ended.
 
-        :raises PodError: something of it could not be undone; on record, and tried again by ``kurma gc``.
+        :raises PodError: a step could not be undone; it stays on record, and ``kurma gc`` tries again.
         """
         launch = self._launch
         end = self._conclusion(self.stager.wait())
         failures = self._end(end)
         if not os.path.isdir(self.directory):
-            # Its name is free again.
+            # Frees its name.
             launch.services.store.delete(launch.directory, launch.document.name)
             raise PodNotFoundError(
                 f"pod {self.uuid}: its directory was removed while it ran; it was taken down",
@@ -283,29 +285,30 @@ class OwnedPod:
         driver = launch.services.stagers.of_pod(launch.document.stager)
         end = conclusion(launch.directory, self._document(), driver, status, last_output(self.directory))
         if status is None and end.state == "errored" and not forced(launch.directory):
-            # It is not our child, and what it has written down does not tell: the kernel may, in a moment.
+            # The stager is not our child, and its files do not tell its exit status: the kernel may report it in a
+            # moment.
             status = getattr(self.stager, "wait_reaped", lambda: None)()
             if status is not None:
                 return self._conclusion(status)
         return end
 
     def _document(self) -> PodDocument:
-        """As it is by now: apps may have come and gone."""
+        """The present definition: apps may have been added or removed."""
         try:
             return read_document(self._launch.directory)
         except KurmaError:
             return self._launch.document
 
     def abandon(self) -> None:
-        """Ends the pod by force, if it is not over: whoever looked after it fails.
+        """Ends the pod by force, if it has not ended: used when the code that watches the pod has failed.
 
-        :raises PodNotFoundError: its directory was removed, which is what whoever looked after it failed of.
+        :raises PodNotFoundError: the pod's directory was removed, which is the cause of that failure.
         """
         if self._over:
             return
         if self.stager.alive():
             self.stop(force=True)
-        # What cannot be undone is on record; the failure that brought us here matters more.
+        # Steps that cannot be undone stay on record; the caller's own failure is reported instead.
         try:
             self.finish()
         except PodNotFoundError:
@@ -321,7 +324,7 @@ class OwnedPod:
         try:
             self._launch.record(**end.changes(), finished_at=timestamp(), over=mark(), owner=None, steps=left)
         except KurmaError as error:
-            # Whoever comes by once the disk is not full any more finds a dead pod, and records it.
+            # Once the disk has space again, any process that sees the pod finds it dead, and records its end.
             if unwritable(error):
                 self._unrecorded = error
             else:
@@ -330,12 +333,12 @@ class OwnedPod:
         return failures
 
     def close(self) -> None:
-        """Gives the pod up; if it still runs, it goes on without an owner."""
+        """Releases the owner lock; a pod that still runs goes on without an owner."""
         self.release()
         os.close(self._lock)
 
     def release(self) -> None:
-        """As :meth:`close`; the lock stays with who has given it."""
+        """As :meth:`close`, but leaves the owner lock to the caller."""
         self._free_images()
         self._launch.services.forget_metadata(self.uuid)
         if self._launch.stager is not None:
@@ -343,7 +346,7 @@ class OwnedPod:
         self._launch.directory.drop_records()
 
     def _free_images(self) -> None:
-        """From now on the images of the pod are kept by its record alone."""
+        """Ends the protection of the pod's images: from now on its record protects them."""
         images, self._images = self._images, None
         if images is not None:
             images.__exit__(None, None, None)

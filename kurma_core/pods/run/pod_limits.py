@@ -1,6 +1,6 @@
-"""Holds a pod to its traffic limits, and keeps the memory that it requests for it (``resource/memory``).
+"""Applies a pod's traffic limits, and protects the memory that it requests (``resource/memory``).
 
-The network is the pod's, whatever app a limit came from: the lowest of all holds.
+All apps share the pod's network, so the lowest limit of all of them applies.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ if TYPE_CHECKING:
 
 
 def traffic_limits(document: PodDocument) -> tuple[TrafficLimit, ...]:
-    """Of the pod and of each of its apps."""
+    """The traffic limits of the pod and of each of its apps."""
     plans = (document.pod_plan, *document.plans.values())
     return tuple(limit for plan in plans for limit in plan.traffic)
 
 
 def lasting_limits(pod: IsolatorPlan, apps: Mapping[str, IsolatorPlan]) -> tuple[TrafficLimit, ...]:
-    """Those that hold as long as the pod runs, and which a network may be given to hold it to: the pod's own, and
-    those of an only app. Of several apps, each takes its limits with it.
-    """
+    """The limits that apply as long as the pod runs, which a network may therefore be asked to enforce: the pod's
+    own, and those of an only app. In a pod of several apps, each app's limits end with the app."""
     plans = (pod, *(apps.values() if len(apps) == 1 else ()))
     return tuple(limit for plan in plans for limit in plan.traffic)
 
 
 def hold_traffic(document: PodDocument, note: Callable[[str], None]) -> None:
-    """Holds the pod's network, which is there, to its limits and no others. Where a network holds the pod itself
-    (CNI's ``bandwidth``), only what is stricter is left to do.
+    """Applies the pod's limits, and no others, to its existing network interfaces. If a network enforces limits
+    itself (CNI's ``bandwidth``), only stricter ones are added.
 
     :raises NetworkError: the kernel refuses.
     """
@@ -61,13 +60,15 @@ _MOST = (1 << 63) - 1
 
 
 def requested_memory(document: PodDocument) -> int:
-    """Bytes: the pod's own request, else what its apps request together; 0 on cgroup v1, which has soft limits."""
+    """Bytes: the pod's own request, else the sum of its apps' requests; 0 on cgroup v1, which has only soft
+    limits."""
     of_pod = _of(document.pod_plan)
     return of_pod if of_pod is not None else sum(_of(plan) or 0 for plan in document.plans.values())
 
 
 def keep_memory(document: PodDocument) -> None:
-    """Once the pod's cgroup is there; and again when it has gone, or its apps have changed.
+    """Sets the memory protection of the pod's cgroup. Called once the cgroup exists, after it was removed, and
+    after its apps have changed.
 
     :raises HostError: the kernel refuses.
     """
@@ -92,13 +93,11 @@ def _of(plan: IsolatorPlan) -> int | None:
 
 
 def keep_low(tree: CgroupTree, amount: int) -> None:
-    """Sets ``memory.low``: the tree keeps that many bytes, and a cgroup above it that is shared with others as
-    many as all in it.
+    """Sets ``memory.low`` of the tree to that many bytes, and of each cgroup above it to the sum of its children.
 
-    Nothing is done where there is no v2 memory controller; once the tree is gone, what is above it is put right.
-
-    A cgroup keeps no more than the one above it does, which by itself keeps nothing. So what is shared by all pods
-    keeps the sum of theirs.
+    The kernel protects no more memory in a cgroup than in its parent, and by default a parent protects none: so a
+    cgroup that is shared by all pods must protect the sum of theirs. Does nothing without a cgroup v2 memory
+    controller. If the tree is gone, only the cgroups above it are updated.
 
     :raises OSError: the kernel refuses.
     """
@@ -122,7 +121,7 @@ def keep_low(tree: CgroupTree, amount: int) -> None:
 
 
 def _read(directory: str) -> int:
-    """0 for what is no cgroup, has gone, or has no such file."""
+    """``memory.low`` of a cgroup; 0 if it is not a cgroup, is gone, or has no such file."""
     try:
         with open(f"{directory}/{_FILE}") as file:
             text = file.read().strip()

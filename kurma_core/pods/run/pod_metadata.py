@@ -23,15 +23,16 @@ if TYPE_CHECKING:
     from kurma_core.pods.services import Services
 
 Json = Any
-#: In the pod's directory: what nobody but root may see, and no stager.
+#: In the pod's directory: the service's secrets, which only root may read, and no stager.
 _PLACE = "metadata"
 
 
 def ahead(directory: PodDirectory, namespace: str) -> Listener:
-    """What a pod to come is served by: its secrets, which go with its directory, and its socket.
+    """Makes the metadata service's secrets and socket for a prestarted pod. The secrets are removed with the pod's
+    directory.
 
-    :param namespace: where its network namespace is pinned.
-    :returns: the socket, for :func:`begin`, or to be closed.
+    :param namespace: path at which its network namespace is pinned.
+    :returns: the socket: pass it to :func:`begin`, or close it.
     :raises HostError: they cannot be made.
     """
     from kurma_core.metadata.listening import listen
@@ -43,9 +44,9 @@ def ahead(directory: PodDirectory, namespace: str) -> Listener:
 def begin(
     services: Services, directory: PodDirectory, document: PodDocument, listener: Listener | None = None
 ) -> None:
-    """Begins to serve a pod that is being started; :func:`settled` tells whether it can be.
+    """Starts the metadata service of a pod that is being started; :func:`settled` waits for its socket.
 
-    :param listener: was made :func:`ahead`; closed with the service.
+    :param listener: the socket from :func:`ahead`; closed with the service.
     :raises HostError: its secrets cannot be made.
     """
     _serve(services, directory, document, _keep(directory), None, listener)
@@ -59,10 +60,10 @@ def _keep(directory: PodDirectory) -> Secrets:
 
 
 def settled(services: Services, directory: PodDirectory) -> tuple[str, ServiceAddress]:
-    """Of a pod that was begun with.
+    """Waits for the socket of a service that :func:`begin` started.
 
-    :returns: the URL, and what is to be recorded of the service (without the token).
-    :raises HostError: its socket cannot be made.
+    :returns: the URL, and the address to record (without the token).
+    :raises HostError: the socket cannot be made.
     """
     listener = services.metadata.wait(directory.uuid)
     record = ServiceAddress(listener.address, listener.port, listener.early)
@@ -70,11 +71,11 @@ def settled(services: Services, directory: PodDirectory) -> tuple[str, ServiceAd
 
 
 def take_up(services: Services, directory: PodDirectory, document: PodDocument) -> None:
-    """Serves a pod that runs and whose owner has died, as that has done: the same port, token and key. For who
-    holds the owner lock.
+    """Serves the metadata of a running pod whose owner has died, at the same port and with the same token and key.
+    The caller holds the owner lock.
 
-    :raises HostError: its port is taken, or its secrets are lost.
-    :raises PodNotFoundError: it has no service on record: it does not run.
+    :raises HostError: the port is taken, or the secrets are lost.
+    :raises PodNotFoundError: no service is on record: the pod does not run.
     """
     record = directory.read_state().metadata
     if record is None:
@@ -95,7 +96,7 @@ def _serve(
     port: int | None,
     listener: Listener | None = None,
 ) -> None:
-    """:param port: that it had before."""
+    """:param port: the port that the service had before; None: any."""
     namespace = document.network_namespace
 
     def make() -> Listener:
@@ -108,13 +109,13 @@ def _serve(
 
 
 def url_of(directory: PodDirectory) -> str | None:
-    """What a running pod's apps have as AC_METADATA_URL; None: it has no service."""
+    """The AC_METADATA_URL of a running pod's apps; None: it has no service."""
     record = directory.read_state().metadata
     return None if record is None else _url(record, _load(directory))
 
 
 def told_of(directory: PodDirectory, state: PodState) -> MetadataAddress | None:
-    """Where a running pod's service is, and which file holds its token; None: it does not run."""
+    """The address of a running pod's service, and the path of its token file; None: the pod does not run."""
     record = state.metadata
     if record is None:
         return None
@@ -156,7 +157,7 @@ def _unusable(directory: PodDirectory, error: OSError) -> HostError:
 
 
 class PodFacts:
-    """Implements :class:`kurma_core.metadata.facts.Facts`: what stands on disk, as it is now."""
+    """Implements :class:`kurma_core.metadata.facts.Facts`: reads a pod's present files."""
 
     def __init__(self, services: Services, directory: PodDirectory) -> None:
         self._services = services
@@ -185,7 +186,10 @@ class PodFacts:
 
 
 def image_facts(images: ImageManager, image_id: str) -> ImageFacts:
-    """:raises KurmaError: the store has lost it."""
+    """The facts of an image that the metadata service tells apps.
+
+    :raises KurmaError: the store has lost it.
+    """
     from kurma_core.metadata.facts import ImageFacts
 
     store = images.store

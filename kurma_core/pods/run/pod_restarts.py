@@ -1,6 +1,6 @@
 """Decides whether and when kurmad restarts a pod that has ended: the policy, and the pause before.
 
-Apps that end while their pod lives are the stager's (``kurma.io/restart``); this is of pods as a whole.
+The stager restarts single apps in a running pod (``kurma.io/restart``); this module is about whole pods.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.state import PodState
 
 Json = Any
-#: Annotation of the pod.
+#: The annotation of a pod that names its restart policy.
 POLICY = "kurma.io/pod/restart"
 POLICIES = ("never", "on-failure", "always")
 _OF_APPS = "kurma.io/restart"
-#: Why a pod is over, where it did not end by itself: ``cause`` in its state.
+#: Causes of a pod's end other than its own: ``cause`` in its state.
 STOPPED, SHUT_DOWN, REBOOTED = "stop", "shutdown", "reboot"
-#: Seconds: the first pause, the longest, and for how long a pod must have run for the first one again.
+#: Seconds: the first pause, the longest pause, and the run time after which the first pause applies again.
 FIRST, LONGEST, LONG_RUN = 1.0, 300.0, 10.0
 
 
 def check(manifest: PodManifest, *, ephemeral: bool) -> None:
-    """:raises UsageError: its annotation says nothing that is known; or it is removed once it has ended."""
+    """:raises UsageError: the annotation is not a known policy; or it asks to restart a pod that is removed once
+    it has ended."""
     policy = manifest.annotation(POLICY)
     if policy is not None and policy not in POLICIES:
         raise UsageError(f"the pod's annotation {POLICY} is {policy!r}", hint=f"it is {', '.join(POLICIES)}")
@@ -46,9 +47,9 @@ def policy_of(document: PodDocument) -> str:
 
 
 def wanted(document: PodDocument, state: PodState, image: Callable[[str], ImageManifest]) -> bool:
-    """Whether that pod, as it is, is to be started again.
+    """Whether an ended pod must be started again, by its state and its policy.
 
-    :param image: the manifest of an image of that ID.
+    :param image: gives the manifest of the image with that ID.
     """
     if state.state not in ENDED_STATES or document.ephemeral or state.cause == STOPPED:
         return False
@@ -60,8 +61,8 @@ def wanted(document: PodDocument, state: PodState, image: Callable[[str], ImageM
 
 
 def _implied(document: PodDocument, image: Callable[[str], ImageManifest]) -> bool:
-    """An app that is to be started again whenever it ends is to be there after a reboot, too; unless the pod says
-    otherwise."""
+    """Whether the pod has an app that is restarted whenever it ends: such a pod is started again after a reboot,
+    too, unless the pod's own annotation says otherwise."""
     if document.manifest.annotation(POLICY) is not None:
         return False
     for app in document.manifest.apps:
@@ -70,16 +71,16 @@ def _implied(document: PodDocument, image: Callable[[str], ImageManifest]) -> bo
             try:
                 word = image(str(app.image.id)).annotation(_OF_APPS)
             except KurmaError:
-                continue  # the store has lost it, and the pod could not be started
+                continue  # the store has lost the image, so the pod could not be started
         if word in ("always", "on-failure"):
             return True
     return False
 
 
 def pause(state: PodState, *, failed: bool) -> tuple[float, int]:
-    """Seconds until the next attempt, and how many there have been in a row then.
+    """Seconds until the next attempt, and the number of attempts in a row including it.
 
-    :param failed: an attempt to start it has failed: that it ran for long before counts no more.
+    :param failed: the last attempt to start it failed, so that an earlier long run does not count.
     """
     tries = _record(state).tries
     if not failed and _ran(state) >= LONG_RUN:
@@ -98,12 +99,12 @@ def _ran(state: PodState) -> float:
 
 
 def count_of(state: PodState) -> int:
-    """How often it was started again since somebody has started it."""
+    """Restarts since a user started the pod."""
     return _record(state).count
 
 
 def next_of(state: PodState) -> float | None:
-    """When it will be, in seconds since the epoch; None: that is not decided."""
+    """The time of the next restart, in seconds since the epoch; None: none is planned."""
     text = _record(state).next
     try:
         return None if text is None else seconds(text)
@@ -112,29 +113,32 @@ def next_of(state: PodState) -> float | None:
 
 
 def left(state: PodState, at: float) -> float:
-    """Seconds until the attempt that is planned, whatever was done to the clock meanwhile.
+    """Seconds until the planned restart; a change of the system clock does not matter.
 
-    :param at: seconds since the epoch, as :func:`next_of` has it.
+    :param at: seconds since the epoch, as from :func:`next_of`.
     """
     passed = between(mark(), _record(state).due)
     return max(0.0, min(at - time.time(), LONGEST) if passed is None else passed)
 
 
 def planned(state: PodState, delay: float, tries: int) -> RestartRecord:
-    """What is to be recorded of the next attempt. :param delay: seconds until then."""
+    """The record of a planned restart. :param delay: seconds until then."""
     at = timestamp(time.time() + delay)
     return RestartRecord(count_of(state), tries, at, mark(delay))
 
 
 def begun(state: PodState, *, again: bool) -> RestartRecord | None:
-    """What is to be recorded of a pod that is started now. :param again: by its policy, not by somebody."""
+    """The restart record of a pod that is started now; None: its counts begin anew.
+
+    :param again: its policy starts it, not a user.
+    """
     if not again:
         return None
     return RestartRecord(count_of(state) + 1, _record(state).tries)
 
 
 def told(document: PodDocument, state: PodState) -> PodRestart:
-    """As ``kurma show`` prints it."""
+    """The restart policy and counts, as ``kurma show`` prints them."""
     over = state.state in ENDED_STATES and state.cause != STOPPED
     return PodRestart(policy_of(document), count_of(state), _record(state).next if over else None)
 

@@ -1,9 +1,10 @@
-"""Prestarted pods: what does not depend on the pod's request is made before a client asks for a pod.
+"""Prestarted pods: prepares, before a client asks for a pod, all that does not depend on the request.
 
-A prestarted pod has a UUID and what bears its name: a cgroup, a network namespace with its loopback interface up
-and the metadata service's socket, and in them a stager that waits. Its directory, which no listing shows, records
-them before they are made; a pod that is prepared of it goes on with that record. The process that made it holds
-its owner lock. If that process dies, the stager ends by itself, and :func:`sweep` removes the rest.
+A prestarted pod has a UUID, and three things with that name: a cgroup, a network namespace (its loopback interface
+is up, and the metadata service's socket is bound in it), and a stager that waits in both. Its directory, which
+listings do not show, records them before they are made; a pod that is prepared from it goes on with that record.
+The process that made it holds its owner lock. If that process dies, the stager ends by itself, and :func:`sweep`
+removes the rest.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.services import Events, Services
     from kurma_core.staging.prestarted import PrestartedStager
 
-#: The start steps of :mod:`.launch` that are done before the pod is known, and what they make.
+#: The start steps of :mod:`.launch` that are done before the pod is known, and the names of what they make.
 PRESTARTED_STEPS, PRESTARTED = ("cgroup", "network-namespace"), ("cgroup", "net")
 
 
@@ -63,13 +64,14 @@ class PrestartedPod:
         self.directory = directory
         self.lock = lock
         self.waiting = waiting
-        #: of the pod that was prepared of it; no other process has changed it since
+        #: Definition of the pod that was prepared from it; no other process has changed it since.
         self.document: PodDocument | None = None
-        #: Images found from the pod's preparation to its start are held (``ImageManager.keeping``).
+        #: Whether the images found during the pod's preparation are protected until its start
+        #: (``ImageManager.keeping``).
         self.holds_images = False
-        #: the apps' images; None: they are looked up anew
+        #: The apps' rendered images; None: they are looked up anew.
         self.rendered: dict[str, RenderedImage] | None = None
-        #: of the pod that was prepared of it
+        #: Held-back events of the pod that was prepared from it.
         self.events: Events | None = None
         self._listener: Listener | None = listener
         self._services = services
@@ -82,12 +84,13 @@ class PrestartedPod:
         return self.waiting.alive()
 
     def postpone(self, events: Events) -> Events:
-        """Has the events of the pod that is prepared of it wait for its start. :returns: where to send them."""
+        """Holds back the events of the pod that is prepared from it until its start. :returns: where to send
+        them."""
         self.events = events.postponed()
         return self.events
 
     def launch(self, stdio: Stdio) -> Launch:
-        """Starts the pod that was prepared of it: the steps get what is made already."""
+        """The :class:`Launch` of the pod that was prepared from it, with the parts that exist already."""
         document = self.document or read_document(self.directory)
         listener, self._listener = self._listener, None
         return Launch(
@@ -102,7 +105,7 @@ class PrestartedPod:
         )
 
     def fits(self, document: PodDocument) -> bool:
-        """Whether the pod, which has its UUID, can use the stager and the namespaces."""
+        """Whether the pod with this UUID can use the stager and the namespaces."""
         return (
             document.stager == self.stager
             and document.network_namespace is not None
@@ -112,9 +115,10 @@ class PrestartedPod:
         )
 
     def become(self, name: str) -> PodDirectory:
-        """Makes the directory a pod's, which listings show, and returns it.
+        """Turns the directory into a pod's, which listings show, and returns it.
 
-        :raises PodExistsError: the UUID or the name is taken. It is discarded, as after any other failure.
+        :raises PodExistsError: the UUID or the name is taken. The prestarted pod is then discarded, as after any
+            failure.
         """
         try:
             self.directory = self._services.store.publish(self.directory, self.uuid, name)
@@ -125,9 +129,9 @@ class PrestartedPod:
         return self.directory
 
     def settle(self) -> None:
-        """Records the pod as prepared: its start does not follow at once.
+        """Records the pod as prepared, if its start does not follow at once.
 
-        :raises HostError: that cannot be recorded.
+        :raises HostError: the record cannot be written.
         """
         self.directory.change_state(state="prepared")
         self._flush()
@@ -135,7 +139,8 @@ class PrestartedPod:
     def release(self) -> None:
         """Ends the stager and leaves the pod prepared, without an owner. Does nothing once the pod was started.
 
-        :raises KurmaError: something is left; it is on record, and the next command that sees the pod removes it.
+        :raises KurmaError: a part could not be removed; it is on record, and the next command that sees the pod
+            removes it.
         """
         if self.lock < 0:
             return
@@ -153,7 +158,7 @@ class PrestartedPod:
     def withdraw(self) -> int:
         """Ends the stager and undoes all but the directory. :returns: the owner lock, which the caller closes.
 
-        :raises HostError: something is left, and on record.
+        :raises HostError: a part could not be removed; it is on record.
         """
         self._end()
         return self.taken()
@@ -174,7 +179,7 @@ class PrestartedPod:
     def discard(self) -> None:
         """Ends the stager and removes everything. Repeatable; does nothing once a pod has taken it over.
 
-        :raises HostError: something is left; it is on record, for :func:`sweep`.
+        :raises HostError: a part could not be removed; it is on record, for :func:`sweep`.
         """
         if self.lock < 0:
             return
@@ -188,7 +193,7 @@ class PrestartedPod:
 def can_prestart(services: Services, stager: str) -> bool:
     """Whether the stager can be started before its pod is known. Builds or fetches its image if needed.
 
-    :raises KurmaError: there is no such stager, or its image cannot be had.
+    :raises KurmaError: there is no such stager, or its image is not available.
     """
     if not hasattr(services.stagers.get(stager), "prestart"):
         return False
@@ -196,8 +201,8 @@ def can_prestart(services: Services, stager: str) -> bool:
 
 
 def fits_request(request: PodRequest, config: Config) -> bool:
-    """Whether the requested pod can use a prestarted pod of the configuration's stager, as far as is known before
-    its images are (see :meth:`PrestartedPod.fits`)."""
+    """Whether the requested pod can use a prestarted pod of the configured stager, as far as the request alone
+    tells; :meth:`PrestartedPod.fits` decides once the images are known."""
     pod = request.template.pod
     if request.networks is not None:
         networks = {one.name for one in request.networks}
@@ -217,7 +222,7 @@ def fits_request(request: PodRequest, config: Config) -> bool:
 
 
 def prestart(services: Services, stager: str) -> PrestartedPod:
-    """Makes a prestarted pod. Its stager may not have reached the point yet where it waits.
+    """Makes a prestarted pod. Its stager may not yet have reached the point at which it waits.
 
     :raises StagerError: the stager cannot be started before its pod is known.
     :raises KurmaError: it could not be made; nothing of it is left.
@@ -253,7 +258,7 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
     except BaseException:
         if listener is not None:
             listener.close()
-        # The record keeps what cannot be undone.
+        # A part that cannot be undone stays on record.
         with suppress(KurmaError):
             undo(services, uuid)
         services.store.discard(directory)
@@ -263,7 +268,8 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
 
 
 def _raise_lo(namespace: str, uuid: str) -> None:
-    """The network driver does this as well; here no client waits for the kernel's lock on all interfaces."""
+    """Sets the loopback interface up. The network driver does so, too; but done here, no client has to wait for
+    the kernel's lock on all interfaces (RTNL)."""
     from kurma_core.linux.loopback import raise_lo
     from kurma_core.linux.namespaces import in_netns
 
@@ -275,9 +281,9 @@ def _raise_lo(namespace: str, uuid: str) -> None:
 
 
 def undo(services: Services, uuid: str) -> None:
-    """Removes all but the directory; ends the stager's cgroup. Repeatable.
+    """Kills the stager's cgroup and removes everything but the directory. Repeatable.
 
-    :raises HostError: something of it is left.
+    :raises HostError: a part could not be removed.
     """
     try:
         tree = CgroupTree(f"kurma/{uuid}")
@@ -290,7 +296,7 @@ def undo(services: Services, uuid: str) -> None:
 
 
 def sweep(services: Services, grace: float) -> None:
-    """Removes the prestarted pods of dead processes. What cannot be removed stays for the next sweep.
+    """Removes the prestarted pods of dead processes. The next sweep retries those that cannot be removed.
 
     :param grace: minimum age of a directory, in seconds.
     """
@@ -298,7 +304,7 @@ def sweep(services: Services, grace: float) -> None:
         try:
             if time.time() - os.stat(directory.path).st_ctime < grace:
                 continue
-            # Fails for one that was removed, and for a pod whose preparation has just begun.
+            # Raises for a directory that was removed, and for a pod whose preparation has just begun.
             directory.read_state()
             lock = directory.try_own()
         except (OSError, KurmaError):

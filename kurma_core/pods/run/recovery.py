@@ -1,6 +1,6 @@
-"""Recovers pods whose owner process died: takes down what is dead, and leaves alone what runs.
+"""Recovers pods whose owner process died: takes down dead pods, and leaves running ones alone.
 
-Frees as well what stagers of some designs leave of a pod until it is removed or started again.
+Also frees what stagers of some designs leave of a pod until it is removed or started again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def find_stager(services: Services, directory: PodDirectory) -> RunningStager | None:
-    """The living stager of that pod; the caller closes it."""
+    """The living stager of that pod, if any; the caller closes it."""
     state = directory.read_state()
     identity = state.stager
     if not identity:
@@ -42,18 +42,19 @@ def find_stager(services: Services, directory: PodDirectory) -> RunningStager | 
 
 
 def needs_recovery(directory: PodDirectory) -> bool:
-    """A quick look: is the pod in a state that somebody must own, or is its teardown not complete?"""
+    """Whether the pod has no owner although it needs one, or its teardown is not complete; reads only its
+    state."""
     try:
         state = directory.read_state()
     except PodNotFoundError:
         return not directory.owned()
     except KurmaError:
-        return False  # damaged, or of a newer version: not for us to judge
+        return False  # damaged, or of a newer version: left as it is
     return state.unsettled and not directory.owned()
 
 
 def recover(services: Services, directory: PodDirectory, events: Events) -> bool:
-    """Finishes what a dead owner left: a half-made pod is undone, a dead one taken down and recorded.
+    """Finishes the work of a dead owner: undoes a half-made pod, takes down a dead one and records its end.
 
     :returns: whether something was done. A pod that runs, or has a living owner, is left as it is.
     :raises KurmaError: the teardown failed; it stays on record.
@@ -68,14 +69,14 @@ def recover(services: Services, directory: PodDirectory, events: Events) -> bool
 
 
 def take_down(services: Services, directory: PodDirectory, events: Events) -> bool:
-    """As :func:`recover`, for who holds the owner lock.
+    """As :func:`recover`, for a caller that holds the owner lock.
 
-    :raises HostError: all is taken down, but that cannot be recorded (see :func:`unwritable`); or processes of it
-        hang in the kernel, as they did the last time.
+    :raises HostError: everything is taken down, but the record cannot be written (see :func:`unwritable`); or, as
+        at the last attempt, its processes hang in the kernel.
     """
     if _half_made(directory):
         if directory.read_steps():
-            # One that was begun before it was known what pod it would be (see prestarted).
+            # It was a prestarted pod, whose first steps are done before its definition is known.
             from kurma_core.pods.run import prestarted
 
             prestarted.undo(services, directory.uuid)
@@ -89,13 +90,13 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
     launch = Launch(services, directory, document)
     if stager is not None:
         if state.state == "starting" and getattr(stager, "has_come_up", lambda: False)():
-            # Only its owner has not come to say so.
+            # The pod is up; only its owner died before it could record that.
             state = directory.change_state(only_in=("starting",), state="running")
             events.tell("running", document)
         if state.state != "starting":
             stager.close()
             return False
-        # Nobody will ever hear that it came up: a half-made pod is undone.
+        # The pod has no owner that would notice that it came up, so it is undone.
         services.stagers.of_pod(document.stager).stop(directory.path, stager, force=True)
         stager.wait(5)
         stager.close()
@@ -137,13 +138,13 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
 
 
 def _of_another_boot(state: PodState) -> bool:
-    """Whether the host was booted since the pod's stager, or its start, was recorded."""
+    """Whether the host was rebooted since the pod's stager, or its start, was recorded."""
     boot = (state.stager or {}).get("bootId") or state.boot
     return boot is not None and boot != boot_id()
 
 
 def _all_ended(directory: PodDirectory, document: PodDocument) -> bool:
-    """Whether all of its apps have run to their ends, by what its stager has left."""
+    """Whether all of its apps have ended, by the status file that its stager left."""
     try:
         apps = (read_status_file(directory.path) or ({}, ()))[0]
     except KurmaError:
@@ -152,7 +153,7 @@ def _all_ended(directory: PodDirectory, document: PodDocument) -> bool:
 
 
 def _half_made(directory: PodDirectory) -> bool:
-    """Whether it died before it was wholly prepared. A damaged record is none that was never made."""
+    """Whether its preparation was not completed. A pod with a damaged record counts as prepared."""
     try:
         return bool(directory.read_state().state == "preparing")
     except PodNotFoundError:
@@ -160,7 +161,8 @@ def _half_made(directory: PodDirectory) -> bool:
 
 
 def discard_remains(services: Services, directory: PodDirectory) -> None:
-    """Has it freed by the driver that has made it. For who holds the owner lock; the pod does not run. Repeatable.
+    """Lets the driver that left something of the pod free it. The caller holds the owner lock; the pod does not
+    run. Repeatable.
 
     :raises HostError: something could not be freed.
     """
@@ -192,10 +194,11 @@ def discard_remains(services: Services, directory: PodDirectory) -> None:
 
 
 def remains_of_gone_pods(services: Services, *, dry_run: bool) -> Iterator[tuple[str, bool]]:
-    """Frees what there is of pods that have no directory any more; a line of each, and whether that has failed."""
+    """Frees what stagers left of pods whose directories are gone. Yields a line for each, and whether it
+    failed."""
     try:
         for collector in services.stagers.collectors():
-            # Asked first: a pod has its directory from before there is anything else of it until after that.
+            # Before the pods' directories are checked: a pod's directory is made first and removed last.
             for uuid in sorted(collector.remains()):
                 if not os.path.lexists(services.store.directory(uuid).path):
                     yield from _free_gone(services, collector, uuid, dry_run)

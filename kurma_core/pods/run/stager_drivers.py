@@ -31,7 +31,7 @@ _GROUP = "kurma.stagers"
 
 
 class Stagers:
-    """Makes each driver once. The image of a stager is asked for, and verified, at every start (G1)."""
+    """Makes the drivers of stagers, each once. A stager's image is looked up and verified at every start."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Stagers:
         self._made: dict[str, Stager] = {}
 
     def names(self) -> list[str]:
-        """Every name that ``--stager`` accepts."""
+        """All names that ``--stager`` accepts."""
         return sorted({*self._config.stagers, *self._registry.names(_GROUP)})
 
     def check(self, name: str) -> None:
@@ -60,9 +60,8 @@ class Stagers:
             )
 
     def config(self, name: str) -> Mapping[str, Json]:
-        """What the admin says of it, which is what stands in ``stagerConfig``: its section of ``stagers``. Of one
-        that a plugin brings, the plugin's options that are set, where the section does not have them.
-        """
+        """The admin's configuration of that stager, for ``stagerConfig``: its section of ``stagers``; for a stager
+        of a plugin, the options of the plugin's section as well, unless the stager's section sets them."""
         section = self._config.stagers.get(name)
         driver, _ = self._meant(name)
         if driver is None:
@@ -79,20 +78,19 @@ class Stagers:
         return self._made[name]
 
     def of_pod(self, name: str) -> Stager:
-        """The driver of a pod that was made earlier, to ask it, to stop it and to take it down. Where the stager
-        has left the configuration since, or its plugin is gone or broken, the engine for stagers that are images
-        stands in: a pod can always be ended.
-        """
+        """The driver for an existing pod, to query it, stop it and take it down. If the stager is no longer
+        configured, or its plugin is missing or broken, the driver for stager images is used instead: a pod can
+        always be ended."""
         try:
             return self.get(name)
         except (StagerError, PluginError):
             return self._engine(name)
 
     def collectors(self) -> Iterator[CollectorOfRemains]:
-        """Drivers of plugins that may have something of pods that are gone. One that keeps nothing in the state
-        directory is not even loaded.
+        """Drivers of plugins that may keep something of pods that are gone. A plugin without a directory in the
+        state directory keeps nothing, and is not loaded.
 
-        :raises PluginError: a plugin that keeps something is broken.
+        :raises PluginError: a plugin with such a directory is broken.
         """
         installed = self._registry.names(_GROUP)
         try:
@@ -106,10 +104,10 @@ class Stagers:
                     yield cast("CollectorOfRemains", driver)
 
     def unapplied(self, name: str) -> str:
-        """Why isolators of a pod under this stager would be ignored: it does not say that it applies them (X1).
-        Empty: it does.
+        """Why isolators of a pod under this stager would be ignored: the stager does not declare that it applies
+        them. Empty: it does.
 
-        :raises KurmaError: its plugin, or its image, cannot be had.
+        :raises KurmaError: its plugin or its image is not available.
         """
         why = f"stager {name} does not say that it applies isolators"
         if self._meant(name)[0] is not None:
@@ -117,7 +115,7 @@ class Stagers:
         return "" if self.image(name).manifest.annotation("kurma.io/stager/isolators") == "true" else why
 
     def applied_in_part(self, name: str) -> Mapping[str, str]:
-        """Isolators that it knows something of, though it applies no plans, and what."""
+        """Isolators that the stager applies in part although it applies no plans, each with what it applies."""
         from kurma_core.errors import KurmaError
 
         if self._meant(name)[0] is None:
@@ -133,11 +131,12 @@ class Stagers:
         return bool(self._asked(name, "joins_networks", False))
 
     def hostname(self, name: str, uuid: str) -> str:
-        """Of its pods that are given none; empty: the pod's name."""
+        """The host name of its pods that have none of their own; empty: the pod's name."""
         return str(self._asked(name, "default_hostname", "")).replace("{uuid}", uuid)
 
     def _asked(self, name: str, what: str, otherwise: object) -> object:
-        """What its driver says of itself. One that cannot be had is not asked: the start will tell."""
+        """An attribute of the stager's driver; ``otherwise`` if the driver cannot be loaded, which the start then
+        reports."""
         if self._meant(name)[0] is None:
             return otherwise
         try:
@@ -151,11 +150,11 @@ class Stagers:
         return driver is None or locator is None
 
     def image(self, name: str, *, rebuild: bool = False, files: bool = True) -> HostImage:
-        """The image of a stager that is one: built or fetched if need be, verified.
+        """The image of a stager: built or fetched if needed, and verified.
 
-        :param rebuild: build (or fetch) it anew.
-        :param files: look at its files, too.
-        :raises StagerError: this stager is no image.
+        :param rebuild: build or fetch it anew.
+        :param files: verify its files, too.
+        :raises StagerError: this stager is not an image.
         """
         _, locator = self._meant(name)
         if locator is not None:
@@ -173,9 +172,10 @@ class Stagers:
         return self._images().host_image_from_source(name, source, rebuild=rebuild, files=files)
 
     def export(self, name: str, format: str, rootfs: str) -> Mapping[str, Json]:
-        """Fills an empty directory with that stager as an image for others. :returns: the image manifest.
+        """Exports that stager as an image for other runtimes, into an empty directory. :returns: the image
+        manifest.
 
-        :raises StagerError: it cannot be exported, or not as that.
+        :raises StagerError: it cannot be exported, or not in that format.
         """
         driver = cast("StagerOfExports", self._load(name)) if self._meant(name) == (name, None) else None
         known = sorted(getattr(driver, "exports", ()))
@@ -187,8 +187,8 @@ class Stagers:
         return driver.export(format, rootfs)
 
     def _meant(self, name: str) -> tuple[str | None, str | None]:
-        """The plugin that drives it, None: the engine of the Kurma Stager Specification; and the locator of its
-        image, None: it has none, or the plugin brings it."""
+        """The plugin that drives the stager (None: the driver of the Kurma Stager Specification), and the locator
+        of its image (None: it has none, or the plugin brings it)."""
         section = self._config.stagers.get(name)
         if section is not None:
             return section.driver or (name if section.image is None else None), section.image
