@@ -42,23 +42,24 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 Json = Any
-#: Why kurmad stops a pod (``cause`` in ``state.json``): see :func:`kurma_core.pods.run.pod_restarts.wanted`.
+#: Reasons for which kurmad stops a pod (``cause`` in ``state.json``): see
+#: :func:`kurma_core.pods.run.pod_restarts.wanted`.
 STOPPED, SHUT_DOWN = pod_restarts.STOPPED, pod_restarts.SHUT_DOWN
-#: The pod's annotation that says when it is restarted.
+#: The pod's annotation that names its restart policy.
 RESTART_POLICY = pod_restarts.POLICY
 #: Name of an app's API socket in its directory.
 API_SOCKET = host_access.API_SOCKET
 
 
 class DaemonInterface:
-    """The pods of one state directory. Any thread may use it.
+    """The pods of one state directory, for kurmad. Any thread may use it.
 
-    :param manager: works by the present configuration; :meth:`use` replaces it after a reload.
+    :param manager: uses the present configuration; :meth:`use` replaces it after a reload.
     """
 
     def __init__(self, manager: PodManager) -> None:
         self._manager = manager
-        #: Counts the configurations: what was made under another number is out of date.
+        #: Number of the present configuration: what was made with an earlier one is out of date.
         self.generation = 0
 
     def use(self, manager: PodManager) -> None:
@@ -70,11 +71,12 @@ class DaemonInterface:
         return self._manager.services.config
 
     def on_api_changed(self, call: Callable[[PodDocument, str], None]) -> None:
-        """``call`` gets each pod, and its directory, whose apps may have gained or lost the API."""
+        """Registers ``call``, which gets each pod, and its directory, whose apps may have gained or lost the
+        API."""
         self._manager.services.api_changed = call
 
     def on_spawner_started(self, call: Callable[[int], None]) -> None:
-        """``call`` gets the PID of each spawner before it starts programs."""
+        """Registers ``call``, which gets the PID of each spawner before that starts programs."""
         self._manager.services.spawner.settle = call
 
     # -- find and read --
@@ -87,7 +89,7 @@ class DaemonInterface:
         return self._manager.store.find(reference).uuid
 
     def root(self) -> str:
-        """The directory of all pods, which is made if it is missing. :raises OSError: it cannot be made."""
+        """The directory of all pods; made if it is missing. :raises OSError: it cannot be made."""
         self._manager.store.make()
         return self._manager.store.root
 
@@ -95,11 +97,11 @@ class DaemonInterface:
         return self._directory(uuid).path
 
     def state(self, uuid: str) -> PodState:
-        """What ``state.json`` says. :raises KurmaError: it cannot be read."""
+        """The present ``state.json``. :raises KurmaError: it cannot be read."""
         return self._directory(uuid).read_state()
 
     def document(self, uuid: str) -> PodDocument:
-        """What ``pod.json`` says. :raises KurmaError: it cannot be read."""
+        """The present ``pod.json``. :raises KurmaError: it cannot be read."""
         return read_document(self._directory(uuid))
 
     def is_owned(self, uuid: str) -> bool:
@@ -149,7 +151,7 @@ class DaemonInterface:
         return foreground_input(self._manager.services, self._manager.finder.pod(reference))
 
     def type_into(self, pod: OwnedPod, stdio: Stdio) -> CallInProcess | None:
-        """Carries input to the app whose terminal takes it; None: the pod has no such app."""
+        """Sends input to the app whose terminal takes it; None: the pod has no such app."""
         from kurma_core.pods.inside.enter_and_attach import type_into
 
         app = pod.typed_into
@@ -158,7 +160,7 @@ class DaemonInterface:
     # -- recovery --
 
     def needs_recovery(self, uuid: str) -> bool:
-        """Whether the pod must have an owner, or its teardown is not complete, and no process owns it."""
+        """Whether the pod has no owner although it needs one, or its teardown is not complete."""
         return recovery.needs_recovery(self._directory(uuid))
 
     def adopt(self, uuid: str) -> OwnedPod | None:
@@ -166,11 +168,11 @@ class DaemonInterface:
         return self._manager.adopt(uuid)
 
     def finish_change(self, uuid: str) -> bool:
-        """Finishes, or takes back, a half-made change of the pod's apps. :returns: whether there was one."""
+        """Completes or undoes an unfinished change of the pod's apps. :returns: whether there was one."""
         return self._manager.apps.finish_change(self._directory(uuid))
 
     def sweep(self, age: float) -> None:
-        """Removes remains of pods that were half made, or half removed. :param age: in seconds, at least."""
+        """Removes the remains of half-made or half-removed pods. :param age: minimum age, in seconds."""
         self._manager.store.sweep(age)
 
     # -- restarts --
@@ -179,7 +181,7 @@ class DaemonInterface:
         """Records when a pod that has ended is restarted, unless that is planned already.
 
         :param failed: an attempt has failed: the next one is planned.
-        :returns: the seconds until then; None: it is not to be restarted.
+        :returns: the seconds until then; None: it must not be restarted.
         """
         directory = self._directory(uuid)
         document = read_document(directory)
@@ -197,7 +199,7 @@ class DaemonInterface:
     def announce_restart(self, uuid: str) -> tuple[str, str] | None:
         """Tells observers that the pod is about to be restarted.
 
-        :returns: its name and its policy; None: it is not to be restarted any more.
+        :returns: its name and its policy; None: it must not be restarted any more.
         """
         directory = self._directory(uuid)
         document = read_document(directory)
@@ -227,7 +229,7 @@ class DaemonInterface:
         return PodRequest(template, uuid=template.uuid, name=name, configured=True)
 
     def image_ids(self, template: PodTemplate) -> dict[str, str]:
-        """IDs of the images that the apps would have now, by app. :raises KurmaError: one cannot be had."""
+        """IDs of the images that the apps would have now, by app. :raises KurmaError: one is not available."""
         images = self._manager.services.images
         return {app.name: images.of_app(app.image).id for app in template.pod.apps}
 
@@ -242,7 +244,7 @@ class DaemonInterface:
         self._manager.services.registry.check_required()
 
     def hold_images(self) -> AbstractContextManager[None]:
-        """Until it is left, garbage collection removes no image that is found meanwhile."""
+        """A context manager: until it is left, garbage collection removes no image that is looked up in it."""
         return self._manager.services.images.keeping()
 
     def fits_prestarted(self, request: PodRequest) -> bool:
@@ -250,7 +252,7 @@ class DaemonInterface:
         return prestarted.fits_request(request, self.config)
 
     def can_prestart(self) -> bool:
-        """Whether the configuration's stager can be started before its pod is known."""
+        """Whether the configured stager can be started before its pod is known."""
         return prestarted.can_prestart(self._manager.services, self.config.stager)
 
     def prestart(self) -> PrestartedPod:
@@ -258,7 +260,7 @@ class DaemonInterface:
         return prestarted.prestart(self._manager.services, self.config.stager)
 
     def stager_image(self) -> str:
-        """ID of the image that the configuration's stager is started from now."""
+        """ID of the image that the configured stager is started from now."""
         return self._manager.services.stagers.image(self.config.stager, files=False).id
 
     def sweep_prestarted(self) -> None:
@@ -268,11 +270,11 @@ class DaemonInterface:
     # -- the API of apps --
 
     def api_apps(self, document: PodDocument) -> tuple[str, ...]:
-        """The apps of a pod that are to have the API."""
+        """The apps of a pod that get the API."""
         return host_access.api_users(document)
 
     def api_rights(self, document: PodDocument, app: str) -> str:
-        """``full`` or ``read``. :raises PowerError: grants give the app's image no rights any more."""
+        """``full`` or ``read``. :raises PowerError: the grants no longer give the app's image any rights."""
         return grants.api_rights(document, self._manager.services, app)
 
     @staticmethod
@@ -289,7 +291,8 @@ class DaemonInterface:
         return listing.each(self._manager.store, self._manager.finder.recover, tell, broken)
 
     def proof(self, directory: PodDirectory) -> Proof | None:
-        """Taken before :meth:`describe`: shows later whether the answer still holds. See :class:`Proof`."""
+        """Must be taken before :meth:`describe`; shows later whether the answer is still true. See
+        :class:`Proof`."""
         return Proof.take(directory)
 
     def describe(
@@ -297,31 +300,32 @@ class DaemonInterface:
     ) -> tuple[PodRecord | PodSummary, bool, bool]:
         """A pod's record or summary.
 
-        :param recover: as :meth:`each` has given it.
-        :returns: the value; whether it holds for as long as the pod's files are the same; whether it does so only
-            while the pod has an owner.
+        :param recover: as :meth:`each` passes it.
+        :returns: the value; whether it stays true as long as the pod's files are unchanged; whether this holds
+            only while the pod has an owner.
         """
         document, state = listing.records(directory, recover)
         unsettled = state.unsettled
         if summary:
             return listing.summary(directory, document, state), True, unsettled
         value = self._manager.finder.record(directory, document, state)
-        # An owner that came or died while the pod was read must not be kept.
+        # Not cached if an owner came or died while the pod was read.
         same_owner = not state.live or value.owner == state.owner
         lasts = same_owner and self._manager.finder.told_by_files(directory, document, state)
         return value, lasts, unsettled
 
     def broken(self, directory: PodDirectory, state: str, why: str, *, summary: bool) -> PodRecord | PodSummary:
-        """What is said of a pod whose records cannot be read."""
+        """The record or summary of a pod whose records cannot be read."""
         how = listing.broken_summary if summary else self._manager.finder.broken
         return how(directory, state, why)
 
 
 @contextlib.contextmanager
 def following(directory: str, apps: Sequence[tuple[str, str]]) -> Iterator[tuple[LogReader, Following]]:
-    """A pod's logs as they are written, with those of apps that are added later.
+    """A pod's logs as they are written, also those of apps that are added later.
 
-    :param directory: the pod's. :param apps: (app, name of its log file).
+    :param directory: the pod's.
+    :param apps: (app, name of its log file).
     """
     with LogReader(directory, apps, newcomers=True) as reader, Following(reader) as found:
         yield reader, found

@@ -47,7 +47,7 @@ _NAME_LIMIT = 128
 
 
 class PodManager:
-    """Makes pods and starts them; has parts for what else can be done with them.
+    """Prepares and starts pods; its parts stop them, remove them and change their apps.
 
     :param services: images, stagers, networks and the like.
     """
@@ -64,16 +64,16 @@ class PodManager:
     def prepare(
         self, request: PodRequest, progress: Progress | None = None, prestarted: PrestartedPod | None = None
     ) -> PodRecord:
-        """Makes a pod that can be started. What fails leaves nothing behind.
+        """Makes a pod that can be started. A failure leaves nothing behind.
 
-        :param prestarted: becomes this pod, and must then be given to :meth:`start`, or released: until then other
-            processes see a pod that is still being prepared. One that does not fit is discarded.
+        :param prestarted: becomes this pod; the caller must then give it to :meth:`start` or release it, and until
+            then other processes see a pod that is still being prepared. If it does not fit, it is discarded.
         :raises KurmaError: see :func:`kurma_core.pods.prepare.prepare_pod.pod_document`.
         :raises PodExistsError: its UUID or name is taken.
         """
         directory, lock, _, record = self._prepare(request, progress, {}, prestarted)
         directory.drop_records()
-        # A prestarted pod is owned from its making to its start.
+        # The owner lock of a prestarted pod is held from its making to its start.
         if prestarted is None or prestarted.lock < 0:
             os.close(lock)
         return record
@@ -81,9 +81,8 @@ class PodManager:
     def prepare_to_start(
         self, request: PodRequest, progress: Progress | None = None
     ) -> tuple[PodRecord, OwnedPod]:
-        """As :meth:`prepare`; this process owns the pod from then on. :meth:`start_prepared` is to follow, or
-        :meth:`OwnedPod.close`, which leaves it prepared.
-        """
+        """As :meth:`prepare`; this process owns the pod from then on. The caller must call :meth:`start_prepared`,
+        or :meth:`OwnedPod.close`, which leaves the pod prepared."""
         rendered: dict[str, RenderedImage] = {}
         images = self.services.images.keeping()
         images.__enter__()
@@ -98,7 +97,7 @@ class PodManager:
     def start_prepared(self, pod: OwnedPod, stdio: Stdio, settled: Callable[[], None] = lambda: None) -> OwnedPod:
         """Starts the pod of :meth:`prepare_to_start`.
 
-        :raises KurmaError: as :meth:`start`; the pod is given up.
+        :raises KurmaError: as :meth:`start`; the pod is closed then.
         """
         try:
             pod.use(stdio)
@@ -115,7 +114,7 @@ class PodManager:
         rendered: dict[str, RenderedImage],
         prestarted: PrestartedPod | None = None,
     ) -> tuple[PodDirectory, int, PodDocument, PodRecord]:
-        """:param rendered: gets the apps' images. :returns: with the owner lock."""
+        """:param rendered: is filled with the apps' rendered images. :returns: the lock is the owner lock."""
         from kurma_core.pods.prepare.prepare_pod import pod_document
 
         if prestarted is not None and request.uuid is not None:
@@ -143,7 +142,7 @@ class PodManager:
             if prestarted is None:
                 directory.write_state(state)
             else:
-                # It starts at once, which is on record as its next step.
+                # Stays "preparing": it is started at once, and the start records its next state.
                 prestarted.document = document
                 prestarted.rendered = rendered if prestarted.holds_images else None
             record = record_of(directory, document, state)
@@ -166,7 +165,7 @@ class PodManager:
         name = request.name
         try:
             nearest = sanitize_name(name)
-        except ManifestError:  # nothing of it could stand in one
+        except ManifestError:  # no character of it is allowed in a name
             nearest = ""
         if len(name) > _NAME_LIMIT or nearest != name:
             hint = f"at most {_NAME_LIMIT} of a-z, 0-9, and - inside"
@@ -188,11 +187,12 @@ class PodManager:
     ) -> OwnedPod:
         """Starts a prepared or ended pod from a clean copy; this process owns it from now on.
 
-        :param settled: called once it is up, or on its way down: then nothing may interrupt this process any more.
-        :param prestarted: the prestarted pod that it was prepared with, if it has taken that over.
-        :param again: by its policy, not because somebody wants it to be.
-        :raises PodStateError: it runs already, or is owned by another process; or is not to be started again.
-        :raises KurmaError: it did not come up; all is undone and recorded.
+        :param settled: called once the pod is up, or is being taken down: from here on nothing may interrupt this
+            process.
+        :param prestarted: the prestarted pod that it was prepared from, if any.
+        :param again: its restart policy starts it, not a user.
+        :raises PodStateError: it runs already, has an owner, or must not be restarted.
+        :raises KurmaError: it did not start; everything is undone and recorded.
         """
         if prestarted is not None and prestarted.uuid == reference and prestarted.lock >= 0:
             return self._start_prestarted(prestarted, stdio, settled)
@@ -200,7 +200,7 @@ class PodManager:
         self._startable(read_document(directory), directory.read_state())
         lock = self.finder.own(directory)
         try:
-            # Whoever changes its apps, of the run before, comes to an end first.
+            # Waits for a process that still finishes a change of the apps of the last run.
             with directory.apps_lock(APPS_PATIENCE):
                 self._check_power(read_document(directory))
                 return self._start(directory, lock, stdio, settled, again)
@@ -209,7 +209,8 @@ class PodManager:
             raise
 
     def _start_prestarted(self, prestarted: PrestartedPod, stdio: Stdio, settled: Callable[[], None]) -> OwnedPod:
-        """No other process has changed the pod since it was prepared."""
+        """Starts a prestarted pod. No other process has changed it since it was prepared, since its lock was
+        held."""
         directory, lock, events = prestarted.directory, prestarted.taken(), prestarted.events or self.events
         try:
             launch = prestarted.launch(stdio)
@@ -219,7 +220,7 @@ class PodManager:
                     self._check_power(launch.document)
                     self._claim(pod)
                 except BaseException:
-                    left, _ = tear_down(launch)  # it is as any other that was prepared
+                    left, _ = tear_down(launch)  # now it is like any other prepared pod
                     directory.drop_spare()
                     directory.change_state(only_in=("preparing",), state="prepared", steps=left)
                     events.flush()
@@ -227,19 +228,19 @@ class PodManager:
                     raise
                 return self._bring_up(pod, settled)
             finally:
-                # Unless a step has taken it.
+                # Unless a start step has taken it.
                 if (listener := launch.take_listener()) is not None:
                     listener.close()
         except BaseException:
-            prestarted.waiting.discard()  # nothing, once it is the pod's
+            prestarted.waiting.discard()  # does nothing after the pod has taken the stager over
             os.close(lock)
             raise
 
     def adopt(self, uuid: str) -> OwnedPod | None:
-        """Owns a pod whose owner has died; what is dead is taken down, and what is half-made undone.
+        """Takes over a pod whose owner has died. A dead pod is taken down, a half-made one undone.
 
-        :returns: None: it does not run, or has an owner that lives.
-        :raises PodNotFoundError: it was half-made, or is ephemeral and was taken down: it is gone.
+        :returns: None: it does not run, or has a living owner.
+        :raises PodNotFoundError: it was half-made, or ephemeral and taken down, and is removed now.
         :raises KurmaError: its record cannot be read; or it could not be taken down, which is on record.
         """
         directory = self.store.directory(uuid)
@@ -253,7 +254,7 @@ class PodManager:
                     os.close(lock)
                     return None
                 stager = recovery.find_stager(self.services, directory)
-                if stager is not None:  # else it has ended just now
+                if stager is not None:  # else it has just ended
                     break
             try:
                 pod = OwnedPod.adopted(self.services, directory, stager, lock, self.events)
@@ -284,7 +285,7 @@ class PodManager:
         return self._bring_up(pod, settled)
 
     def _claim(self, pod: OwnedPod, *, again: bool = False) -> None:
-        """Records that the pod is about to start, which keeps its ports for it."""
+        """Records that the pod is about to start, which also claims its ports."""
         directory, document, _ = pod.records()
         with port_claims.claimed(
             directory, self.store, document.name, port_claims.published(document.attachments)
@@ -302,15 +303,15 @@ class PodManager:
     def stop_to_restart(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
         """Stops a pod as :meth:`PodStopper.stop` does, so that it can be started again.
 
-        :raises PowerError: it may not be started again; it is left as it is.
+        :raises PowerError: it must not be started again; it is left as it is.
         """
         directory = self.finder.find(reference)
         self._check_power(read_document(directory))
         return self.stopper.stop(directory.uuid, timeout=timeout, force=force)
 
     def _check_power(self, document: PodDocument) -> None:
-        """:raises PowerError: what was granted to an image when the pod was made is granted no longer (X6).
-        :raises IsolatorError: an app lacks an isolator that is required by now.
+        """:raises PowerError: a power that an image was granted when the pod was made is no longer granted.
+        :raises IsolatorError: an app lacks an isolator that is required now.
         """
         from kurma_core.pods.prepare import isolators
 
@@ -326,7 +327,8 @@ class PodManager:
             raise PodStateError(f"cannot start pod {document.name}: it is {state.state}", pod=document.uuid)
 
     def _clear_run(self, directory: PodDirectory) -> None:
-        """Every execution starts from a clean copy: what an earlier run left is removed (see ``keep``)."""
+        """Removes the files of an earlier run, since every execution starts from a clean copy (see
+        ``executions.keep``)."""
         from kurma_core.linux.beneath import remove_tree
 
         recovery.discard_remains(self.services, directory)

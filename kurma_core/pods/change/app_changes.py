@@ -1,8 +1,8 @@
-"""Adds, starts, stops and removes apps of a pod that runs.
+"""Adds, starts, stops and removes apps of a running pod.
 
-One process at a time changes a pod's apps: it holds the pod's *apps* lock. What it is about to do stands in
-``state.json`` (``change``) before it is done; what was decided, in ``pod.json``, replaced at once. So whoever
-comes after a death finds either the pod as it was, and takes away the rest, or the pod as it is to be.
+One process at a time changes a pod's apps: it holds the pod's *apps* lock. Before each change it records its
+intention in ``state.json`` (``change``); the new definition then replaces ``pod.json`` in one step. If the process
+dies, the next one finds ``pod.json`` either unchanged, and undoes the rest, or already replaced, and completes it.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from kurma_core.progress import Progress
 
 Json = Any
-#: Seconds to wait for who changes the pod's apps at the moment; call-ins are bounded.
+#: Seconds to wait for another process that changes the pod's apps; its call-ins are limited in time.
 APPS_PATIENCE = 120.0
-#: Seconds for the start of one app, its pre-start handler included.
+#: Seconds for the start of one app, including its pre-start handler.
 _START = 60.0
 
 
 @frozen
 class Changeable:
-    """A running pod whose apps lock we hold. :param identity: of its stager, as the record has it."""
+    """A running pod whose apps lock we hold. :param identity: of its stager, as recorded."""
 
     directory: PodDirectory
     document: PodDocument
@@ -63,23 +63,23 @@ class PodApps:
     def add(
         self, reference: str, request: PodRequest, *, start: bool = False, progress: Progress | None = None
     ) -> PodRecord:
-        """The pod gets an app; it runs once it is started.
+        """Adds an app to a running pod. The app runs once it is started.
 
         :param request: of a pod with that app alone; volumes that it names are the pod's, or new ones.
-        :param start: start it, too. Where that fails the app stays, and says why.
+        :param start: start it, too. If that fails, the app stays in the pod, with the reason in its status.
         :raises PodStateError: the pod does not run, or has an app of that name.
-        :raises StagerError: its stager takes no apps, or refuses.
-        :raises KurmaError: see :func:`kurma_core.pods.change.new_app.new_app`; all is undone.
+        :raises StagerError: its stager does not support adding apps, or refuses this one.
+        :raises KurmaError: see :func:`kurma_core.pods.change.new_app.new_app`; everything is undone.
         """
         from kurma_core.pods.change import new_app
 
         directory = self._finder.find(reference)
         name = new_app.wanted_app(request).name
         document = read_document(directory)
-        # What is known to be in vain is said before anything is fetched.
+        # Errors that can be known early are raised before an image is fetched.
         new_app.check_name(document, name)
         with self._stager_of(directory, document, "add") as (driver, _):
-            # Without app-rm, what fails half-way could not be undone.
+            # app-rm is required, too: it undoes an addition that fails half-way.
             self._check_verbs(document, driver, directory, "add", "rm", *(("start",) if start else ()))
         with self._services.images.keeping():
             image = new_app.find_image(self._services, request, progress)
@@ -108,7 +108,7 @@ class PodApps:
             pod.driver.add_app(pod_setup(launch, {app.name: app.rendered}), pod.stager)
             self._commit(pod, app.document)
         except BaseException:
-            # Where that fails, too, it stays on record, and the next one does it.
+            # If this fails, too, the change stays on record, and the next change of the pod's apps undoes it.
             with contextlib.suppress(KurmaError, OSError):
                 self._finish_change(pod, change)
             raise
@@ -117,7 +117,7 @@ class PodApps:
     def start(self, reference: str, app: str) -> PodRecord:
         """Starts an app that was added, or has ended, from a clean root; returns once it runs.
 
-        :raises PodStateError: the pod, or already the app, runs or not.
+        :raises PodStateError: the pod does not run, or the app runs already.
         :raises CommandNotFoundError, CommandNotExecutableError: its program could not be executed.
         :raises StagerError: it could not be started.
         """
@@ -141,23 +141,23 @@ class PodApps:
         return self._finder.read(directory)
 
     def _say_of_program(self, directory: PodDirectory, app: str) -> None:
-        """:raises CommandNotFoundError, CommandNotExecutableError: that is why the app does not run."""
+        """:raises CommandNotFoundError, CommandNotExecutableError: this is the reason why the app does not run."""
         for one in self._finder.read(directory).unstarted:
             kind = {127: CommandNotFoundError, 126: CommandNotExecutableError}.get(one.exit_code or 0)
             if one.name == app and kind is not None:
                 raise kind(f"app {app}: {one.told}") from None
 
     def stop(self, reference: str, app: str, *, timeout: float | None = None) -> PodRecord:
-        """Stops an app and waits until it has ended; one that does not run is left as it is.
+        """Stops an app and waits until it has ended; does nothing if it does not run.
 
-        :param timeout: seconds between its stop signal and SIGKILL; None: as the pod's.
+        :param timeout: seconds between its stop signal and SIGKILL; None: as for the pod.
         """
         directory = self._finder.find(reference)
         with self._changeable(directory, "stop", app) as pod:
             try:
                 pod.driver.stop_app(directory.path, pod.stager, app, timeout)
             except StagerError:
-                # Its last app has ended, and the pod with it.
+                # Not an error if the pod has ended with its last app.
                 if pod.stager.alive():
                     raise
         return self._finder.read(directory)
@@ -184,7 +184,7 @@ class PodApps:
             try:
                 self._finish_change(pod, change)
             except StagerError:
-                # It says no, so that the app is still there; or the pod has ended.
+                # The stager refuses, so that the app is still there; or the pod has ended.
                 directory.change_state(change=None)
                 raise
 
@@ -240,19 +240,19 @@ class PodApps:
     def _runs(self, directory: PodDirectory, app: str) -> bool:
         for one in self._finder.read(directory).apps:
             if one.name == app:
-                # Not every stager tells of processes.
+                # Some stagers report no PIDs.
                 return not one.exited and (one.pid is not None or one.started_at is not None)
         return False
 
     def _commit(self, pod: Changeable, document: PodDocument) -> None:
-        """The pod is another one from here on."""
+        """Makes the change permanent: from here on a process that finds it completes it instead of undoing it."""
         _change_state(pod)
         pod.directory.write_pod(document.to_json())
 
     def _finish_change(self, pod: Changeable, change: AppChange) -> None:
-        """An app that did not come to be on record is taken away; one that is to go, goes. Repeatable.
+        """Removes an app whose addition was not completed, or completes the removal of one. Repeatable.
 
-        :raises StagerError: the stager does not do its part.
+        :raises StagerError: the stager could not remove the app.
         """
         from kurma_core.pods.change.new_app import without
         from kurma_core.pods.record import executions
@@ -264,12 +264,12 @@ class PodApps:
             directory.change_state(change=None)
             return
         if not pod.stager.alive():
-            # What is left of it goes with the pod.
+            # The rest of the app is removed with the pod.
             raise StagerError(f"pod {document.name} has ended")
         gone = change.volumes
         if there:
             document, gone = without(document, app)
-            # Known should we die before the end, when the document does not name them any more.
+            # Recorded before the definition loses them, so that they are known if we die in between.
             directory.change_state(change=replace(change, volumes=tuple(gone)))
         self._services.api_changed(document, directory.path)
         pod.driver.remove_app(directory.path, pod.stager, app, gone)
@@ -282,7 +282,7 @@ class PodApps:
             if change.memory:
                 pod_limits.keep_memory(document)
         except KurmaError as error:
-            # What is too much of it keeps nobody from changing the pod.
+            # Limits that are not lowered must not keep the pod from being changed.
             self._services.note(f"{error.message}; what app {app} has asked for stays")
         executions.forget(directory, app)
         layers = dict(directory.read_state().layers)
@@ -295,10 +295,10 @@ class PodApps:
         return state.state == "running" and state.change is not None and not directory.apps_locked()
 
     def finish_change(self, directory: PodDirectory) -> bool:
-        """Of a running pod, clears away what somebody has left who died while he changed its apps.
+        """Finishes the change of a running pod's apps that a process left unfinished when it died.
 
-        :returns: whether there was something.
-        :raises KurmaError: it cannot be, and stays on record.
+        :returns: whether there was one.
+        :raises KurmaError: it could not be finished; it stays on record.
         """
         if not self.half_changed(directory):
             return False
@@ -307,7 +307,7 @@ class PodApps:
 
 
 def _change_state(pod: Changeable, **changes: Any) -> None:
-    """:raises PodStateError: the pod is not the run that we know any more."""
+    """:raises PodStateError: the pod has ended, or was started again meanwhile."""
     with pod.directory.op_lock():
         state = pod.directory.read_state()
         if state.state != "running" or state.stager != pod.identity:
@@ -319,7 +319,8 @@ def _change_state(pod: Changeable, **changes: Any) -> None:
 
 
 def _of_the_pod(part: PodDocument) -> tuple[bool, bool]:
-    """Whether an app has traffic limits, and requests memory. :param part: the pod with that app alone."""
+    """Whether an app has traffic limits, and whether it requests memory. :param part: the pod with that app
+    alone."""
     return bool(pod_limits.traffic_limits(part)), pod_limits.requested_memory(part) > 0
 
 

@@ -1,6 +1,6 @@
 """Prepares an app that is added to a running pod: its image, its part of the manifest, its isolators.
 
-Nothing here changes the host outside the state directory. What is decided for the pod's other apps stays.
+Nothing here changes the host outside the state directory, or what was decided for the pod's other apps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NewApp:
 
 
 def wanted_app(request: PodRequest) -> PodApp:
-    """:raises UsageError: the request is not for one app."""
+    """:raises UsageError: the request is not for exactly one app."""
     apps = request.template.pod.apps
     if len(apps) != 1:
         raise UsageError(f"one app is added at a time, not {len(apps)}")
@@ -52,7 +52,7 @@ def wanted_app(request: PodRequest) -> PodApp:
 
 
 def find_image(services: Services, request: PodRequest, progress: Progress | None) -> tuple[str, ImageManifest]:
-    """ID and manifest; fetched if need be. The caller keeps the images."""
+    """ID and manifest of the app's image; fetched if needed. The caller protects it from garbage collection."""
     app = wanted_app(request)
     record = services.images.of_app(app.image, pull=request.pull, insecure=request.insecure, progress=progress)
     return record.id, services.images.manifest(record.id)
@@ -79,10 +79,11 @@ def new_app(
     reified = reify(whole, {**resolved, app.name: image}, strict_volumes=request.strict_volumes)
     for note in reified.notes:
         services.note(note)
-    # What was overridden was in no manifest yet, and this one is read again by whoever looks at the pod.
+    # Parsed again: no parser has seen the overridden values yet, and each later reader of the pod parses this
+    # manifest.
     PodManifest.parse(reified.pod.to_json())
     app_settings.check_terminal(reified.pod.apps[-1])
-    # Those that the pod has are bound already, whatever has become of their sources.
+    # The pod's old volumes are mounted already, whatever has happened to their sources: only new ones are checked.
     had = {volume.name for volume in manifest.volumes}
     come = [volume for volume in reified.pod.volumes if volume.name not in had]
     links = document.volume_links or request.allow_volume_links
@@ -157,8 +158,9 @@ def only(document: PodDocument, app: str) -> PodDocument:
 
 
 def without(document: PodDocument, app: str) -> tuple[PodDocument, tuple[str, ...]]:
-    """The pod without that app, and the names of the volumes that go with it: those that came with an app, or that
-    Kurma made for a mount point of an image, and that no other app mounts. What the pod was made with stays."""
+    """The pod without that app, and the names of the volumes that are removed with it: those that came with an
+    app, or that Kurma made for a mount point of an image, if no other app mounts them. Volumes of the original pod
+    stay."""
     apps = tuple(one for one in document.manifest.apps if one.name != app)
     mounts = {name: found for name, found in document.mounts.items() if name != app}
     used = {mount.volume for found in mounts.values() for mount in found}
@@ -188,7 +190,8 @@ def without(document: PodDocument, app: str) -> tuple[PodDocument, tuple[str, ..
 
 
 def _volumes(document: PodDocument, more: tuple[Volume, ...]) -> tuple[Volume, ...]:
-    """The pod's volumes and the new ones. :raises UsageError: one is there already, and another one."""
+    """The pod's volumes and the new ones. :raises UsageError: a new one has the name of a different volume of the
+    pod."""
     found = {volume.name: volume for volume in document.manifest.volumes}
     for volume in more:
         if found.get(volume.name, volume) != volume:

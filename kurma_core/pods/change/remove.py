@@ -1,6 +1,6 @@
 """Removes pods (``kurma rm``), and collects dead ones and what they left (``kurma gc``).
 
-A pod whose records cannot be read is found by its UUID, and taken down as far as anything of it is known.
+A pod whose records cannot be read is found by its UUID, and taken down as far as its parts are known.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from kurma_core.pods.services import Services
 
 
-#: Seconds after which a pod's directory that is still being made, or removed, is nobody's.
+#: Seconds after which the directory of an unfinished or half-removed pod counts as abandoned.
 _HALF_MADE_GRACE = 60.0
-#: What reading a pod raises whose records are not there, or not to be understood.
+#: Errors of reading a pod whose records are missing or cannot be parsed.
 _UNREADABLE = (PodNotFoundError, PodDamagedError, FormatVersionError)
 
 
 class PodRemover:
-    """Removes pods, and collects what is left of dead ones.
+    """Removes pods, and collects the remains of dead ones.
 
     :param apps: finishes changes of the apps of running pods whose process has died.
     """
@@ -66,7 +66,7 @@ class PodRemover:
         directory = self._store.find(reference)
         self._finder.recover(directory)
         if not os.path.isdir(directory.path):
-            return  # half-made, or ephemeral and dead: that was all there was to do
+            return  # half-made, or ephemeral and dead: the recovery has removed it
         try:
             document = read_document(directory)
             state = directory.read_state().state
@@ -85,13 +85,14 @@ class PodRemover:
             recovery.discard_remains(self._services, directory)
             self._store.delete(directory, document.name)
         except PodNotFoundError:
-            return  # somebody was faster
+            return  # another process has removed it
         finally:
             os.close(lock)
         self._events.tell("removed", document)
 
     def _make_removable(self, directory: PodDirectory, document: PodDocument) -> None:
-        """Takes down what is dead. That it cannot be recorded is no reason not to remove it."""
+        """Takes the pod down if it is dead. A full disk, which keeps that from being recorded, does not prevent
+        the removal."""
         now = directory.read_state()
         if now.state in ("prepared", *ENDED_STATES) and not now.steps:
             return
@@ -106,7 +107,8 @@ class PodRemover:
             raise _not_removable(document, now.state)
 
     def _remove_broken(self, directory: PodDirectory, *, force: bool) -> None:
-        """A pod whose records cannot be read: what it may have made is known by its UUID, and what is readable."""
+        """Removes a pod whose records cannot be read: its parts are known by its UUID, and by the records that can
+        be read."""
         lock = self._finder.own(directory)
         try:
             _take_down_damaged(self._services, directory, force=force)
@@ -116,8 +118,8 @@ class PodRemover:
             os.close(lock)
 
     def collect(self, *, grace: float, dry_run: bool) -> Collected:
-        """Takes down what is dead, whenever it died, removes pods that ended more than ``grace`` seconds ago, and
-        frees what pods that are gone have left: what their stagers have kept, and what is there of networks.
+        """Takes down dead pods, whenever they died; removes pods that ended more than ``grace`` seconds ago; frees
+        what removed pods left: files of their stagers, and networks.
 
         :returns: a line for each thing done, or that would be done, or was left.
         """
@@ -131,7 +133,7 @@ class PodRemover:
                 said += self._collect_one(directory, grace, dry_run)
             except KurmaError as error:
                 if not os.path.isdir(directory.path):
-                    continue  # an ephemeral one, that its owner has removed meanwhile
+                    continue  # an ephemeral pod, which its owner has removed meanwhile
                 failed = True
                 hint = f" (kurma rm --force {uuid})" if isinstance(error, _UNREADABLE) else ""
                 said.append(f"pod {uuid}: left: {error.message.removeprefix(f'pod {uuid}: ')}{hint}")
@@ -161,7 +163,7 @@ class PodRemover:
         except PodNotFoundError:
             if directory.owned():
                 return  # it is just being made
-            state = _whole_state(directory)  # unless it has just been
+            state = _whole_state(directory)  # read again: it may have been completed just now
         if state.state in ("running", "stopping") and not directory.owned():
             yield f"pod {directory.uuid}: runs without an owner: left (kurma stop {directory.uuid[:8]})"
         if state.state in ENDED_STATES and not state.steps and _since_its_end(state) >= grace:
@@ -176,7 +178,7 @@ class PodRemover:
 
 
 def _since_its_end(state: PodState) -> float:
-    """Seconds, whatever was done to the clock meanwhile."""
+    """Seconds since the pod ended; a change of the system clock does not matter."""
     from kurma_core.pods.record.state import age, between, mark
 
     passed = between(state.over, mark())
@@ -184,7 +186,7 @@ def _since_its_end(state: PodState) -> float:
 
 
 def _lives(services: Services, directory: PodDirectory) -> bool:
-    """Whether a pod without an owner runs on, and is left to."""
+    """Whether a pod without an owner still runs, and so is left alone."""
     try:
         if directory.read_state().state not in ("running", "stopping"):
             return False
@@ -198,7 +200,7 @@ def _lives(services: Services, directory: PodDirectory) -> bool:
 
 
 def _whole_state(directory: PodDirectory) -> PodState:
-    """Of a pod whose document can be read, too, once it should be there."""
+    """The state of a pod. Also checks that its definition can be read, once the pod is past its preparation."""
     state = directory.read_state()
     if state.state != "preparing":
         read_document(directory)
@@ -213,10 +215,10 @@ def _not_removable(document: PodDocument, state: str) -> PodStateError:
 
 
 def _take_down_damaged(services: Services, directory: PodDirectory, *, force: bool) -> None:
-    """Ends its processes, leaves its networks, removes its namespace and cgroup. The caller has the owner lock.
+    """Ends its processes, leaves its networks, removes its namespaces and cgroup. The caller holds the owner lock.
 
     :raises PodStateError: processes of it run, and ``force`` is not given.
-    :raises KurmaError: something of it cannot be undone.
+    :raises KurmaError: a part cannot be undone.
     """
     from kurma_core.networking.network_records import PINS
     from kurma_core.pods.network import port_claims
@@ -251,13 +253,13 @@ def _take_down_damaged(services: Services, directory: PodDirectory, *, force: bo
 
 
 def _joined_networks(services: Services, uuid: str) -> tuple[Attachment, ...]:
-    """As they stand outside of the pod's own directory."""
+    """The networks by the join record, which is outside of the pod's own directory."""
     record = services.joined.read(uuid)
     return () if record is None else record.attachments
 
 
 def _listed_attachments(directory: PodDirectory) -> tuple[Attachment, ...]:
-    """The networks that it may have joined, from whichever of its records can be read."""
+    """The networks that it may have joined, from the first of its records that can be read."""
     from kurma_core.models.network import Attachment
 
     for name in ("state.json", "pod.json"):

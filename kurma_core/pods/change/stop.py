@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Seconds that an owner has for its teardown once the stager has ended.
 _TEARDOWN_PATIENCE = 60.0
-#: Seconds for which somebody who stops a pod waits for its stager to come, and until its owner is looked after.
+#: Seconds to wait for the stager of a starting pod, and between two checks whether its owner is alive.
 _COMING, _LOOK_AGAIN = 30.0, 1.0
 
 
@@ -49,15 +49,15 @@ class PodStopper:
         force: bool = False,
         cause: str = pod_restarts.STOPPED,
     ) -> PodRecord:
-        """Stops a running pod and waits until its teardown is done. One that has ended is left as it is, and is
-        not started again by its policy.
+        """Stops a running pod and waits until its teardown is done. An ended pod is left as it is, but its policy
+        will not restart it.
 
-        :param timeout: seconds until it is ended by force; None: what the configuration gives apps, and some.
-        :param cause: why: see :func:`kurma_core.pods.run.pod_restarts.wanted`.
-        :raises PodStateError: it is only being prepared, or does not get on with its start; or it does not end.
+        :param timeout: seconds until it is ended by force; None: the configured time for apps, plus some reserve.
+        :param cause: the reason; see :func:`kurma_core.pods.run.pod_restarts.wanted`.
+        :raises PodStateError: it is still being prepared, its start makes no progress, or it does not end.
         """
         directory = self._finder.find(reference)
-        # First, so that no policy starts it again. A full disk must not keep a pod running.
+        # Recorded first, so that no policy restarts it. A full disk must not keep the pod running.
         with contextlib.suppress(HostError):
             directory.change_state(only_in=("starting", "running", "stopping", *ENDED_STATES), cause=cause)
         state = directory.read_state().state
@@ -67,13 +67,13 @@ class PodStopper:
         if stager is None and state == "starting":
             stager = self._await_stager(directory)
             state = directory.read_state().state
-            if state in ENDED_STATES:  # it has not come up
+            if state in ENDED_STATES:  # it failed to start
                 return self._finder.read(directory)
         if stager is None and state in ("preparing", "starting"):
             raise PodStateError(
                 f"pod {reference} is {state}: it cannot be stopped yet", hint="try again in a moment"
             )
-        # Told by what stands on disk: a stager that does not answer is not asked first.
+        # From the files alone: asking the stager could hang before it is ended.
         record = pod_record(directory)
         if stager is not None:
             try:
@@ -90,12 +90,12 @@ class PodStopper:
             )
             record = now
         except PodNotFoundError:
-            # An ephemeral one, that its owner has removed: how it ended, only the owner's caller has learnt.
+            # An ephemeral pod, removed by its owner: only the owner's caller knows how it ended.
             pass
         return replace(record, state="stopped", owner=None, stager_pid=None, network_namespace=None)
 
     def _await_stager(self, directory: PodDirectory) -> RunningStager | None:
-        """Of a pod that starts: once it is there. None: it does not come in time, or the pod is over."""
+        """The stager of a starting pod, once it runs. None: it did not start in time, or the pod has ended."""
         from kurma_core.linux.inotify import SharedWatch
         from kurma_core.pods.waiting import wait_readable
 
@@ -110,7 +110,7 @@ class PodStopper:
                 left = deadline - time.monotonic()
                 if stager is not None or left <= 0:
                     return stager
-                # An owner that is killed changes nothing in the directory.
+                # An owner that is killed changes no file in the directory.
                 wait_readable(min(left, _LOOK_AGAIN), watch)
                 watch.drain()
             self._finder.recover(directory)
@@ -123,11 +123,11 @@ class PodStopper:
         if force:
             by_force(directory)
         driver.stop(directory.path, stager, force=force)
-        # A full disk must not keep a pod running; and its owner may have recorded its end already.
+        # A full disk must not keep the pod running; and its owner may already have recorded its end.
         with contextlib.suppress(HostError, PodNotFoundError):
             if directory.move_to("stopping", only_in=("starting", "running")):
                 self._events.tell("stopping", read_document(directory))
-        # The apps' time, that of their post-stop handlers, and some for what does not die.
+        # Time for the apps, for their post-stop handlers, and a reserve for processes that are slow to die.
         patience = 2 * self._services.config.stop_timeout + 5 if timeout is None else timeout
         if _ends(stager, patience):
             return
@@ -142,13 +142,15 @@ class PodStopper:
             )
 
     def _insist(self, directory: PodDirectory, driver: Stager, stager: RunningStager) -> bool:
-        """The caller's time is over before the stager's own: a stager that can is told to end its apps by force,
-        each with its post-stop handler, and keeps its records. :returns: whether it has ended.
+        """Asks the stager to end the apps by force: the caller's timeout has passed, but not the stager's own. A
+        stager that supports this runs each app's post-stop handler and keeps its records.
+
+        :returns: whether the stager has ended.
         """
         if not hasattr(driver, "app_verbs") or "stop" not in driver.app_verbs(directory.path):
             return False
         changer = cast("AppChanger", driver)
-        # A stager that fails, or has just ended, is ended by force, or needs no more.
+        # A stager that fails is ended by force by the caller; one that has just ended needs nothing more.
         with contextlib.suppress(KurmaError, OSError):
             for status in driver.status(directory.path, stager).values():
                 if not status.exited:
@@ -173,14 +175,14 @@ class PodStopper:
             self._say_why(directory)
         if app is not None and the_app(record, app).name not in running:
             raise AppNotFoundError(f"app {app} of pod {record.name} does not run")
-        # What a stager says is untrusted: only a process of this pod's own cgroup is ever signalled.
+        # The stager's answer is untrusted: only a process in this pod's own cgroup is ever signalled.
         tree = CgroupTree(read_document(directory).cgroup)
         for name, pid in running.items():
             if app in (None, name):
                 _signal_member(pid, number, tree, name)
 
     def _say_why(self, directory: PodDirectory) -> None:
-        """No app is known to run. :raises StagerError: for what the stager says is nonsense."""
+        """Called if no app is known to run. :raises StagerError: because the stager's status cannot be parsed."""
         stager = recovery.find_stager(self._services, directory)
         if stager is not None:
             try:
@@ -203,7 +205,7 @@ def _signal_member(pid: int, number: int, tree: CgroupTree, app: str) -> None:
     except ProcessLookupError:
         return
     try:
-        # Only now, since the number may have gone to another process before it was held.
+        # Checked with the pidfd open: before, the PID could have passed to another process.
         if pid not in tree.pids():
             raise PodError(f"the stager is wrong: process {pid}, which it names for app {app}, is not in its pod")
         pidfd_send_signal(fd, number)

@@ -1,5 +1,5 @@
 """Runs commands inside apps (``kurma enter``) and attaches to their streams (``kurma attach``), by call-ins of the
-stager: a call-in goes on to its own end, or the pod's."""
+stager: a call-in runs until its own end, or the pod's."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 _KILLED = 137
-# Seconds in which the stager ends that was killed together with the call-in.
+# Seconds to wait for the end of a stager that was killed together with the call-in.
 _TOGETHER = 0.3
 
 
 def check_runs(record: PodRecord, what: str) -> None:
-    """:raises PodStateError: it does not."""
+    """:raises PodStateError: the pod does not run."""
     if record.state != "running":
         raise PodStateError(f"cannot {what} pod {record.name}: it is {record.state}", pod=record.uuid)
 
@@ -50,12 +50,13 @@ def call(
     terminal: bool,
     reads_input: bool = True,
 ) -> int:
-    """The call-in's exit code.
+    """Runs a call-in of the stager. :returns: its exit code.
 
-    :param terminal: the call-in serves a terminal in the pod. :param reads_input: it reads standard input.
-    :param what: is done, for messages: ``enter``, ``attach to``.
+    :param terminal: the call-in serves a terminal in the pod.
+    :param reads_input: it reads standard input.
+    :param what: the action, for messages: ``enter``, ``attach to``.
     :raises PodStateError: the pod does not run.
-    :raises PodEndedError: the pod ended meanwhile, and whatever the call-in did was killed; or it could not start.
+    :raises PodEndedError: the pod ended meanwhile: the call-in and its command were killed, or could not start.
     """
     directory = services.store.directory(record.uuid)
     check_runs(record, what)
@@ -78,7 +79,7 @@ def call(
         else:
             with CallerRelay(stdio, wants_terminal=terminal, reads_input=reads_input) as relay:
                 code = run(relay.stdio)
-        # It was killed and says nothing, and nobody could tell that from a command that was killed.
+        # A call-in that was killed prints nothing; its exit code alone could also be that of a killed command.
         if code == _KILLED and _ends(stager):
             raise _ended(record)
         return code
@@ -98,10 +99,10 @@ def _ended(record: PodRecord) -> PodEndedError:
 def enter(
     services: Services, record: PodRecord, app: str | None, document: Mapping[str, Any], stdio: Stdio
 ) -> int:
-    """The command's exit code.
+    """Runs a command in an app. :returns: its exit code.
 
-    :param document: what stands in the ``run`` call-in's JSON; user, group, environment and working directory
-        are the app's own where it does not name them.
+    :param document: the JSON of the ``run`` call-in; the app's own user, group, environment and working directory
+        are used if it has none.
     :raises PodStateError: the pod does not run.
     :raises PodEndedError: it has ended, and the command was killed.
     :raises AppNotFoundError: no such app, or several and none named.
@@ -114,8 +115,8 @@ def enter(
 
 
 def _account(services: Services, record: PodRecord, app: str, user: str | None) -> dict[str, Any]:
-    """The specification has ``user`` and ``group`` required: the app's own, with its further groups. Another user
-    that is asked for brings its own."""
+    """The user and group, which the specification requires: the app's own with its supplementary groups, or, for
+    another user, that user's groups from the app's image."""
     if user is not None:
         group, further = services.images.groups_of(record.images[app], user)
         return {"group": group, "supplementaryGIDs": list(further)}
@@ -131,22 +132,22 @@ def _account(services: Services, record: PodRecord, app: str, user: str | None) 
     return account
 
 
-# Seconds in which a call-in is taken to have set the terminal up.
+# Seconds to wait until the call-in has set the terminal up.
 _PATIENCE = 5.0
 
 
 def attach(
     services: Services, record: PodRecord, app: str | None, stdio: Stdio, stdin: bool, detach_keys: str | None
 ) -> int:
-    """The app's exit code if it ends meanwhile, 0 if the person left by the detach keys.
+    """Attaches to an app's streams. :returns: the app's exit code if it ends meanwhile; 0 after the detach keys.
 
     :raises PodStateError: the pod does not run.
-    :raises PodEndedError: it has ended, and nobody could tell how the app did.
+    :raises PodEndedError: it has ended, and the app's exit code is unknown.
     :raises AppNotFoundError: no such app, or several and none named.
     """
     app = the_app(record, app).name
     terminal = attaches_terminal(services, record, app)
-    # Only what is asked for: a stager that knows no more than the specification takes the app's name alone.
+    # Options only if needed: a stager that implements the bare specification takes the app's name alone.
     options: tuple[str, ...] = () if stdin else ("--no-stdin",)
     if detach_keys is not None:
         options += ("--detach-keys", detach_keys)
@@ -155,7 +156,7 @@ def attach(
 
 
 def attaches_terminal(services: Services, record: PodRecord, app: str | None) -> bool:
-    """Whether who attaches to that app types at a terminal of it.
+    """Whether attaching to that app connects the caller to a terminal of the app.
 
     :raises AppNotFoundError: no such app, or several and none named.
     """
@@ -166,7 +167,8 @@ def attaches_terminal(services: Services, record: PodRecord, app: str | None) ->
 
 
 def type_into(services: Services, pod: OwnedPod, app: str, stdio: Stdio) -> CallInProcess | None:
-    """Has what is typed here go to the app's terminal, while the caller shows its log; None: the stager cannot.
+    """Sends input to the app's terminal while the caller shows the app's log; None: the stager does not support
+    it.
 
     :param stdio: relayed.
     """
@@ -177,9 +179,9 @@ def type_into(services: Services, pod: OwnedPod, app: str, stdio: Stdio) -> Call
     null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
     ready, told = os.pipe2(os.O_CLOEXEC)
     try:
-        # There is no leaving here: this command is the pod's own.
+        # No detach keys: this command runs the pod in the foreground.
         arguments = (app, "--no-output", "--detach-keys", "")
-        # What it has to say (the app may have ended just now) is said by others.
+        # Its messages are dropped: if the app has just ended, say, the pod's owner reports that.
         input_only = Stdio(stdio.stdin, told, null, terminal=stdio.terminal, signals=stdio.signals, relayed=True)
         started: CallInProcess = begin(pod.directory, pod.stager, "attach", arguments, input_only)
         os.close(told)

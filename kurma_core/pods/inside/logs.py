@@ -1,6 +1,6 @@
 """Reads and follows an app's log file, which its stager writes: CRI text lines, ``TIME STREAM P|F LINE``.
 
-The core reads it by itself, with or without a living stager. The files are the stager's: untrusted.
+The core reads the files directly, with or without a living stager. They are the stager's, so they are untrusted.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ if TYPE_CHECKING:
 
     Choice = Callable[[Iterator[LogText]], Iterator[LogText]]
 
-#: How often it is looked for whose a new log is, each time that something has happened.
+#: Attempts to find the app of a new log file, one at each event.
 _LOOKS = 20
 
 
 class LogReader:
-    """The logs of some apps of one pod, in the order of the files; followed, in the order of arrival. An app that
-    is executed again has another log: it is gone on with.
+    """Reads the logs of some apps of one pod: in the order of the files, or, when following, in the order of
+    arrival. When an app is executed again, reading continues with its new log.
 
-    Where the stager keeps no logs in the CRI format (:attr:`kept`), all that is here is what it printed itself,
-    raw, under the first app's name.
+    If the stager keeps no logs in the CRI format (see :attr:`kept`), the only log is the stager's own output, raw,
+    under the first app's name.
 
     :param directory: the pod's.
     :param apps: (app, name of its log file under ``logs/``).
-    :param place: below the pod's directory, where the logs of an execution are; later ones are not gone on with.
-    :param newcomers: apps that come while the pod runs are shown, too (G10).
+    :param place: directory, below the pod's, of the logs of an earlier execution; later executions are not read
+        then.
+    :param newcomers: also show apps that are added while the pod runs.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class LogReader:
         self._logs = f"{directory}/{place or 'pod/logs'}"
         self._over = place is not None
         self._shares = False
-        #: whether the stager keeps logs that can be read here
+        #: Whether the stager keeps logs in the CRI format.
         self.kept = os.path.isdir(self._logs)
         if self.kept:
             self._files = [self._file(app, name) for app, name in apps]
@@ -80,7 +81,7 @@ class LogReader:
             file.close()
 
     def present(self) -> Iterator[LogText]:
-        """What is there now and was not read before; several apps' lines merged by time.
+        """The lines that are there now and were not read before; lines of several apps are merged by time.
 
         :raises PodError: a log cannot be read.
         """
@@ -100,7 +101,7 @@ class LogReader:
             raise PodError(f"cannot read the log of {file.app}: {why}") from None
 
     def rest(self) -> Iterator[LogText]:
-        """What is left once the stager has ended."""
+        """The remaining lines, once the stager has ended."""
         yield from self.present()
         while self.follow_executions():
             yield from self.present()
@@ -108,7 +109,8 @@ class LogReader:
             yield from file.rest()
 
     def follow_executions(self) -> bool:
-        """Goes on with the logs of apps that are executed anew; whether there are any. For the present end."""
+        """Opens the new logs of apps that were executed again. :returns: whether there are any. Call it when the
+        present logs are read to their ends."""
         found = read_status_file(self._directory) if self.kept and not self._over else None
         changed = False
         for place, file in enumerate(self._files):
@@ -122,7 +124,8 @@ class LogReader:
         return changed
 
     def _follow_newcomers(self, told: Mapping[str, AppStatus]) -> bool:
-        """Of apps that are gone, all has been read; one of the same name may come again."""
+        """Adds the logs of new apps; drops those of removed apps, which are read to their ends, since an app of
+        the same name may be added again."""
         for file in [file for file in self._files if file.app not in told]:
             if not os.path.lexists(f"{self._logs}/{file.name}"):
                 file.close()
@@ -133,14 +136,14 @@ class LogReader:
         return bool(new)
 
     def watched(self) -> str:
-        """The directory in which something changes when more has come."""
+        """The directory to watch for changes."""
         return self._logs if self.kept else f"{self._directory}/stager"
 
     def chains(self) -> list[LogChain]:
         return [file.chain for file in self._files]
 
     def share(self) -> None:
-        """From now on the stager is asked to keep what has not been read, although it turns its logs over."""
+        """From now on, locks the unread logs, so that the stager keeps them when it rotates its logs."""
         self._shares = True
         for chain in self.chains():
             chain.share()
@@ -148,11 +151,11 @@ class LogReader:
     def follow(
         self, ended: int, first: Choice = iter, then: Choice = iter, idle: Callable[[], None] = lambda: None
     ) -> Iterator[LogText]:
-        """What is there and what comes, until the descriptor ``ended`` polls readable; then the rest.
+        """The present lines, then new ones, until the descriptor ``ended`` polls readable; then the rest.
 
         :param ended: a pidfd of the stager, for instance.
-        :param first: what is there already goes through it, such as a tail; what comes, through ``then``.
-        :param idle: called before more is waited for.
+        :param first: filters the present lines, such as a tail; ``then`` filters the new ones.
+        :param idle: called before each wait.
         :raises Cancelled: the operation that this thread works for was cancelled.
         """
         with Following(self) as following, GivenUp() as given_up:
@@ -174,11 +177,11 @@ class LogReader:
 
 
 class Following:
-    """Polls readable when more may have come. Nothing is lost to a log that turns while whoever reads what we
-    print is slow: a lock on each file that has not been read asks the stager to keep it, and a thread takes hold
-    of each as it comes, for stagers that do not look for locks.
+    """Polls readable when there may be new lines. No line is lost when a log is rotated while our reader is slow:
+    a lock on each unread file asks the stager to keep it, and a thread opens each new file at once, for stagers
+    that ignore the locks.
 
-    :raises HostError: the directory of the logs is gone, or the host has no watches left.
+    :raises HostError: the directory of the logs is gone, or the host has no inotify watches left.
     """
 
     def __init__(self, reader: LogReader) -> None:
@@ -211,7 +214,8 @@ class Following:
         self._turns.close()
 
     def over(self) -> None:
-        """Nothing more will come. What is done between this and the end need not be waited for then."""
+        """Stops watching: no more lines will come. The kernel needs some milliseconds to release a watch; it can
+        do that while other work is done."""
         self._watch.forget()
         self._turns.forget()
 
@@ -219,10 +223,10 @@ class Following:
         return self._watch.fileno()
 
     def more(self) -> None:
-        """Forgets why it was readable; sees whether apps were executed anew."""
+        """Clears the readable state; checks whether apps were executed again."""
         if self._watch.drain() & IN_CREATE:
             self._looks = _LOOKS
-        # A log is there a moment before its stager tells whose it is.
+        # A log file exists a moment before the stager's status names its app.
         if self._looks:
             self._looks = 0 if self._reader.follow_executions() else self._looks - 1
 
@@ -233,7 +237,7 @@ class Following:
         while self._stop not in [fd for fd, _ in poll.poll()]:
             self._turns.drain()
             for chain in self._reader.chains():
-                with contextlib.suppress(OSError):  # the reader meets the same, and says so
+                with contextlib.suppress(OSError):  # the reader meets the same error, and reports it
                     chain.look()
 
 

@@ -1,4 +1,4 @@
-"""Reads app logs by the ``logs`` call-in, of stagers that keep no log files."""
+"""Reads app logs by the ``logs`` call-in, for stagers that keep no log files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def arguments(
     since: int | None = None,
     stream: str | None = None,
 ) -> tuple[str, ...]:
-    """Of the call-in. :param since: nanoseconds since the epoch."""
+    """Arguments of the call-in. :param since: nanoseconds since the epoch."""
     words = [app]
     if follow:
         words.append("--follow")
@@ -47,11 +47,11 @@ def called_logs(
     words: tuple[str, ...],
     idle: Callable[[], None] = lambda: None,
 ) -> Iterator[LogText]:
-    """What the call-in prints, as it comes; without times, all of it as standard output.
+    """The output of the call-in as it is printed: without times, and all as standard output.
 
     :param words: see :func:`arguments`.
-    :param idle: called before more is waited for.
-    :raises StagerError: it fails, or there is none.
+    :param idle: called before each wait.
+    :raises StagerError: the call-in fails, or the stager has none.
     """
     call = _Call(driver, directory, stager, words)
     try:
@@ -67,7 +67,7 @@ def called_logs(
 
 
 class _Call:
-    """The call-in, waited for by a thread: it may print for as long as the pod lives."""
+    """Runs the call-in and waits for its end in a thread: it may print for as long as the pod runs."""
 
     def __init__(self, driver: Stager, directory: str, stager: RunningStager, words: tuple[str, ...]) -> None:
         self._said = os.memfd_create("errors", os.MFD_CLOEXEC)
@@ -95,7 +95,8 @@ class _Call:
             os.close(self._end)
 
     def read(self, idle: Callable[[], None]) -> bytes:
-        """What it prints; nothing once it has ended, though what it has started may hold its output for ever."""
+        """A piece of its output; empty once the call-in itself has ended, since programs that it started may keep
+        the pipe open."""
         poll = select.poll()
         poll.register(self.output, select.POLLIN)
         poll.register(self._ended, select.POLLHUP)
@@ -106,7 +107,7 @@ class _Call:
         return os.read(self.output, _CHUNK) if self.output in ready else b""
 
     def check(self) -> None:
-        """Once it has closed its output. :raises StagerError: it failed."""
+        """Called after the end of its output. :raises StagerError: it failed."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -116,7 +117,7 @@ class _Call:
             raise StagerError(f"the stager's call-in 'logs' ended with status {self._code}{why}")
 
     def close(self) -> None:
-        # A call-in that still prints sees that nobody reads; one that waits ends with us.
+        # A call-in that still prints gets EPIPE; one that waits ends when this process does.
         os.close(self.output)
         os.close(self._ended)
         if not self._thread.is_alive():

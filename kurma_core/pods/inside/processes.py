@@ -16,14 +16,14 @@ from kurma_core.trees import user_database
 if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
 
-#: Bytes of a command that are shown.
+#: Bytes of a command line that are shown.
 _LONGEST = 4096
 
 
 def processes(record: PodRecord, app: str | None = None) -> list[Process]:
-    """By their numbers.
+    """The processes of a pod, by PID.
 
-    :param app: only of that one.
+    :param app: only that app's.
     :raises PodStateError: the pod, or the app, does not run.
     :raises AppNotFoundError: the pod has no such app.
     """
@@ -37,7 +37,7 @@ def processes(record: PodRecord, app: str | None = None) -> list[Process]:
 
 
 class _Look:
-    """One look at all of them."""
+    """One snapshot of all processes of a pod."""
 
     def __init__(self, record: PodRecord, groups: dict[str, str]) -> None:
         self._record = record
@@ -48,11 +48,11 @@ class _Look:
         self._users: dict[tuple[int, int, int], str | None] = {}
 
     def at(self, pid: int) -> Process | None:
-        """None: it has ended, or is of a PID namespace that we do not see."""
+        """None: it has ended, or belongs to a PID namespace that is not visible to us."""
         if pid == 0:
             return None
         try:
-            # By descriptor: another process that gets the number is not taken for it.
+            # By descriptor: it never refers to another process that gets the same PID.
             directory = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             return None
@@ -64,7 +64,8 @@ class _Look:
             os.close(directory)
 
     def attributed(self, found: list[Process]) -> list[Process]:
-        """Those without an app of their own cgroup get their parent's: not every stager makes cgroups."""
+        """Gives processes without an app's cgroup the app of their parents, since some stagers make no cgroups for
+        apps."""
         from kurma_core.value import replace
 
         by_pid = {each.pid: each for each in found}
@@ -82,7 +83,7 @@ class _Look:
         return result
 
     def _process(self, pid: int, directory: int) -> Process:
-        # The second field may hold spaces and brackets.
+        # The second field may contain spaces and brackets.
         stat = _read(directory, "stat").rpartition(b")")[2].split()
         status = dict(line.partition(b":")[::2] for line in _read(directory, "status").splitlines())
         uid = self._inner(int(status[b"Uid"].split()[1]))
@@ -111,7 +112,7 @@ class _Look:
         return uid - ids.first if ids.first <= uid <= ids.last else None
 
     def _user(self, directory: int, uid: int) -> str | None:
-        """What the process's own root calls that user."""
+        """The user's name in the passwd file of the process's own root."""
         try:
             root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         except OSError:

@@ -21,7 +21,7 @@ _RUN = ("starting", "running", "stopping")
 
 
 def usage(records: Iterable[PodRecord]) -> list[Usage]:
-    """Of those of the pods that run."""
+    """Measures those of the pods that run."""
     layout = Layout.detect()
     versions = layout.versions()
     found = []
@@ -34,7 +34,7 @@ def usage(records: Iterable[PodRecord]) -> list[Usage]:
 
 
 def check_measurable(record: PodRecord) -> PodRecord:
-    """:raises PodStateError: it does not run."""
+    """:raises PodStateError: the pod does not run."""
     if record.state not in _RUN:
         raise PodStateError(f"pod {record.name} uses nothing: it is {record.state}", pod=record.uuid)
     return record
@@ -57,8 +57,8 @@ def _usage(record: PodRecord, tree: CgroupTree, versions: dict[str, int]) -> Usa
 
 
 def app_groups(record: PodRecord) -> dict[str, str]:
-    """Apps that run by their cgroup, a child of the pod's: of those that have one to themselves, whatever the
-    stager calls it."""
+    """Running apps by their cgroup, a child of the pod's. Only apps that share their cgroup with no other app; the
+    cgroups' names are the stager's choice."""
     owners: dict[str, set[str]] = {}
     for app in record.apps:
         if app.pid is not None:
@@ -68,12 +68,13 @@ def app_groups(record: PodRecord) -> dict[str, str]:
 
 
 def _traffic(record: PodRecord) -> tuple[int | None, int | None]:
-    """Bytes received and sent, as its stager sees them, which is in its network namespace."""
+    """Bytes received and sent by the pod, from the ``net/dev`` of its stager, which is in its network
+    namespace."""
     if record.network_namespace is None or record.stager_pid is None:
         return None, None
     names = {attachment.interface for attachment in record.attachments} - {"lo"}
     try:
-        # By descriptor: another process that gets the number is not taken for it.
+        # By descriptor: it never refers to another process that gets the same PID.
         process = os.open(f"/proc/{record.stager_pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             inside, pinned = os.stat("ns/net", dir_fd=process), os.stat(record.network_namespace)
@@ -84,17 +85,20 @@ def _traffic(record: PodRecord) -> tuple[int | None, int | None]:
         finally:
             os.close(process)
     except OSError:
-        return None, None  # it has just ended
+        return None, None  # the stager has just ended
     counts = [values.split() for name, _, values in lines if name.strip() in names]
     return sum(int(one[0]) for one in counts), sum(int(one[8]) for one in counts)
 
 
-#: A limit from which on v1 means that there is none.
+#: cgroup v1 reports "no limit" as a number above this one.
 _ENDLESS = 1 << 60
 
 
 def figures(tree: CgroupTree, versions: dict[str, int]) -> ResourceUsage:
-    """:param versions: of cgroups, by controller."""
+    """What a cgroup uses.
+
+    :param versions: cgroup versions by controller.
+    """
     old = versions.get("memory") == 1
     limit = _number(tree, "memory", "memory.limit_in_bytes" if old else "memory.max")
     read, written = _blocks(tree, versions)
@@ -114,7 +118,7 @@ def _cpu(tree: CgroupTree, versions: dict[str, int]) -> float | None:
     if versions.get("cpuacct") == 1:
         nanoseconds = _number(tree, "cpuacct", "cpuacct.usage")
         return None if nanoseconds is None else nanoseconds / 1e9
-    # v2 counts this, whether or not it has the controller.
+    # cgroup v2 counts CPU time even without the cpu controller.
     microseconds = _word(tree, "cgroup", "cpu.stat", "usage_usec")
     return None if microseconds is None else microseconds / 1e6
 
@@ -161,9 +165,9 @@ def _lines(tree: CgroupTree, controller: str, file: str) -> list[str] | None:
 
 
 def groups_of(pid: int, name: str) -> Iterator[str]:
-    """The children of the cgroup ``name`` that the process is in or below, on each hierarchy where it is.
+    """The children of the cgroup ``name`` that the process is in or below, on each hierarchy.
 
-    Nothing: it is in that cgroup itself, or in another; or it has ended.
+    Empty if the process is in that cgroup itself or in another one, or has ended.
     """
     try:
         with open(f"/proc/{pid}/cgroup", errors="surrogateescape") as file:

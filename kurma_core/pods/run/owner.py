@@ -111,12 +111,12 @@ class OwnedPod:
 
     @property
     def stays(self) -> bool:
-        """Whether it runs on when all of its apps have ended."""
+        """Whether the pod keeps running when all of its apps have ended."""
         return self._launch.document.keep
 
     @property
     def typed_into(self) -> str | None:
-        """The app whose terminal takes what comes from standard input here."""
+        """The app whose terminal gets this process's standard input."""
         from kurma_core.pods.prepare.app_settings import typed_into
 
         return typed_into(self._launch.document)

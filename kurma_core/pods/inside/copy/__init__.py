@@ -1,7 +1,8 @@
-"""Copies files from and to the root of an app that runs (``kurma cp``), as ``cp -R`` would.
+"""Copies files from and to the root of a running app (``kurma cp``), as ``cp -R`` would.
 
-By root, in process. Inside, paths are resolved by descriptor beneath the app's root, and links in it lead nowhere
-else; what comes out belongs to the caller, what goes in to the pod's root, unless owners are to be copied as well.
+Runs as root in the caller's process. In the app, paths are resolved by descriptor beneath the app's root, so that
+links cannot lead out of it. Files copied out belong to the caller, files copied in to the pod's root, unless
+owners are to be copied as well.
 """
 
 from __future__ import annotations
@@ -35,9 +36,12 @@ def copy_out(
     whole: bool = False,
     follow: bool = False,
 ) -> None:
-    """:param path: in the app; what ends with ``/.`` is what is in that directory.
-    :param target: a path of the host, or where to write a tar archive.
-    :param whole: with owners and all permission bits. :param follow: copy what a link leads to.
+    """Copies from an app.
+
+    :param path: in the app; with ``/.`` at its end, the contents of that directory are copied.
+    :param target: a path of the host, or a stream to write a tar archive to.
+    :param whole: copy owners and all permission bits, too.
+    :param follow: copy the target of a link instead of the link.
     :raises PodStateError: the app does not run.
     """
     inside = AppRoot(record, app)
@@ -57,9 +61,9 @@ def copy_in(
     whole: bool = False,
     follow: bool = False,
 ) -> None:
-    """As :func:`copy_out`, the other way round.
+    """Copies to an app; parameters as of :func:`copy_out`.
 
-    :param source: a path of the host, or where to read a tar archive.
+    :param source: a path of the host, or a stream to read a tar archive from.
     """
     inside = AppRoot(record, app)
     try:
@@ -110,7 +114,7 @@ def _copy(
 
 
 def _named(path: str) -> tuple[str, bool]:
-    """The name of what is copied, and whether it is what is in that directory."""
+    """The name of the source, and whether only the contents of that directory are copied."""
     name = path.rstrip("/").rpartition("/")[2]
     return name, name in ("", ".", "..")
 
@@ -118,9 +122,9 @@ def _named(path: str) -> tuple[str, bool]:
 def _target(
     here: Place, path: str, name: str, *, directory: bool, content: bool
 ) -> tuple[int, tuple[str, ...], str]:
-    """The directory that it goes into, and under which name; and the directory's path.
+    """The target's directory, the new name in it, and the directory's path.
 
-    :raises HostError: there is no such directory, or something else.
+    :raises HostError: there is no such directory, or a file of another kind is there.
     """
     try:
         top = here.open(path or "/", os.O_RDONLY | os.O_DIRECTORY)
@@ -130,7 +134,7 @@ def _target(
         if error.data.get("errno") not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             raise
         before, _, last = path.rstrip("/").rpartition("/")
-        # A file's new name does not end with a slash, and no directory takes the place of what is there.
+        # A file's new name cannot end with a slash, and a directory never replaces an existing file.
         if last in ("", ".", "..") or (directory and not missing) or (path.endswith("/") and not directory):
             raise
     parent = "/" if path.startswith("/") and not before else before or "."
@@ -138,7 +142,7 @@ def _target(
 
 
 def _put(entries: Iterator[Entry], target: Tree | Writer, path: str) -> None:
-    """:raises HostError: names the entry that it is about; nothing is half there."""
+    """:raises HostError: names the entry that failed; no entry is left half-written."""
     try:
         with _naming(path):
             for entry in entries:
@@ -162,8 +166,8 @@ def _naming(name: str) -> Iterator[None]:
 
 
 class _MakingAs:
-    """What this thread makes meanwhile belongs to the root of that place, and it keeps the right to do it: in a
-    mapped tree the host's root is nobody, and makes nothing."""
+    """In this block, files that this thread makes belong to the root of that place. The thread keeps its
+    capabilities: in an id-mapped tree the host's root has no mapped id, and could not make files."""
 
     def __init__(self, place: Place) -> None:
         self._first = None if place.ids is None else place.ids.first

@@ -1,4 +1,4 @@
-"""Reads and writes tar archives on standard input and output, as the trees of a copy."""
+"""Reads and writes tar archives on standard input and output, for copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _KINDS = {tarfile.REGTYPE: "file", tarfile.DIRTYPE: "directory", tarfile.SYMTYPE
 
 
 class _Header(tarfile.TarInfo):
-    """The library takes a header that is cut off, or broken, for the end; only the end that is marked is one."""
+    """A header that reports damage: ``tarfile`` takes a truncated or broken header for the end of the archive,
+    while only the end marker is one."""
 
     @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
@@ -30,10 +31,10 @@ class _Header(tarfile.TarInfo):
 
 
 def read(stream: BinaryIO, note: Callable[[str], None]) -> Iterator[Entry]:
-    """Its entries, plain or compressed, in their order.
+    """The entries of an archive, plain or compressed, in their order.
 
-    :param note: told of what cannot be copied and is left out.
-    :raises ArchiveError: it is none, is cut off, or has a name that leads out of it.
+    :param note: called with entries that cannot be copied and are left out.
+    :raises ArchiveError: it is not an archive, is truncated, or has a name that leads out of it.
     """
     try:
         with tarfile.open(fileobj=stream, mode="r|*", tarinfo=_Header) as archive:
@@ -71,7 +72,7 @@ def _entry(archive: tarfile.TarFile, member: tarfile.TarInfo, kind: str, parts: 
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    """:raises ArchiveError: it leads out of the archive."""
+    """:raises ArchiveError: the name leads out of the archive."""
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if ".." in parts:
         raise ArchiveError(f"the archive has an entry {name!r}, which leads out of it")
@@ -81,7 +82,7 @@ def _parts(name: str) -> tuple[str, ...]:
 class Writer:
     """Writes entries to an archive.
 
-    :param top: what stands before their names; empty: a dot.
+    :param top: prefix of their names; empty: a dot.
     """
 
     def __init__(self, stream: BinaryIO, top: str) -> None:
@@ -112,7 +113,7 @@ class Writer:
 
 
 class _Whole:
-    """As many bytes as are asked for. :raises OSError: there are fewer."""
+    """A reader that returns exactly as many bytes as requested, unless the file has become shorter."""
 
     def __init__(self, reader: Descriptor) -> None:
         self._reader = reader

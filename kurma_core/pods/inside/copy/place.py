@@ -1,4 +1,4 @@
-"""Opens the two sides of a copy: a path of the host, or one in the root of an app that runs."""
+"""Opens the two sides of a copy: a path of the host, or one in the root of a running app."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
     from kurma_core.models.isolator import IdRange
     from kurma_core.models.pod import PodRecord
 
-#: File systems whose files are no files: what the kernel tells, or lets itself be told.
+#: File systems of kernel interfaces, whose files are not stored data.
 _KERNELS = frozenset(
     {"proc", "sysfs", "cgroup", "cgroup2", "devpts", "mqueue", "securityfs", "debugfs", "tracefs"}
 )
 
 
 class Place:
-    """The host.
+    """A side of a copy: the host.
 
-    :attr:`ids`: the ids of the host that a pod's user namespace has; None: they are the host's own.
-    :attr:`kernels`: devices of file systems of which nothing is copied.
+    :attr:`ids`: host ids of the pod's user namespace; None: ids are the host's own.
+    :attr:`kernels`: devices of file systems from which nothing is copied.
     """
 
     name = "the host"
     ids: IdRange | None = None
     kernels: frozenset[int] = frozenset()
-    #: What helps where it cannot be written to.
+    #: Hint for an error about a read-only file system.
     read_only = "it is mounted read-only"
 
     @functools.cached_property
     def sealed(self) -> frozenset[int]:
-        """Devices of file systems into which nothing is written: those, and ``/dev``."""
+        """Devices of file systems to which nothing is written: those of the kernel, and ``/dev``."""
         with open("/proc/self/mountinfo", errors="surrogateescape") as file:
             return _sealed([mounts.Mount(line) for line in file])
 
     def called(self, path: str) -> str:
-        """That path of it, for messages."""
+        """That path in messages."""
         return path
 
     def open(self, path: str, flags: int) -> int:
@@ -64,13 +64,13 @@ class Place:
         return os.open(path, flags)
 
     def inside(self, number: int) -> int:
-        """An id of the host as this place has it; those that it has not are nobody's."""
+        """A host id as seen in this place; ids outside of its user namespace become the overflow id 65534."""
         if self.ids is None:
             return number
         return number - self.ids.first if self.ids.first <= number <= self.ids.last else _NOBODY
 
     def outside(self, number: int) -> int:
-        """The other way round. :raises HostError: its user namespace has no such id."""
+        """The host id of an id of this place. :raises HostError: its user namespace has no such id."""
         if self.ids is None:
             return number
         if number >= self.ids.count:
@@ -78,19 +78,20 @@ class Place:
         return self.ids.first + number
 
     def check(self) -> None:
-        """:raises PodStateError: it is there no longer."""
+        """:raises PodStateError: the app has ended."""
 
     def close(self) -> None:
-        """Its descriptors, if it has some."""
+        """Closes its descriptors, if any."""
 
 
 _NOBODY = 65534
 
 
 class AppRoot(Place):
-    """The root of an app that runs, with its volumes. Links in it lead nowhere else.
+    """A side of a copy: the root of a running app, with its volumes. Links in it cannot lead out of it.
 
-    :raises PodStateError: the pod, or the app, does not run. :raises AppNotFoundError: there is no such app.
+    :raises PodStateError: the pod, or the app, does not run.
+    :raises AppNotFoundError: there is no such app.
     """
 
     read_only = "the app's root is read-only (--read-only), or the volume is (:ro)"
@@ -110,7 +111,7 @@ class AppRoot(Place):
         if status.pid is None:
             raise ended
         try:
-            # By descriptor: another process that gets the number is not taken for it.
+            # By descriptor: it never refers to another process that gets the same PID.
             self._process = os.open(f"/proc/{status.pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             raise ended from None
@@ -141,7 +142,8 @@ class AppRoot(Place):
             raise
 
     def _check_magic(self, path: str) -> None:
-        """:raises OSError: ``EXDEV``: a link of the kernel's is on the way, which leads anywhere."""
+        """:raises OSError: ``EXDEV``: the path contains a magic link of the kernel's, which could lead out of the
+        root."""
         try:
             os.close(openat2(self._root, path, os.O_PATH | os.O_NOFOLLOW, resolve=RESOLVE_IN_ROOT))
         except OSError as error:
@@ -153,7 +155,7 @@ class AppRoot(Place):
 
     def check(self) -> None:
         try:
-            # The second field may hold spaces and brackets.
+            # The second field may contain spaces and brackets.
             state = self._read("stat").rpartition(")")[2].split()[0]
         except OSError:
             state = "X"

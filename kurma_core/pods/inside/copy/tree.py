@@ -1,4 +1,4 @@
-"""Writes copied entries into a directory. A new file gets its name only once it is whole."""
+"""Writes copied entries into a directory. A new file gets its name only once it is complete."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: File systems that do not have a file's content copied by the kernel; bytes are read and written then.
+#: Errors of file systems that do not support copy_file_range(2); bytes are read and written then.
 _CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EPERM)
 _STRETCH = 64 << 20
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 
 
 class Tree:
-    """Directories that are there are kept, as they are, and filled; files and links take the place of others. No
-    link in it is followed.
+    """The target directory of a copy. Existing directories are kept unchanged and filled; files and links replace
+    existing ones. Links in it are not followed.
 
     :param top: descriptor of a directory; it stays the caller's.
-    :param way: what stands before each entry's own: (), or the new name of the top of what is copied.
-    :param at: the path of the top, for messages.
-    :param whole: owners and all permission bits are copied, too; else they belong to whoever copies.
+    :param way: prefix of each entry's path: (), or the new name of the copy's top.
+    :param at: the path of ``top``, for messages.
+    :param whole: copy owners and all permission bits, too; else files belong to the user who copies.
     """
 
     def __init__(self, place: Place, top: int, way: tuple[str, ...], at: str, *, whole: bool) -> None:
@@ -42,18 +42,19 @@ class Tree:
         self._way = way
         self._at = at
         self._whole = whole
-        # Directories that lead from the top to where the last entry was put; a stack.
+        # Stack of open directories, from the top to the place of the last entry.
         self._open: list[tuple[str, int]] = []
-        #: What is new, by its way, and not in something new: under another name until all is there.
+        #: By path, the temporary names of new files and directories until the copy is complete. Entries inside of
+        #: a new directory are not in it.
         self._fresh: dict[tuple[str, ...], str] = {}
-        #: All new directories, with what they are to have in the end.
+        #: All new directories, with the attributes that they get at the end.
         self._directories: list[tuple[tuple[str, ...], Entry]] = []
 
     def add(self, entry: Entry) -> None:
-        """:raises HostError: something else is in its place. :raises OSError: the system refuses it."""
+        """:raises HostError: a file of another kind is in its place. :raises OSError: the system refuses it."""
         way = (*self._way, *entry.parts)
         if not way:
-            return  # the directory that it all goes into
+            return  # the target directory itself
         if entry.kind == "directory":
             self._add_directory(self._enter(way[:-1]), way, entry)
             return
@@ -80,7 +81,7 @@ class Tree:
             else:
                 self._fresh[way] = temporary
         except BaseException:
-            with contextlib.suppress(OSError):  # where nothing is written, it is not there
+            with contextlib.suppress(OSError):  # a failed step may have left nothing to remove
                 os.unlink(temporary, dir_fd=parent)
             raise
 
@@ -93,7 +94,7 @@ class Tree:
             ) from None
 
     def _check_place(self, parent: int, way: tuple[str, ...]) -> None:
-        """:raises HostError: what is there has something in its place that is not replaced."""
+        """:raises HostError: a file that must not be replaced has that name."""
         self._check_ours(parent, way)
         try:
             found = os.open(way[-1], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
@@ -116,7 +117,7 @@ class Tree:
 
     @contextlib.contextmanager
     def _writing(self, way: tuple[str, ...]) -> Iterator[None]:
-        """What goes wrong there is about the place, not about what is copied."""
+        """Turns an OSError into an error about the target, instead of one about the copied entry."""
         try:
             yield
         except OSError as error:
@@ -132,11 +133,12 @@ class Tree:
         )
 
     def _is_new(self, way: tuple[str, ...]) -> bool:
-        """Whether that directory, or one above it, has no name yet."""
+        """Whether that directory, or one above it, still has a temporary name."""
         return any(way[:count] in self._fresh for count in range(1, len(way) + 1))
 
     def finish(self) -> None:
-        """All is there. What is new gets its name."""
+        """Completes the copy: sets the attributes of new directories, and renames new entries to their final
+        names."""
         for way, entry in reversed(self._directories):
             self._dress(self._enter(way), entry)
         self._leave()
@@ -148,7 +150,7 @@ class Tree:
         self._leave()
 
     def abort(self) -> None:
-        """What has no name yet goes. May be called after :meth:`finish`."""
+        """Removes the entries that still have temporary names. May be called after :meth:`finish`."""
         with contextlib.suppress(OSError, HostError):
             for way, temporary in self._fresh.items():
                 remove_tree(self._enter(way[:-1]), temporary)
@@ -174,7 +176,7 @@ class Tree:
         self._directories.append((way, entry))
 
     def _enter(self, way: tuple[str, ...]) -> int:
-        """A descriptor of that directory; it is made, where an archive has not said what it is to be."""
+        """A descriptor of that directory; it is made if an archive has no entry of its own for it."""
         names = tuple(name for name, _ in self._open)
         while names != way[: len(names)]:
             os.close(self._open.pop()[1])
@@ -200,7 +202,7 @@ class Tree:
             os.close(self._open.pop()[1])
 
     def _first(self, entry: Entry) -> int | None:
-        """The directory where the file of another name is."""
+        """The directory of the file that a hard link refers to; None: the entry is not a hard link."""
         return os.dup(self._enter((*self._way, *entry.first)[:-1])) if entry.kind == "again" else None
 
     def _make(self, parent: int, name: str, way: tuple[str, ...], entry: Entry) -> None:
@@ -222,7 +224,8 @@ class Tree:
     def _dress(self, fd: int, entry: Entry) -> None:
         if self._whole:
             os.fchown(fd, *self._owner(entry))
-        # Who is not told to take all does not take from an app what would run as somebody.
+        # Without ``whole``, setuid and setgid bits are dropped: a program of an app must not run with another
+        # user's rights.
         os.fchmod(fd, entry.mode & (0o7777 if self._whole else 0o1777))
         os.utime(fd, ns=(entry.mtime, entry.mtime))
 
@@ -235,7 +238,7 @@ def _temporary() -> str:
 
 
 def _mount(fd: int) -> bytes:
-    """The mount that it is on, by its number."""
+    """The ID of the mount that the file is on."""
     with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
         return next(line for line in file if line.startswith(b"mnt_id:"))
 
@@ -247,7 +250,7 @@ def _in_the_way(error: OSError, way: tuple[str, ...]) -> OSError | HostError:
 
 
 def _fill(fd: int, entry: Entry) -> None:
-    """:raises OSError: also: the file has become shorter since it was looked at."""
+    """:raises OSError: also: the file has become shorter since its size was read."""
     assert entry.open is not None
     source = entry.open()
     if isinstance(source, int):
@@ -267,7 +270,7 @@ def _fill(fd: int, entry: Entry) -> None:
 
 
 def _copy(source: int, target: int, size: int) -> None:
-    """Only what holds data: holes stay holes."""
+    """Copies only data; holes stay holes."""
     os.ftruncate(target, size)
     at, by_kernel = 0, True
     while at < size:

@@ -1,6 +1,6 @@
-"""Walks a tree that is copied, entry by entry: by descriptor throughout, and no link is followed.
+"""Walks a tree that is copied, entry by entry: by descriptor throughout, and without following links.
 
-So a process that changes the tree meanwhile can add other entries to the copy, and never what is elsewhere.
+So a process that changes the tree meanwhile can add entries to the copy, but never files from outside of the tree.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.inside.copy.place import Place
 
 
-#: How names begin of what is not whole yet.
+#: Prefix of the temporary names of incomplete files.
 UNFINISHED = ".kurma-cp-"
 #: Bytes that are copied at a time.
 PIECE = 1 << 20
@@ -30,12 +30,17 @@ class Reader(Protocol):
 
 
 class Entry(NamedTuple):
-    """:param parts: its way from the top of what is copied; empty: the top itself.
-    :param kind: ``file``, ``directory``, ``link``, or ``again``: another name of a file that came before.
-    :param mode: permission bits. :param uid, gid: as its pod has them, or the host.
-    :param mtime: nanoseconds since 1970. :param size: bytes, of a file.
-    :param to: of a link. :param first: of ``again``: the other name.
-    :param open: its content, of which ``size`` bytes count; who opens it closes it.
+    """A file, directory or link that is copied.
+
+    :param parts: its path from the top of the copy; empty: the top itself.
+    :param kind: ``file``, ``directory``, ``link``, or ``again``: a hard link to an earlier file.
+    :param mode: permission bits.
+    :param uid, gid: as seen in its pod or on the host.
+    :param mtime: nanoseconds since 1970.
+    :param size: bytes, of a file.
+    :param to: target of a link.
+    :param first: of ``again``: the path of the earlier file.
+    :param open: opens its content, of which ``size`` bytes count; the caller closes it.
     """
 
     parts: tuple[str, ...]
@@ -51,7 +56,7 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The path in messages."""
         return "/".join(self.parts) or "."
 
 
@@ -72,11 +77,13 @@ _THIS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def walk(place: Place, fd: int, path: str, note: Callable[[str], None]) -> Iterator[Entry]:
-    """The entry that ``fd``, an ``O_PATH`` descriptor, stands for, and all below it, directories before what is in
-    them.
+    """The entry that ``fd``, an ``O_PATH`` descriptor, refers to, and all entries below it; each directory comes
+    before its contents.
 
-    :param path: of that entry, for messages. :param note: told of what cannot be copied and is left out.
-    :raises HostError: that entry itself cannot be copied. :raises OSError: one cannot be read.
+    :param path: of that entry, for messages.
+    :param note: called with entries that cannot be copied and are left out.
+    :raises HostError: that entry itself cannot be copied.
+    :raises OSError: an entry cannot be read.
     """
     status = os.fstat(fd)
     if (kind := _no_file(place, status)) is not None:
@@ -94,7 +101,7 @@ def _walk(
     try:
         for name in sorted(os.listdir(directory)):
             if name.startswith(UNFINISHED):
-                continue  # also where a directory is copied into itself
+                continue  # a copy in progress, also when a directory is copied into itself
             try:
                 below = os.open(name, _THIS, dir_fd=directory)
             except FileNotFoundError:
@@ -113,7 +120,7 @@ def _walk(
 
 
 def _no_file(place: Place, status: os.stat_result) -> str | None:
-    """What it is, if it is none that is copied."""
+    """The kind of a file that cannot be copied; None: it can."""
     if status.st_dev in place.kernels:
         return "the kernel's"
     if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
@@ -129,6 +136,6 @@ def _entry(place: Place, fd: int, status: os.stat_result, parts: tuple[str, ...]
         return Entry(parts, "directory", mode, *owner, status.st_mtime_ns)
     if stat.S_ISLNK(status.st_mode):
         return Entry(parts, "link", mode, *owner, status.st_mtime_ns, to=os.readlink("", dir_fd=fd))
-    # By the magic link, which leads to the very file: a name could have become a pipe by now, or a device.
+    # By the magic link, which refers to the same file: the name could lead to a pipe or a device by now.
     content = functools.partial(os.open, f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     return Entry(parts, "file", mode, *owner, status.st_mtime_ns, size=status.st_size, open=content)
