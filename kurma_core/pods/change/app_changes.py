@@ -188,14 +188,14 @@ class PodApps:
                 directory.change_state(change=None)
                 raise
 
-    # -- what stands behind them --
+    # -- shared steps --
 
     @contextlib.contextmanager
     def _changeable(self, directory: PodDirectory, verb: str, app: str | None = None) -> Iterator[Changeable]:
-        """The pod, with its apps lock held and whatever a dead process left undone.
+        """Takes the apps lock of a running pod, and finishes the unfinished change of a process that died.
 
-        :param app: one that the pod must have.
-        :raises PodStateError: it does not run, or somebody else holds the lock for too long.
+        :param app: an app that the pod must have.
+        :raises PodStateError: it does not run, or another process holds the lock for too long.
         """
         with directory.apps_lock(APPS_PATIENCE):
             document = read_document(directory)

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 @frozen
 class NewApp:
-    """:param document: the pod's, with the app in it.
+    """An app that can be added.
+
+    :param document: the pod's, with the app in it.
     :param part: the same with that app alone.
     :param volumes: names of those that the pod did not have.
     """
@@ -63,9 +65,9 @@ def new_app(
 ) -> NewApp:
     """Decides everything about the app.
 
-    :param document: the pod as it is.
+    :param document: the pod's present definition.
     :raises PodStateError: it has an app of that name.
-    :raises KurmaError: a manifest that does not hold, a volume without its source, an unknown isolator …
+    :raises KurmaError: the manifest is invalid, a volume has no source, an isolator is unknown …
     """
     app = wanted_app(request)
     check_name(document, app.name)

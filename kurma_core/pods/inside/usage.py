@@ -95,7 +95,7 @@ _ENDLESS = 1 << 60
 
 
 def figures(tree: CgroupTree, versions: dict[str, int]) -> ResourceUsage:
-    """What a cgroup uses.
+    """Reads the resource usage of a cgroup.
 
     :param versions: cgroup versions by controller.
     """

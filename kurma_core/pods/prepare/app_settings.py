@@ -1,4 +1,5 @@
-"""Decides what an app is started with: overrides of its manifest, what a Docker image says, terminal and input."""
+"""Decides the settings with which an app is started: overrides of its manifest, Docker annotations, terminal and
+input."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def with_isolators(own: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]) -> tuple[Isolator, ...]:
-    """A pod's isolators, with others over those of the same name; of objects, key by key."""
+    """A pod's isolators, with ``given`` ones in place of those of the same name; values that are objects are
+    merged by key."""
     found = {isolator.name: isolator for isolator in own}
     for name, value in given:
         had = found[name].value if name in found else None
@@ -38,10 +40,10 @@ def overridden(
     image: ImageManifest,
     groups_of: Callable[[str], tuple[str, tuple[int, ...]]],
 ) -> App:
-    """The app's manifest with the overrides in it.
+    """The app's manifest with the overrides applied.
 
     :param base: the pod's ``app``, else the image's; None: neither has one.
-    :param groups_of: primary group and further group IDs of a user, as the image has them.
+    :param groups_of: gives primary group and supplementary group IDs of a user, from the image.
     """
     app = base if base is not None else App(exec=(), user="0", group="0")
     command = overrides.exec or _command(app, overrides.arguments, image)
@@ -65,8 +67,8 @@ def overridden(
 
 
 def _over(base: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]) -> tuple[Isolator, ...]:
-    """An app's isolators, with others in place of those of the same name. A set to be retained takes the place of
-    one to be removed, too, and the other way round: they are two forms of one thing."""
+    """An app's isolators, with ``given`` ones in place of those of the same name. A retain-set also replaces a
+    remove-set, and the other way round, since they are two forms of one setting."""
     found = {isolator.name: isolator for isolator in base}
     new = {name: Isolator(name, value) for name, value in given}
     for name in new:
@@ -90,14 +92,15 @@ _STOP_SIGNAL = "kurma.io/docker/stopsignal"
 
 
 def is_docker(image: ImageManifest) -> bool:
-    """Whether the image was one. Such images expect, for instance, that a missing working directory is made."""
+    """Whether the image was converted from a Docker image. Such images expect, for instance, that a missing
+    working directory is made."""
     return any(annotation.name.startswith(_PREFIX) for annotation in image.annotations)
 
 
 def stop_signal(image: ImageManifest) -> int:
-    """Number of the signal by which the image's app wants to be asked to end: its ``StopSignal``, else SIGTERM.
+    """Number of the signal that asks the image's app to end: its ``StopSignal``, else SIGTERM.
 
-    A word that names no signal of this machine counts as none: it came with the image; nobody here can mend it.
+    A name that is no signal of this machine is ignored: it came with the image, so the user cannot correct it.
     """
     import signal
 
@@ -111,7 +114,7 @@ def stop_signal(image: ImageManifest) -> int:
 
 
 def docker_words(image: ImageManifest, which: str) -> tuple[str, ...] | None:
-    """Entrypoint or Cmd as a Docker image's annotation keeps it (R3): a JSON list; None: it has none."""
+    """Entrypoint or Cmd of a Docker image, from its annotation, which is a JSON list; None: it has none."""
     text = image.annotation(f"appc.io/docker/{which}")
     if text is None:
         return None
@@ -129,7 +132,7 @@ def docker_words(image: ImageManifest, which: str) -> tuple[str, ...] | None:
 
 
 def check_terminal(app: PodApp) -> None:
-    """:raises UsageError: one of the app's annotations has no such value."""
+    """:raises UsageError: one of the app's annotations has an invalid value."""
     for name in (TERMINAL, STDIN):
         _says(app, name)
 
@@ -139,12 +142,13 @@ def has_terminal(document: PodDocument, app: PodApp) -> bool:
 
 
 def keeps_stdin(document: PodDocument, app: PodApp) -> bool:
-    """Whether others may attach to it and type, whoever started the pod."""
+    """Whether the app's standard input stays open, so that an attached client can type, regardless of the pod's
+    starter."""
     return document.interactive == app.name or _says(app, STDIN)
 
 
 def typed_into(document: PodDocument) -> str | None:
-    """The app whose terminal the caller's standard input is typed into."""
+    """The app whose terminal gets the caller's standard input."""
     for app in document.manifest.apps:
         if document.interactive == app.name and has_terminal(document, app):
             return app.name
@@ -154,7 +158,8 @@ def typed_into(document: PodDocument) -> str | None:
 def foreground_input(services: Services, record: PodRecord) -> tuple[bool, bool]:
     """Whether the pod's foreground command reads standard input, and whether that is for a terminal.
 
-    A stager without call-ins of its own, as a stage1, has the input of its foreground whatever its apps are.
+    With a stager that has no call-ins, such as a stage1, the stager's own standard input is used, whatever the
+    apps' settings are.
     """
     from kurma_core.pods.record.document import read_document  # not for the command line
 

@@ -1,11 +1,13 @@
 """Decides on grants: whether a pod may have the powers that its isolators give beyond the default.
 
-An image gets a power where a grant of ``kurma.yml`` or the caller's ``--grant`` says so, wherever it is asked for:
-in the image's manifest, in the pod's for an app, or for the pod as a whole, which concerns each image in it. The
-isolators that the caller gives are the caller's own word. So is the template of a pod that ``kurma.yml`` itself
-holds. The plugins say which isolators ask for what (:class:`kurma_core.hookspecs.isolator.GatedIsolator`).
+An image gets a power if a grant of ``kurma.yml`` or the caller's ``--grant`` gives it, regardless of where the
+isolator is: in the image's manifest, in the pod's manifest for an app, or for the pod as a whole, which concerns
+each image in it. Isolators on the caller's command line need no grant, and neither do those of a pod template in
+``kurma.yml``. The plugins declare which isolators need which powers
+(:class:`kurma_core.hookspecs.isolator.GatedIsolator`).
 
-It is asked when a pod is prepared, when an app is added, and at every start: keys and grants may have changed.
+Grants are checked when a pod is prepared, when an app is added, and at every start, since keys and grants may have
+changed.
 """
 
 from __future__ import annotations
@@ -38,14 +40,14 @@ if TYPE_CHECKING:
 Json = Any
 #: Letters of a plain YAML scalar inside of brackets.
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/=")
-#: Whose word a power is given by, besides the grants of ``kurma.yml``.
+#: Names, in messages, of the caller's own ways to give a power, besides the grants of ``kurma.yml``.
 CALLER, OPTION = "the command line", "--grant"
-#: ``ISOLATOR=full`` is ``ISOLATOR``, said in full.
+#: ``ISOLATOR=full`` means the same as ``ISOLATOR``.
 _WHOLE = "=full"
 _LAPSES = {"unknown": "is not trusted for that name any more", "revoked": "was revoked"}
 
 
-# --- what is asked for -----------------------------------------------------------------------------------------
+# --- the needs of a pod ---------------------------------------------------------------------------------------
 
 
 def needs(
@@ -58,14 +60,14 @@ def needs(
     registry_images: Collection[str] = (),
     of_file: Iterable[str] = (),
 ) -> Needs:
-    """What the images of a pod must be granted, and what they have by the caller's word.
+    """The powers that the images of a pod must be granted, and those that the caller gives directly.
 
-    :param apps: all isolators of each app, the caller's among them.
-    :param shared: namespaces of the host's that the pod has because isolators say so. What the caller has decided
-        is not asked for.
-    :param host: what the isolators' plugins must know of the host.
+    :param apps: all isolators of each app, including the caller's.
+    :param shared: namespaces of the host that the pod shares because of isolators. Those that the caller chose
+        need no grant.
+    :param host: the host's properties, for the isolators' plugins.
     :param registry_images: the apps whose images came from a registry.
-    :param of_file: namespaces of the host's that the pod has because its file says so, other than by isolators.
+    :param of_file: namespaces of the host that the pod shares because its file says so, other than by isolators.
     """
     host = replace(host, siblings={one.name: one.value for one in pod.isolators})
     in_pod = replace(host, pod=host.siblings)
@@ -92,7 +94,8 @@ def needs(
             of_apps[app.name] = of_apps.get(app.name, set()) | typed(app.name, written)
         of_pod |= typed(None, [(one.name, one.value) for one in template.isolators])
         of_file = ()
-    # A namespace is the pod's, whichever app it was given for; all else is that app's alone.
+    # A namespace belongs to the whole pod, whichever app's isolator shares it; all other powers are that app's
+    # alone.
     of_pod |= {power for some in of_apps.values() for power in some if power.namespace is not None}
 
     def asked(isolators: Iterable[Isolator], typed: Set[Power], scope: str, host: IsolatorHost) -> list[Power]:
@@ -104,7 +107,7 @@ def needs(
     everyones = [_need(power, OF_POD) for power in (*by_file, *asked(pod.isolators, of_pod, "pod", host))]
     found: dict[str, tuple[Need, ...]] = {}
     for app in template.apps:
-        # An early pod's isolators of an app stand beside it.
+        # In an early pod manifest, an app's isolators are not in its ``app`` object.
         level = OF_APP if app.app is not None or app.isolators else OF_IMAGE
         own = asked(apps[app.name], of_pod | of_apps.get(app.name, set()), "app", hosts[app.name])
         everyones += [_need(power, app.name) for power in own if power.namespace is not None]
@@ -119,15 +122,18 @@ def needs(
 
 @frozen
 class Needs:
-    """:param needs: what images must be granted, as :class:`~kurma_core.pods.record.document.PodDocument` has it.
-    :param given: names of the powers that apps have by the caller's word, by app; "": that all have.
+    """The powers that a pod needs.
+
+    :param needs: the powers that images must be granted, as in
+        :class:`~kurma_core.pods.record.document.PodDocument`.
+    :param given: names of the powers that the caller gives directly, by app; "": to all apps.
     """
 
     needs: dict[str, tuple[Need, ...]]
     given: dict[str, tuple[str, ...]]
 
     def notes(self, configured: bool) -> tuple[str, ...]:
-        """One line for people on each power that is the caller's word."""
+        """One line for people on each power that the caller gives directly."""
         whose = "its entry in kurma.yml" if configured else CALLER
         return tuple(
             f"{note_of(app)}has {power} by {whose}" if app else f"the pod has {power} by {whose}"
@@ -149,12 +155,12 @@ def needs_of_new(
     *,
     registry_image: bool,
 ) -> Needs:
-    """Of an app that is added. Its pod's namespaces are what they are, whatever it asks for; what its pod asks for
-    is known.
+    """The needs of an app that is added to a pod. It cannot change the pod's namespaces, and the needs of the pod
+    itself are known already.
 
     :param request: of that app alone.
     :param pod: the pod's manifest.
-    :returns: what is that app's own.
+    :returns: the app's own needs.
     """
     (app,) = request.template.pod.apps
     registry = [app.name] if registry_image else []
@@ -164,7 +170,7 @@ def needs_of_new(
 
 
 def check_grants(grants: Iterable[str], drivers: tuple[IsolatorDriver, ...]) -> None:
-    """:raises UsageError: one of ``--grant`` names no power that an installed plugin knows."""
+    """:raises UsageError: a ``--grant`` names a power that no installed plugin knows."""
     from kurma_core.plugins.contract import known_power
 
     for word in grants:
@@ -174,7 +180,7 @@ def check_grants(grants: Iterable[str], drivers: tuple[IsolatorDriver, ...]) -> 
             raise UsageError(f"{OPTION}: there is no power {word[:100]!r}", hint=hint)
 
 
-# --- whether it is granted -------------------------------------------------------------------------------------
+# --- the check of grants --------------------------------------------------------------------------------------
 
 
 def check_pod(
@@ -184,12 +190,14 @@ def check_pod(
     insecure: Collection[str] = (),
     grants: Mapping[str, Iterable[str]] | None = None,
 ) -> tuple[str, ...]:
-    """:param needs: as :func:`needs` gives them.
+    """Checks that the images of a pod are granted the powers that they need.
+
+    :param needs: as from :func:`needs`.
     :param images: ID by app.
-    :param insecure: relaxations with which the pod's images are had.
-    :param grants: the caller's own, as :class:`~kurma_core.pods.record.document.PodDocument` has them.
+    :param insecure: checks that are relaxed for the pod's images.
+    :param grants: the caller's own, as in :class:`~kurma_core.pods.record.document.PodDocument`.
     :returns: one line for people on each power that was granted.
-    :raises PowerError: neither they nor a grant of ``kurma.yml`` gives an image of the pod what is asked for.
+    :raises PowerError: neither the caller nor a grant of ``kurma.yml`` gives an image a power that it needs.
     """
     return tuple(note for app in images for note in check_app(needs, app, images[app], services, insecure, grants))
 
@@ -204,9 +212,9 @@ def check_app(
     *,
     made: bool = False,
 ) -> tuple[str, ...]:
-    """As :func:`check_pod`, for one app: what it asks for, and what the pod gives each of its apps.
+    """As :func:`check_pod`, for one app: its own needs, and those of the pod, which each of its apps has.
 
-    :param made: it is a pod's already, for which the caller cannot say ``--grant`` any more.
+    :param made: the pod exists already, so that the caller can no longer use ``--grant`` for it.
     """
     name, found = _had(needs, app, image, services, insecure, grants or {}, made=made)
     return tuple(
@@ -216,9 +224,9 @@ def check_app(
 
 
 def had(document: PodDocument, services: Services, app: str) -> frozenset[str]:
-    """Names of the powers that grants give an app, now, of those that it must be granted.
+    """Names of the powers that grants presently give an app, of those that it needs.
 
-    :raises PowerError: there is one that they do not give.
+    :raises PowerError: a power that it needs is not granted.
     """
     _, found = _had(document.needs, app, document.images[app], services, document.insecure, document.grants)
     return frozenset(power for power, _ in found)
@@ -234,15 +242,16 @@ def _had(
     *,
     made: bool = True,
 ) -> tuple[str, list[tuple[str, str | None]]]:
-    """The image's name, and of each need the power that is granted, and the grant; None: the caller's own.
+    """The image's name, and for each need the granted power with the name of the grant; None: the caller's
+    ``--grant``.
 
     :param grants: the caller's own.
     """
     own = _words(grants.get(app, ()))
-    # For the pod as a whole it was said when the pod was made, and holds for apps that come later.
+    # Grants for the pod as a whole were given when it was made, and hold for apps that are added later, too.
     everyones = own | _words(grants.get("", ()))
     wanted = [(need, own) for need in needs.get(app, ())] + [(need, everyones) for need in needs.get("", ())]
-    # What an app asks for all of them is its own need, too.
+    # An app's need that concerns all apps is listed twice: as its own and as the pod's.
     wanted = [(need, mine) for need, mine in wanted if need.level != app]
     if not wanted:
         return "", []
@@ -255,9 +264,9 @@ def _words(grants: Iterable[str]) -> frozenset[str]:
 
 
 def check_again(document: PodDocument, services: Services, app: str | None = None) -> None:
-    """Before a start: what was granted when the pod was made must be granted still.
+    """Checks, before a start, that the powers that were granted when the pod was made are still granted.
 
-    :param app: the one that is started; None: all.
+    :param app: the app that is started; None: all.
     """
     for name in document.app_names if app is None else (app,):
         image = document.images[name]
@@ -272,9 +281,9 @@ def _granted(
     *,
     made: bool,
 ) -> list[tuple[str, str | None]]:
-    """:param wanted: each need, and what the caller has granted of its kind.
-    :returns: of each need the power that is granted, and the grant; None: the caller's own.
-    :raises PowerError: some of it is not; it has all that is lacking, so that one line gives it.
+    """:param wanted: each need, and the caller's grants that apply to it.
+    :returns: for each need the granted power, with the name of the grant; None: the caller's ``--grant``.
+    :raises PowerError: a need is not granted; the hint names all that are missing, so that one line grants them.
     """
     admitting: dict[str | None, frozenset[str]] = {
         name: _words(grant.isolators) for name, grant in grants.items() if admits(grant, vouchers)
@@ -301,7 +310,7 @@ def _granted(
 
 
 def _given(need: Need, admitting: Mapping[str | None, Set[str]]) -> tuple[str, str | None] | None:
-    """The whole before the part that would do."""
+    """The granted power with its grant. The whole power is tried before the lesser part that is enough."""
     for power in filter(None, (need.power, need.least)):
         for name, some in admitting.items():
             if not some.isdisjoint((power, need.isolator)):
@@ -310,12 +319,12 @@ def _given(need: Need, admitting: Mapping[str | None, Set[str]]) -> tuple[str, s
 
 
 def note_of(app: str) -> str:
-    """How a line on what was granted to an app begins."""
+    """The beginning of a note on a power that was granted to an app."""
     return f"app {app}: its image "
 
 
 def admits(grant: GrantConfig, image: Vouchers) -> bool:
-    """Whether the grant is one for that image, and for all that it is made of."""
+    """Whether the grant applies to that image and to all of its dependencies."""
     if grant.digests:
         wanted = frozenset(grant.digests)
         return bool(wanted & image.digests) and all(part.signers or wanted & part.digests for part in image.parts)
@@ -327,15 +336,16 @@ def admits(grant: GrantConfig, image: Vouchers) -> bool:
 
 
 def begins(name: str, beginning: str) -> bool:
-    """``example.com/app`` begins itself and ``example.com/app/web``, and not ``example.com/apple``."""
+    """Whether ``name`` is ``beginning`` or below it: ``example.com/app/web`` is below ``example.com/app``,
+    ``example.com/apple`` is not."""
     return name == beginning or name.startswith(f"{beginning}/")
 
 
-# --- the refusal -----------------------------------------------------------------------------------------------
+# --- the error message ----------------------------------------------------------------------------------------
 
 
 def _asked(refused: list[Need], image: Vouchers) -> str:
-    """Who asks for what, each once."""
+    """The origin of each refused need and its powers, each origin once."""
     levels: dict[str, dict[str, None]] = {}
     for need in refused:
         levels.setdefault(need.level, {})[need.power] = None
@@ -386,7 +396,7 @@ def _list(words: Iterable[str]) -> str:
 
 
 def _scalar(text: str) -> str:
-    """As YAML takes it for text, which it does for no bare number."""
+    """The text as a YAML scalar; quoted if YAML would not read it as a string."""
     plain = _PLAIN.issuperset(text) and text[0].isalpha() and text not in ("true", "false", "null", "yes", "no")
     if plain and text not in ("on", "off", "y", "n"):
         return text
@@ -394,9 +404,9 @@ def _scalar(text: str) -> str:
 
 
 def api_rights(document: PodDocument, services: Services, app: str) -> str:
-    """What the app may ask for, as its isolators want it and grants give it now: ``full`` or ``read``.
+    """The rights of the app in the API, by its isolators and the present grants: ``full`` or ``read``.
 
-    :raises PowerError: they give its image no power of the sort any more.
+    :raises PowerError: the grants no longer give its image any right to the API.
     """
     wanted = document.plans[app].api or "read"
     if not document.needs:

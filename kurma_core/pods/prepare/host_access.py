@@ -1,8 +1,9 @@
-"""Adds to a pod what isolators show apps of the host: parts of its file system, and the socket of kurmad's API.
+"""Adds to a pod what isolators let apps access on the host: parts of its file system, and the socket of kurmad's
+API.
 
-For each app with ``host/api-access`` kurmad makes a socket, while it serves the state directory, in a directory
-that is an empty volume of the pod: it is made and removed with the pod, only root reaches it on the host, and the
-app has it read-only. The app's isolators and grants of ``kurma.yml`` decide what the app may ask for.
+For each app with ``host/api-access``, kurmad makes a socket while it serves the state directory. The socket's
+directory is an empty volume of the pod: it is made and removed with the pod, only root can reach it on the host,
+and the app has it read-only. The app's isolators and the grants of ``kurma.yml`` decide what the app may request.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ if TYPE_CHECKING:
 
 
 API_ACCESS = "host/api-access"
-#: In the app: where the socket of a host's daemon is, too, so that ``kurma`` finds it.
+#: Path in the app: the same as of kurmad's socket on a host, so that ``kurma`` finds it.
 API_PLACE, API_SOCKET = "/run/kurma", "kurmad.sock"
-#: Of the app's environment: `kurma` does not work in process where nobody answers.
+#: Environment variable of such an app: without it, `kurma` would work without a daemon if kurmad does not answer.
 API_VARIABLE = ("KURMA_HOST", f"unix:{API_PLACE}/{API_SOCKET}")
 
 
 def api_volume(app: str) -> str:
-    """The name of the volume that the app's socket is in."""
+    """The name of the volume that contains the app's socket."""
     return f"kurma-api-{app}"
 
 
 def api_directory(pod: str, app: str) -> str:
-    """Where that is on the host. :param pod: the pod's directory."""
+    """The directory of that volume on the host. :param pod: the pod's directory."""
     return f"{pod}/volumes/{api_volume(app)}"
 
 
 def with_api(
     pod: PodManifest, mounts: Mapping[str, tuple[MountSetup, ...]], plans: Mapping[str, IsolatorPlan]
 ) -> tuple[PodManifest, dict[str, tuple[MountSetup, ...]]]:
-    """The manifest and the apps' mounts, with the directories of those that may use the API.
+    """The manifest and the apps' mounts, with the socket directories of apps that may use the API.
 
-    :param mounts: of the apps to be looked at.
-    :raises IsolatorError: something else is in its place.
+    :param mounts: of the apps to be changed.
+    :raises IsolatorError: a volume of that name, or a mount at that path, exists already.
     """
     volumes = {one.name: one for one in pod.volumes}
     found = dict(mounts)
@@ -70,23 +71,24 @@ def with_api(
 
 
 def api_environment(names: Iterable[str], plan: IsolatorPlan) -> tuple[tuple[str, str], ...]:
-    """What an app is told besides. :param names: of the variables that it has: who has set this one means it."""
+    """Environment variables for an app with the API. :param names: variables that the app sets itself; they are
+    not changed."""
     return () if plan.api is None or API_VARIABLE[0] in names else (API_VARIABLE,)
 
 
 def api_users(document: PodDocument) -> tuple[str, ...]:
-    """The apps of a pod that are to have the API."""
+    """The apps of a pod that get the API."""
     return tuple(app for app in document.app_names if document.plans[app].api is not None)
 
 
 def with_host_mounts(
     pod: PodManifest, mounts: Mapping[str, tuple[MountSetup, ...]], isolation: Isolation
 ) -> tuple[PodManifest, dict[str, tuple[MountSetup, ...]]]:
-    """The manifest and the apps' mounts, with what the plans show of the host in them. Where somebody has mounted
-    something himself, that stays.
+    """The manifest and the apps' mounts, with the host's files that isolator plans show to apps. A mount that the
+    user has made at the same path stays instead.
 
-    :param mounts: of the apps to be looked at.
-    :raises IsolatorError: the pod has a volume of such a name already, and another one.
+    :param mounts: of the apps to be changed.
+    :raises IsolatorError: the pod has a different volume of the same name.
     """
     volumes = {volume.name: volume for volume in pod.volumes}
     found = dict(mounts)

@@ -1,9 +1,9 @@
-"""Chooses the range of user and group ids of a pod's user namespace: no two pods share one.
+"""Chooses the range of user and group ids of a pod's user namespace; no two pods share ids.
 
-A range is claimed by a symbolic link named ``FIRST:COUNT`` that leads to the pod's directory: one in
-``pods/.ids/`` of the state directory, which is the pod's until it is removed, and one in ``/run/kurma/ids/``,
-which all state directories of the host see. A link that leads nowhere claims nothing: its pod is gone. After a
-reboot, a pod takes its place in the second directory when it is started again.
+A range is claimed by a symbolic link named ``FIRST:COUNT`` to the pod's directory: one link in ``pods/.ids/`` of
+the state directory, where the claim lasts until the pod is removed, and one in ``/run/kurma/ids/``, which all
+state directories of the host share. A dangling link claims nothing, since its pod is gone. A reboot empties the
+second directory; a pod claims its range there again when it is started.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ if TYPE_CHECKING:
     from kurma_core.config import UsernsPoolConfig
     from kurma_core.pods.record.pod_store import PodStore
 
-#: The pod's annotation that asks for one.
-#: What all state directories see.
+#: The directory that all state directories of the host share.
 OF_THE_HOST = "/run/kurma/ids"
 #: Ids that belong to users of the host (subuid(5), subgid(5)).
 _SUBORDINATE = ("/etc/subuid", "/etc/subgid")
 
 
 def wanted(asked: str | None, pod: PodManifest, usual: str) -> str:
-    """``none``, ``auto`` or ``UID:COUNT``: by the request, else the pod's annotation, else what is usual.
+    """``none``, ``auto`` or ``UID:COUNT``: by the request, else the pod's annotation, else the default ``usual``.
 
-    :raises ManifestError: the annotation is another word.
+    :raises ManifestError: the annotation has another value.
     """
     if asked is not None:
         return asked
@@ -50,7 +49,7 @@ def wanted(asked: str | None, pod: PodManifest, usual: str) -> str:
 class IdRanges:
     """The ranges of one state directory's pods.
 
-    :param pool: what ``auto`` is served from.
+    :param pool: the ids from which ``auto`` chooses.
     :param subordinate: files of ranges that belong to users.
     """
 
@@ -69,10 +68,10 @@ class IdRanges:
         self._subordinate = subordinate
 
     def claim(self, uuid: str, word: str) -> IdRange:
-        """A range for a pod, whose directory is there: its own from now on, until that directory is gone.
+        """Claims a range for a pod with an existing directory, until that directory is gone.
 
         :param word: ``auto``, or ``UID:COUNT``.
-        :raises IdRangeError: all of the pool is taken; or another pod has some of these ids.
+        :raises IdRangeError: the whole pool is taken; or another pod has some of these ids.
         """
         with self._locked():
             taken = self._taken(uuid)
@@ -85,9 +84,9 @@ class IdRanges:
         return ids
 
     def hold(self, uuid: str, ids: IdRange) -> None:
-        """As a pod starts: what it has claimed is its own on the whole host.
+        """Claims a pod's range on the whole host again, as the pod starts.
 
-        :raises IdRangeError: a pod of another state directory has some of these ids by now.
+        :raises IdRangeError: meanwhile a pod of another state directory has some of these ids.
         """
         with self._locked():
             self._refuse(uuid, ids, self._taken(uuid))
@@ -104,7 +103,8 @@ class IdRanges:
                 )
 
     def _free(self, taken: list[IdRange]) -> IdRange:
-        """From a place by chance on, so that what a removed pod left on volumes is not the next one's at once."""
+        """A free range. The search starts at a random place, so that files which a removed pod left on volumes do
+        not at once belong to the next pod."""
         pool = self._pool
         slots = pool.count // pool.size
         taken += self._of_users()
@@ -124,7 +124,7 @@ class IdRanges:
                 with open(path, "rb") as file:
                     lines = file.read().splitlines()
             except OSError:
-                continue  # this host gives its users none
+                continue  # this host gives its users no ranges
             for line in lines:
                 with contextlib.suppress(ValueError):
                     yield IdRange.parse(line.decode(errors="replace").partition(":")[2])
@@ -132,7 +132,8 @@ class IdRanges:
     def _taken(self, uuid: str) -> dict[IdRange, str]:
         """Ranges of other pods, and their directories. Links of pods that are gone are removed.
 
-        Another state directory may have a pod of the same UUID, and this one may be known by two paths.
+        A pod is identified by its directory's inode: another state directory may have a pod of the same UUID, and
+        this state directory may have two paths.
         """
         found: dict[IdRange, str] = {}
         ours = os.stat(f"{self._store.root}/{uuid}")
@@ -143,14 +144,14 @@ class IdRanges:
                     ids = IdRange.parse(name)
                     directory = os.path.normpath(os.path.join(place, os.readlink(link)))
                 except (ValueError, OSError):
-                    continue  # the lock; or nothing of ours
+                    continue  # the lock, or a foreign file
                 try:
                     same = os.path.samestat(os.stat(directory), ours)
                 except (FileNotFoundError, NotADirectoryError):
                     os.unlink(link)
                     continue
                 except OSError:
-                    same = False  # a disk that fails: nobody knows that the pod has gone
+                    same = False  # a disk error does not prove that the pod is gone
                 if not same:
                     found[ids] = directory
         return found
@@ -165,7 +166,7 @@ class IdRanges:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One at a time on the whole host."""
+        """Locks the ranges for all processes of the host."""
         lock = -1
         try:
             for place in (self._own, self._host):

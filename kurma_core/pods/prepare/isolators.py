@@ -1,7 +1,7 @@
 """Compiles the isolators of a pod and of its apps, and decides which namespaces a pod shares with the host.
 
-Of namespaces, root's word comes first (``--net``, ``--userns``, and the ``networks`` of the pod's file), then the
-pod's isolators, then its apps': they share one pod and must agree.
+For namespaces, the caller's options and the pod's file decide first (``--net``, ``--userns``, ``networks``), then
+the pod's isolators, then those of its apps, which must agree with each other, since they share one pod.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ def isolation(
     there: bool = False,
     registry_images: frozenset[str] = frozenset(),
 ) -> Isolation:
-    """:param apps: all isolators of each app.
+    """Compiles the isolators of a pod, or of an app that is added to one, to plans.
+
+    :param apps: all isolators of each app.
     :param shared: the namespaces that the pod shares with the host.
-    :param stager: that is to apply them.
-    :param request: says which of them the user typed, and whether all must be enforced.
-    :param there: the pod runs: its own isolators hold already, and bound what the apps get.
+    :param stager: the stager that will apply them.
+    :param request: tells which isolators the user typed, and whether all must be enforced.
+    :param there: the pod runs already: its own isolators are in force, and limit what its apps can get.
     :param registry_images: the apps whose images came from a registry.
     :raises IsolatorError: as :func:`kurma_core.isolation.compile_isolators`.
-    :raises KurmaError: the stager's image cannot be had.
+    :raises KurmaError: the stager's image is not available.
     """
     drivers = services.isolators()
     host = host_of(services, shared, api=_api(services, pod, apps))
@@ -61,18 +63,19 @@ def isolation(
         partly=services.stagers.applied_in_part(stager),
         registry_images=registry_images,
     )
-    # What does not work was not needed for this pod: it is told, and no more.
+    # Reports broken isolator plugins: this pod does not need them, so they are no error here.
     services.registry.drivers("kurma.isolators")
     if there:
         return found
-    # What it shares with the host was decided by more than its isolators.
+    # The shared namespaces were not decided by isolators alone.
     return replace(found, pod=merged(found.pod, namespace_plan(shared), NAMESPACES))
 
 
 def check_start(services: Services, document: PodDocument, app: str | None = None) -> None:
-    """Before a start: the configuration may require more than when the pod was made.
+    """Checks, before a start, isolators that the configuration requires now: it may have changed since the pod was
+    made.
 
-    :param app: the one that is started; None: all.
+    :param app: the app that is started; None: all.
     :raises IsolatorError: an app lacks a required isolator.
     """
     apps = document.app_names if app is None else [app]
@@ -88,25 +91,25 @@ def _typed(request: PodRequest) -> dict[str | None, frozenset[str]]:
 
 
 def _required(services: Services, stager: str) -> dict[str, bool]:
-    """Isolators that the configuration speaks of, and whether every app under that stager must have them."""
+    """The isolators of ``required_isolators``, and whether every app under that stager must have each."""
     required = services.config.required_under(stager)
     return {name: name in required for name in services.config.required_isolators}
 
 
 def host_of(services: Services, shared: frozenset[str] = frozenset(), *, api: bool = False) -> IsolatorHost:
-    """What the isolators' plugins must know of this host; see :func:`kurma_core.isolation.host_facts`."""
+    """The host's properties that isolator plugins need; see :func:`kurma_core.isolation.host_facts`."""
     return host_facts(services.cgroup_versions(), shared, services.store.root, api=api)
 
 
 def _api(services: Services, pod: tuple[Isolator, ...], apps: Mapping[str, tuple[Isolator, ...]]) -> bool:
-    """Whether there is a daemon, where somebody wants to know."""
+    """Whether a daemon serves the state directory; only looked up if an isolator asks for its API."""
     wanted = any(one.name == host_access.API_ACCESS for some in (pod, *apps.values()) for one in some)
     return wanted and services.served()
 
 
-#: Those that the stager makes; the core makes the network's and the user namespace.
+#: Namespaces that the stager makes; the core makes the network and user namespaces.
 STAGER_NAMESPACES = ("ipc", "pid", "uts")
-#: The isolator that people ask by.
+#: The isolator by which users choose namespaces.
 NAMESPACES = "os/linux/namespaces"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the host's shared memory, which is meant
 
@@ -116,9 +119,10 @@ def namespace_wishes(
     apps: Mapping[str, Iterable[Isolator]],
     drivers: tuple[IsolatorDriver, ...],
 ) -> Mapping[str, str]:
-    """What the isolators of a pod ask for: ``host`` or ``private`` by kind of namespace.
+    """The isolators' choice of namespaces: ``host`` or ``private`` by kind of namespace.
 
-    :raises IsolatorError: apps contradict each other, and the pod does not decide; or a value is wrong."""
+    :raises IsolatorError: apps contradict each other, and the pod does not decide; or a value is invalid.
+    """
     decided = namespaces(pod, drivers)
     said: dict[str, tuple[str, str]] = {}
     for app, own in apps.items():
@@ -135,8 +139,8 @@ def namespace_wishes(
 
 
 def namespace_plan(shared: frozenset[str]) -> IsolatorPlan:
-    """The pod's plan, as far as its namespaces go. :param shared: those of the host's."""
+    """The part of the pod's plan for its namespaces. :param shared: those of the host."""
     kinds = [kind for kind in STAGER_NAMESPACES if kind in shared]
-    # What is shared in memory by name is a file there: it belongs to the IPC namespace as people know it.
+    # POSIX shared memory consists of files in /dev/shm: users expect it to be shared with the IPC namespace.
     memory = (HostMount(_SHARED_MEMORY, _SHARED_MEMORY),) if "ipc" in kinds else ()
     return IsolatorPlan(namespaces=dict.fromkeys(kinds, "host"), mounts=memory)

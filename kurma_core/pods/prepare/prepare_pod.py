@@ -1,6 +1,6 @@
 """Prepares a pod from a request: finds images, reifies the manifest, compiles isolators, plans networks.
 
-Nothing here changes the host outside the state directory; what fails leaves no pod behind.
+Nothing here changes the host outside the state directory, and a failure leaves no pod behind.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from kurma_core.progress import Progress
 
 _HOSTNAME_LIMIT = 63
-#: Annotations of a pod that kurmad alone sets.
+#: Prefix of annotations that only kurmad may set on a pod.
 _KURMADS = "kurma.io/daemon/"
-#: What isolators say of the user namespace, as ``--userns`` says it.
+#: The words of isolators for the user namespace, translated to those of ``--userns``.
 _WORDS = {"private": "auto", "host": "none"}
 
 
@@ -57,12 +57,12 @@ def pod_document(
 ) -> PodDocument:
     """Decides everything about the pod.
 
-    A pod without apps is kept until it is stopped: apps may come and go.
+    A pod without apps is kept until it is stopped, since apps may be added and removed.
 
-    :param rendered: gets each app's image, as it was made sure that it can be rendered.
-
-    :raises KurmaError: an image that cannot be had, a manifest that does not hold, a volume without its source,
-        an unknown network, isolator, stager or renderer …
+    :param rendered: is filled with each app's rendered image: all images are rendered here, so that one that
+        cannot be is found early.
+    :raises KurmaError: an image is not available, the manifest is invalid, a volume has no source, a network,
+        isolator, stager or renderer is unknown …
     """
     renderer = services.config.renderer if request.renderer is None else request.renderer
     stager = request.stager or services.config.stager
@@ -139,9 +139,10 @@ def pod_document(
 
 @frozen
 class _Place:
-    """Where a pod stands: its networks, what it shares with the host, and what it has been granted for that.
+    """The namespaces of a pod: its networks, the namespaces that it shares with the host, and the grants for
+    these.
 
-    :param attachments: none: it is in the host's network. Even a pod on "none" has its loopback.
+    :param attachments: empty: the pod is in the host's network. Even a pod on "none" has its loopback.
     """
 
     attachments: tuple[Attachment, ...]
@@ -164,11 +165,11 @@ def _place(
     uuid: str,
     services: Services,
 ) -> _Place:
-    """:raises KurmaError: an unknown network, a lacking grant …"""
+    """:raises KurmaError: a network is unknown, a grant is missing …"""
     pod = reified.pod
     wishes = isolators.namespace_wishes(pod.isolators, declared, services.isolators())
     networks, userns = _networks(request, template), _userns(request, pod)
-    # Where the caller or the pod's file has said it, no isolator is asked.
+    # A namespace that the caller or the pod's file decides: isolators have no influence on it.
     decided = {kind for kind, word in (("net", networks), ("user", userns)) if word is not None}
     shared = frozenset(kind for kind, word in wishes.items() if word == "host" and kind not in decided)
     of_file = _hosts_by_file(request, networks, userns, services)
@@ -183,18 +184,19 @@ def _place(
 def _hosts_by_file(
     request: PodRequest, networks: list[NetworkRequest] | None, userns: str | None, services: Services
 ) -> tuple[str, ...]:
-    """Namespaces of the host's that the pod has because its file says so, by ``networks`` or an annotation."""
+    """Namespaces of the host that the pod shares because its file says so, by ``networks`` or an annotation."""
     found = []
     if request.networks is None and any(one.name == "host" for one in networks or ()):
         found.append("net")
-    # A range of the file's own choice may hold users of the host, which one of the pool does not.
+    # A range that the pod's file chooses may include ids of the host's users; a range of the pool never does.
     if request.userns is None and services.config.userns != "none" and userns not in (None, "auto"):
         found.append("user")
     return tuple(found)
 
 
 def _refuse_kurmads_annotations(pod: PodManifest) -> None:
-    """kurmad knows the pods of ``initial_pods`` by annotations: a pod that has them would take the place of one.
+    """Refuses annotations that only kurmad may set: kurmad finds the pods of ``initial_pods`` by them, so it would
+    take this pod for one of those.
 
     :raises UsageError: the pod has such an annotation.
     """
@@ -206,13 +208,13 @@ def _refuse_kurmads_annotations(pod: PodManifest) -> None:
 
 
 def _grants(request: PodRequest) -> dict[str, tuple[str, ...]]:
-    """As the pod's document has them."""
+    """The caller's grants by app, as the pod's document has them."""
     names = ["", *(app.name for app in request.template.pod.apps)]
     return dict.fromkeys(names, request.grants) if request.grants else {}
 
 
 def _capabilities(request: PodRequest) -> dict[str, object]:
-    """What the user has said of names, as CNI's conventions have it."""
+    """The request's DNS settings, in the form of CNI's ``dns`` capability."""
     if request.dns is None:
         return {}
     words = (("servers", "nameservers"), ("searches", "search"), ("options", "options"))
@@ -225,7 +227,8 @@ def _looked_at(
     resolved: Mapping[str, tuple[str, ImageManifest]],
     services: Services,
 ) -> tuple[str, ...]:
-    """What is told of the pod's volumes. :raises KurmaError: one is without its source, or a danger."""
+    """Checks the pod's volumes. :returns: the notes on them. :raises KurmaError: one has no source, or an unsafe
+    one."""
     idle = _told(services, idle_volumes(request.template, reified, resolved))
     links = request.allow_volume_links
     return (*idle, *_told(services, volumes.look_at(reified.pod.volumes, services.config.state_dir, links)))
@@ -238,7 +241,7 @@ def _told(services: Services, notes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _placed(request: PodRequest, drivers: tuple[IsolatorDriver, ...]) -> PodRequest:
-    """The request with those isolators given to the pod that stand among an app's and that only a pod can have."""
+    """The request, with isolators that only a pod can have moved from its apps to the pod."""
     overrides, pods = dict(request.overrides), list(request.isolators)
     for app, given in request.overrides.items():
         pods_own = [pair for pair in given.isolators if scopes(pair[0], drivers) == ("pod",)]
@@ -252,7 +255,7 @@ def _placed(request: PodRequest, drivers: tuple[IsolatorDriver, ...]) -> PodRequ
 def _reified(
     request: PodRequest, resolved: Mapping[str, tuple[str, ImageManifest]], services: Services
 ) -> tuple[PodTemplate, Reified]:
-    """The template with all that the request changes, and the manifest that it makes of these images."""
+    """The template with all changes of the request, and the manifest that it makes of these images."""
     template = request.template
     if template.unfinished:
         from kurma_core.appc.early_pod import with_images
@@ -260,7 +263,8 @@ def _reified(
         template = with_images(template, {app: manifest for app, (_, manifest) in resolved.items()})
     template = _override(request, template, resolved, services)
     reified = reify(template, resolved, strict_volumes=request.strict_volumes)
-    # What was overridden was in no manifest yet, and this one is read again by whoever looks at the pod.
+    # Parsed again: no parser has seen the overridden values yet, and each later reader of the pod parses this
+    # manifest.
     PodManifest.parse(reified.pod.to_json())
     return template, reified
 
@@ -281,7 +285,8 @@ def _judged(
     registry_images: frozenset[str],
     of_file: tuple[str, ...],
 ) -> tuple[dict[str, tuple[Need, ...]], tuple[str, ...]]:
-    """What the pod's images must be granted, and a line on each power. :raises PowerError: a grant is lacking."""
+    """Checks the grants of the pod's images. :returns: the powers that they need, and a note on each power they
+    have. :raises PowerError: a grant is missing."""
     if not (pod.isolators or any(apps.values()) or of_file):
         return {}, ()
     from kurma_core.pods.prepare import grants
@@ -296,7 +301,8 @@ def _judged(
 def _with_host_mounts(
     reified: Reified, isolation: Isolation, resolved: Mapping[str, tuple[str, ImageManifest]]
 ) -> tuple[PodManifest, Mapping[str, tuple[MountSetup, ...]], dict[str, tuple[tuple[str, str], ...]]]:
-    """The manifest and the mounts with what isolators add to them, and what apps are told of that."""
+    """The manifest and the mounts with those that isolators add, and the environment variables for the API, by
+    app."""
     pod, mounts = reified.pod, mount_setups(reified)
     if any(plan.mounts for plan in (isolation.pod, *isolation.apps.values())):
         from kurma_core.pods.prepare import host_access
@@ -312,21 +318,22 @@ def _with_host_mounts(
 
 
 def told_of_api(app: PodApp, image: ImageManifest, plan: IsolatorPlan) -> tuple[tuple[str, str], ...]:
-    """What stands in the app's environment of the daemon's API."""
+    """The environment variables by which an app finds the daemon's API."""
     from kurma_core.pods.prepare import host_access
 
     return host_access.api_environment({pair.name for pair in effective_app(app, image).environment}, plan)
 
 
 def _shared(asked: frozenset[str], host_network: bool, userns: str) -> frozenset[str]:
-    """The namespaces that the pod shares with the host, of which two are not for isolators alone to decide."""
+    """The namespaces that the pod shares with the host. Isolators alone do not decide on the network and user
+    namespaces."""
     found = set(asked - {"net", "user"})
     found.update(["net"] if host_network else [], ["user"] if userns == "none" else [])
     return frozenset(found)
 
 
 def _userns(request: PodRequest, pod: PodManifest) -> str | None:
-    """What root, or the pod's annotation, says of its user namespace."""
+    """The pod's user namespace, as the caller or the pod's annotation asks for it; None: neither does."""
     if request.userns is None and not pod.annotations:
         return None
     from kurma_core.pods.prepare.id_ranges import wanted
@@ -335,7 +342,7 @@ def _userns(request: PodRequest, pod: PodManifest) -> str | None:
 
 
 def _ids(word: str, pod: PodManifest, uuid: str, services: Services) -> IdRange | None:
-    """The ids of its user namespace, its own from now on."""
+    """Claims the ids of the pod's user namespace; None: it gets none."""
     if word == "none":
         return None
     ids = services.id_ranges.claim(uuid, word)
@@ -346,7 +353,7 @@ def _ids(word: str, pod: PodManifest, uuid: str, services: Services) -> IdRange 
 def _images(
     request: PodRequest, services: Services, progress: Progress | None
 ) -> dict[str, tuple[str, ImageManifest]]:
-    """Image ID and manifest by app; an image that several apps name is looked for once."""
+    """Image ID and manifest by app; an image that several apps name is looked up once."""
     found: dict[str, tuple[str, ImageManifest]] = {}
     known: dict[object, tuple[str, ImageManifest]] = {}
     for app in request.template.pod.apps:
@@ -386,7 +393,7 @@ def _networks(request: PodRequest, template: PodTemplate) -> list[NetworkRequest
     if request.networks is not None:
         return list(request.networks)
     if template.networks is not None:
-        # A template that lists no network wants none.
+        # A template with an empty list of networks asks for no network.
         return [parse_net(text) for text in template.networks or ("none",)]
     return None
 
@@ -399,7 +406,7 @@ def _ports(request: PodRequest, reified: Reified) -> list[PortMapping]:
 
 
 def mount_setups(reified: Reified) -> dict[str, tuple[MountSetup, ...]]:
-    """By app, in the order in which they are mounted."""
+    """By app, the mounts in the order in which they are made."""
     seeds = {volume.name: volume.seed for volume in reified.pod.volumes}
     return {
         app: tuple(

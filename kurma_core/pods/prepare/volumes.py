@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 
 def check_sources(volumes: Iterable[Volume], *, allow_links: bool) -> None:
-    """Every host volume's source is there, is no device, and neither it nor a directory on the way is a symbolic
-    link.
+    """Checks that every host volume's source exists, is not a device, and has no symbolic link in its path.
 
-    Nothing is created. The stager binds what it finds at that path later, resolved the same way.
+    Nothing is created. The stager later mounts the file at that path, resolved in the same way.
 
     :param allow_links: the pod may use links as sources.
     :raises VolumeError: names the volume, the path and the reason.
@@ -43,7 +42,7 @@ def _check(volume: Volume, *, allow_links: bool) -> None:
                 volume=volume.name,
                 path=path,
             )
-    # Where a link leads; or what it is, in the end.
+    # Follows links: without them, this is the source itself.
     mode = _mode(volume, path, os.stat)
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         raise VolumeError(
@@ -55,7 +54,7 @@ def _check(volume: Volume, *, allow_links: bool) -> None:
 
 
 def _leads_to(link: str) -> str:
-    """In brackets, where that can be told: it may be no link any more."""
+    """The link's target in brackets, for a hint; empty if it cannot be resolved, since it may have changed."""
     try:
         return f" ({os.path.realpath(link)})"
     except OSError:
@@ -77,15 +76,14 @@ def _mode(volume: Volume, path: str, look: Callable[[str], os.stat_result]) -> i
 
 
 def look_at(volumes: Collection[Volume], state_dir: str, allow_links: bool) -> tuple[str, ...]:
-    """Of a pod, or of an app that comes, before anything is made. :returns: as :func:`dangers`.
-    :raises VolumeError: as :func:`check_sources`.
-    """
+    """Checks the volumes of a new pod, or of an app that is added, before anything is made. :returns: as
+    :func:`dangers`. :raises VolumeError: as :func:`check_sources`."""
     check_sources(volumes, allow_links=allow_links)
     return dangers(volumes, state_dir)
 
 
 def dangers(volumes: Iterable[Volume], state_dir: str) -> tuple[str, ...]:
-    """One line for people on each volume that gives an app power over the host, which is rarely meant."""
+    """One line for people on each volume that gives an app power over the host, which is rarely intended."""
     notes = []
     for volume in volumes:
         if volume.kind == "host":
@@ -97,7 +95,7 @@ def dangers(volumes: Iterable[Volume], state_dir: str) -> tuple[str, ...]:
 
 
 def _leads(volume: Volume) -> str:
-    """Where its source is in the end. :raises VolumeError: it changes while it is looked at."""
+    """The resolved path of its source. :raises VolumeError: it has changed meanwhile."""
     source = volume.source or "/"
     try:
         return os.path.realpath(source)
@@ -114,16 +112,16 @@ def _danger(source: str, state: str, read_only: bool) -> str | None:
         return "the whole host"
     if f"{state}/".startswith(f"{source}/") or f"{source}/".startswith(f"{state}/"):
         return "a place of Kurma's own state, with images and other pods in it"
-    # To be looked at, by what watches a host, they are given away all the time.
+    # Read-only they are harmless enough, and monitoring programs often get them.
     if not read_only and source.split("/")[1] in ("proc", "sys"):
         return "the host's own view of its kernel and processes"
     return None
 
 
 def make_empty(pod: PodManifest, directory: str, ids: IdRange | None = None) -> None:
-    """Makes the pod's empty volumes anew below ``directory/volumes``. Runs as root, on the host.
+    """Makes the pod's missing empty volumes below ``directory/volumes``. Runs as root, on the host.
 
-    :param ids: of the pod's user namespace, which the volumes' owners are users and groups of.
+    :param ids: host ids of the pod's user namespace, in which the volumes' owners are counted.
     """
     for volume in pod.volumes:
         if volume.kind == "empty" and not volume.memory:
@@ -137,7 +135,7 @@ def make_empty(pod: PodManifest, directory: str, ids: IdRange | None = None) -> 
 
 
 def check_owners(pod: PodManifest, ids: IdRange) -> None:
-    """:raises VolumeError: an empty volume is to belong to somebody whom the user namespace does not have."""
+    """:raises VolumeError: the owner of an empty volume is outside of the user namespace."""
     for volume in pod.volumes:
         if volume.kind == "empty" and max(volume.uid, volume.gid) >= ids.count:
             raise VolumeError(
@@ -148,7 +146,7 @@ def check_owners(pod: PodManifest, ids: IdRange) -> None:
 
 
 def remove_empty(names: tuple[str, ...], directory: str) -> None:
-    """What empty volumes of these names hold is gone with them; others have nothing here. Repeatable."""
+    """Removes the directories of empty volumes of these names; other volumes have none. Repeatable."""
     from kurma_core.linux.beneath import remove_tree
 
     try:
@@ -163,7 +161,7 @@ def remove_empty(names: tuple[str, ...], directory: str) -> None:
 
 
 def setups(pod: PodManifest, directory: str, ids: IdRange | None = None) -> tuple[VolumeSetup, ...]:
-    """The volumes as a stager driver gets them. :param ids: as for :func:`make_empty`."""
+    """The volumes in the form for stager drivers. :param ids: as for :func:`make_empty`."""
     return tuple(_setup(volume, directory, ids) for volume in pod.volumes)
 
 
@@ -177,7 +175,7 @@ def _setup(volume: Volume, directory: str, ids: IdRange | None) -> VolumeSetup:
 
 
 def _tmpfs(volume: Volume, ids: IdRange | None) -> dict[str, str]:
-    """What the kernel is told of a volume in memory."""
+    """Mount options of a volume in memory."""
     from kurma_core.appc.quantity import parse_quantity
 
     first = 0 if ids is None else ids.first
