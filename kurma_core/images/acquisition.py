@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kurma_core.progress import Progress
     from kurma_core.trust.encryption import Passphrases
 
-    #: Says how the archive called so is opened, should it be encrypted.
+    #: Makes the function that decrypts the archive of that name, if it is encrypted.
     Opener = Callable[[str], Decrypt]
 
 
@@ -70,8 +70,9 @@ class Acquisition:
     ) -> ImageRecord:
         """The image, from the store or from its source.
 
-        ``new`` asks the source only for what is not in the store; a file of this machine is always looked at, for
-        that costs nothing. ``always`` asks the source each time, and reads nothing where nothing changed.
+        With ``new``, the source is asked only for an image that is not in the store; a local file is always
+        compared, since that is cheap. With ``always``, the source is asked each time, but nothing is downloaded if
+        nothing has changed.
 
         :param expected: what the image must be, beyond what the locator says.
         :raises FetchError: :raises TrustError: :raises ArchiveError: …
@@ -92,7 +93,7 @@ class Acquisition:
         return self._fetch(locator, known, expected)
 
     def take(self, locator: Locator, archive: RemoteArchive) -> ImageRecord:
-        """The image in an archive that was handed over: there is no source that could be asked again.
+        """The image in an archive that a caller passes in, so that there is no source to ask again.
 
         :raises TrustError: :raises ArchiveError: …
         """
@@ -100,11 +101,11 @@ class Acquisition:
         return self._archive(locator, archive, Expectation.of(locator))
 
     def get_by_id(self, image: RuntimeImage, pull: str) -> ImageRecord:
-        """The image that an app names by ID (whole, or the start of an early one) and name. One that the store
-        lacks is found by the name.
+        """The image that an app names by ID (whole, or the start of an early one) and name. If the store lacks it,
+        it is fetched by its name.
 
         :raises ImageError: the image of that ID has another name, or labels other than those given.
-        :raises ImageNotFoundError: the store has none of that ID, and ``pull`` is ``never``.
+        :raises ImageNotFoundError: the store has no image of that ID, and ``pull`` is ``never``.
         :raises FetchError: :raises TrustError: as :meth:`get`.
         """
         assert image.id is not None
@@ -137,8 +138,8 @@ class Acquisition:
         return "/".join(self.platform)
 
     def _stored(self, known: KnownImage, locator: Locator, expected: Expectation) -> ImageRecord | None:
-        """None: the image is gone, is not what is expected, or came in with less than the policy wants now. Then
-        it is fetched and judged anew."""
+        """An image of the store. None: it is gone, is not the expected one, or was accepted by a weaker policy
+        than the present one: then the caller fetches and judges it anew."""
         try:
             record = self.store.get(known.image)
         except ImageNotFoundError:
@@ -194,7 +195,8 @@ class Acquisition:
                         self.note(f"{locator.text}: {oddity}")
                     return staged.commit(self._provenance(remote, voucher, encrypted=staged.encrypted))
             except (ArchiveError, ManifestError) as error:
-                error.message = f"{locator.text}: {error.message}"  # what reads it does not know where it is from
+                # the reader cannot know where the archive comes from
+                error.message = f"{locator.text}: {error.message}"
                 raise
 
     def _fetched_meanwhile(self, locator: Locator, key: str | None, expected: Expectation) -> ImageRecord | None:
@@ -256,9 +258,9 @@ class _StreamBlob:
 
 
 def uploaded(stream: BinaryIO, name: str, signature: bytes | None) -> tuple[Locator, RemoteArchive]:
-    """The archive that a client uploads, as fetchers give those that they find. It is judged as a file is.
+    """An uploaded archive in the form in which fetchers return theirs. It is judged like a local file.
 
-    :raises UsageError: the name cannot be a file's.
+    :raises UsageError: the name is not a valid file name.
     """
     if not name or "/" in name or "\0" in name:
         raise UsageError(f"{name!r} is no name for an archive", hint="give it a file's name: app.aci")
@@ -272,9 +274,9 @@ def uploaded(stream: BinaryIO, name: str, signature: bytes | None) -> tuple[Loca
 
 @frozen
 class Expectation:
-    """The name, ID and size that an image must have before it is let into the store.
+    """The name, ID and size that an image must have to be accepted into the store.
 
-    :param name: None: nothing was asked for by name, and the image may have any.
+    :param name: None: the caller did not ask for a name, and the image may have any.
     :param image_id: whole, or (``sha256-…``, of early documents) the start of one; None: any.
     :param size: bytes of the archive as shipped; None: any.
     """
@@ -300,10 +302,11 @@ class Expectation:
             self._check_size(remote, remote.blob.size)
 
     def check(self, remote: RemoteArchive, staged: StagedImage, platform: tuple[str, str]) -> None:
-        """Before the image is let in.
+        """Checks an image before it is accepted.
 
-        :param platform: os and arch wanted, where the name says nothing of them.
-        :raises TrustError: it has another name, or other labels. :raises FetchDigestError: another ID or size.
+        :param platform: os and arch wanted, if the name does not include them.
+        :raises TrustError: it has another name, or other labels.
+        :raises FetchDigestError: it has another ID or size.
         """
         if self.name is not None:
             self._check_name(self.name, remote, staged, platform)
@@ -352,7 +355,7 @@ class Expectation:
 
 
 def decrypting(passphrases: Callable[[], Passphrases] | None) -> Opener:
-    """Opens encrypted archives by the passphrases that the user gives; None: there are none."""
+    """Decrypts archives with the passphrases that the user gives; None: there are none."""
 
     def opener(what: str) -> Decrypt:
         known: list[Plain] = []  # the user is asked once, however often the archive is read

@@ -27,8 +27,10 @@ _EVERYTHING = 1 << 62
 
 
 class ArchiveFiles:
-    """:param opener: opens encrypted archives.
-    :param note: tells the user something in one line, on standard error.
+    """Builds, inspects and signs archives that are files of the caller.
+
+    :param opener: decrypts encrypted archives.
+    :param note: reports one line to the user, on standard error.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class ArchiveFiles:
         try:
             locator = self._fetching.parse(reference)
         except UsageError:
-            return None  # the store says so in its own words
+            return None  # the store's own check reports the error
         return locator.path if locator.scheme == "file" else None
 
     def build(
@@ -63,15 +65,15 @@ class ArchiveFiles:
         passphrase: bytes | None = None,
         owner: tuple[int, int] | None = None,
     ) -> str:
-        """Makes an archive of a directory, reproducibly: whole, or not at all.
+        """Makes an archive of a directory, reproducibly. A failure leaves no file.
 
         :param rootfs: None: an empty root filesystem.
         :param compress: ``""``, ``gzip``, ``bzip2``, ``xz`` or ``zstd``.
-        :param passphrase: encrypts it; the ID is that of the archive in it.
-        :param owner: user and group of all its files, in place of whose they are.
+        :param passphrase: encrypts it; the ID is that of the archive before encryption.
+        :param owner: user and group of all files in it, instead of the files' own.
         :returns: the image's ID.
         :raises ManifestError: :raises ArchiveError: :raises HostError: the file cannot be written.
-        :raises UsageError: it lies in ``rootfs``, or takes another's place than a regular file's.
+        :raises UsageError: the file is inside of ``rootfs``, or would replace a file that is not regular.
         """
         from kurma_core.image_store.builder import build_archive
 
@@ -88,9 +90,9 @@ class ArchiveFiles:
                 return build_archive(rootfs, manifest, encrypted, compress=compress, warn=self._note, owner=owner)
 
     def inspect(self, path: str) -> ArchiveFacts:
-        """Reads an archive to its end and checks all of it; notes what is odd in its manifest.
+        """Reads an archive to its end and checks all of it; adds notes on anomalies of its manifest.
 
-        :returns: what the archive says of itself. :raises ArchiveError: :raises ManifestError:
+        :returns: what the archive contains. :raises ArchiveError: :raises ManifestError:
         """
         from kurma_core.image_store.archive_layout import inspect
 
@@ -116,14 +118,16 @@ class ArchiveFiles:
         early: bool = False,
         force: bool = False,
     ) -> ImageSigned:
-        """Writes a detached, armored signature of an archive: whole, or not at all.
+        """Writes a detached, armored signature of an archive. A failure leaves no file.
 
-        :param key: one of the caller's own GnuPG home; None: this machine's.
-        :param output: where to; None: beside it, where fetchers look first.
-        :param early: over the uncompressed tar.
-        :param force: replace what is there.
-        :raises ArchiveError: the archive is not an image. :raises TrustError: it cannot be signed.
-        :raises UsageError: the signature's file exists. :raises HostError: a file cannot be read or written.
+        :param key: a key of the caller's own GnuPG home; None: this machine's.
+        :param output: path of the signature; None: beside the archive, where fetchers look first.
+        :param early: sign the uncompressed tar.
+        :param force: replace an existing file.
+        :raises ArchiveError: the archive is not an image.
+        :raises TrustError: it cannot be signed.
+        :raises UsageError: the signature's file exists.
+        :raises HostError: a file cannot be read or written.
         """
         target = output or (path.removesuffix(".aci") + ".sig" if early else f"{path}.asc")
         named_files.writable(target, made_of=(path,))
@@ -225,7 +229,7 @@ def _read_signature(path: str) -> DetachedSignature:
 
 
 def _is_below(path: str, directory: str) -> bool:
-    """Whether a new file there would be one of the directory's, by whatever way it is named."""
+    """Whether a new file with that path would be inside of the directory, through any symbolic link or mount."""
     above = os.path.dirname(os.path.realpath(path))
     while os.path.isdir(above):
         if os.path.isdir(directory) and os.path.samefile(above, directory):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 Json = Any
-#: How deep dependencies may stand in one another, and how many different images one may need.
+#: Limits: levels of dependencies, and number of different images, that one image may need.
 _DEPTH = 64
 _IMAGES = 1000
 _FEWER = "build one image of what several of them hold"
@@ -42,9 +42,9 @@ class Graph:
     """Builds the nodes of images and their dependencies from the store, each image once, depth-first.
 
     :param hold: keeps an image in the store from now on; False: it is gone.
-    :param acquisition: fetches the dependencies that the store lacks; None: then they are missing.
+    :param acquisition: fetches the dependencies that the store lacks; None: they count as missing.
     :param pull: ``always`` asks again for dependencies without an ID that once came by discovery.
-    :ivar manifests: of all images met, as JSON values by ID.
+    :ivar manifests: of all images visited, as JSON values by ID.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Graph:
 
     def node(self, image_id: str, way: tuple[str, ...] = ()) -> ImageNode:
         """:param way: IDs of the images that led here, the outermost first.
-        :raises RenderError: a dependency is missing, is another than it says, or leads back to itself.
+        :raises RenderError: a dependency is missing, does not match its declaration, or depends on itself.
         """
         if image_id in way:
             names = " → ".join(self.manifests[step]["name"] for step in (*way[way.index(image_id) :], image_id))
@@ -140,8 +140,9 @@ class Graph:
             raise
 
     def _stored(self, manifest: ImageManifest, dependency: Dependency, way: tuple[str, ...]) -> ImageRecord:
-        """By its whole ID, whatever vouches for it, since the ID is the content's. By name, or by so little of an
-        ID that another image can be made to have it, only an image that :meth:`TrustPolicy.accepts_for`."""
+        """Finds a dependency in the store. By its whole ID, any image is accepted, since the ID is the hash of its
+        content. By name, or by so short an ID that another image could be made to match it, only an image that
+        :meth:`TrustPolicy.accepts_for`."""
         if dependency.image_id is not None:
             record = self._by_id(manifest, dependency, dependency.image_id)
             if len(dependency.image_id.partition("-")[2]) >= ENOUGH_DIGITS:

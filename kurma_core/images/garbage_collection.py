@@ -1,4 +1,4 @@
-"""Garbage-collects and removes images: never one that a pod uses, nor what that one depends on."""
+"""Garbage-collects and removes images; keeps images that pods use, and their dependencies."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class GarbageCollector:
         return report
 
     def _identify(self, reference: str) -> tuple[str, str]:
-        """ID and name; of an image whose record is damaged, the ID."""
+        """ID and name; only the ID if the image's record is damaged."""
         from kurma_core.image_store.references import find_id
 
         try:
@@ -102,7 +102,7 @@ class GarbageCollector:
         for policy in self._policies:
             for image_id in ids:
                 graph = Graph(self._store, policy)
-                with contextlib.suppress(ImageError):  # what the store does have of it stays all the same
+                with contextlib.suppress(ImageError):  # its own parts are kept all the same
                     graph.node(image_id)
                 found.update(graph.manifests)
         return found

@@ -54,9 +54,12 @@ class HostImages:
     def by_locator(
         self, locator: Locator, pull: str, acquisition: Acquisition, pinned: str | None, *, files: bool = True
     ) -> HostImage:
-        """:param acquisition: how it is fetched; its policy is replaced.
-        :param files: look at its files, too.
-        :raises TrustError: nothing that counts vouches for it. :raises StoreError: it was changed in the store.
+        """The image of a locator, verified for use with host privilege.
+
+        :param acquisition: how it is fetched; its policy is replaced.
+        :param files: verify its files, too.
+        :raises TrustError: no accepted signature or digest vouches for it.
+        :raises StoreError: its files in the store were changed.
         :raises FetchError: …
         """
         policy = HostTrustPolicy(self._trust, pinned)
@@ -78,13 +81,14 @@ class HostImages:
     # --- built here ----------------------------------------------------------------------------------------------
 
     def by_source(self, name: str, source: StagerImageSource, *, rebuild: bool, files: bool = True) -> HostImage:
-        """The image that the source builds, built once for each of its fingerprints, and signed with this
+        """The image that the source builds, built once for each fingerprint of the source, and signed with this
         machine's key.
 
-        :param rebuild: build it although it is there.
-        :param files: look at its files, too.
-        :raises TrustError: ``trusted_host_keys`` leaves this machine's key out.
-        :raises StoreError: it was changed in the store. :raises StagerError: it cannot be built.
+        :param rebuild: build it even if it exists.
+        :param files: verify its files, too.
+        :raises TrustError: ``trusted_host_keys`` does not list this machine's key.
+        :raises StoreError: its files in the store were changed.
+        :raises StagerError: it cannot be built.
         """
         locator = f"built:{name}"
         with self._store.holds.keeping():
@@ -144,7 +148,7 @@ class HostImages:
                 build_archive(rootfs, manifest, out)
             signature = self._trust.sign(archive)
             with open(archive, "rb") as stream, self._store.stage_archive(stream) as staged:
-                # The same check as for an image from elsewhere: what is stored is what was signed.
+                # The same check as for a fetched image: it proves that the stored bytes are the signed ones.
                 fingerprint = self._trust.verify_own(staged.archive_path, signature)
                 return staged.commit(
                     Provenance(
@@ -189,7 +193,7 @@ class HostImages:
             if self._archive_is_as_read(record.id):
                 return
         except StoreError:
-            pass  # the deep look says what it is
+            pass  # the deep check reports the error
         try:
             self._store.verify(record.id, deep=True)
         except StoreError as error:
@@ -213,7 +217,8 @@ class HostImages:
             self._known.put(f"archive:{image_id}", "", KnownImage(image_id, _status(path), time.time()))
 
     def _discard_damaged(self, known: KnownImage | None) -> None:
-        """An image that is to be had anew: the store would keep what it has, however that looks by now."""
+        """Discards a damaged image that will be built or fetched anew: otherwise the store would keep the damaged
+        copy."""
         if known is None:
             return
         try:

@@ -23,7 +23,10 @@ _LARGEST = 1 << 20
 
 
 class KeyManager:
-    """:param note: tells the user something in one line, on standard error."""
+    """Reads, discovers and manages the keys that are trusted for images.
+
+    :param note: reports one line to the user, on standard error.
+    """
 
     def __init__(self, trust: Trust, fetching: Fetching, note: Callable[[str], None]) -> None:
         self._trust = trust
@@ -56,9 +59,10 @@ class KeyManager:
     def discover(self, name: str, insecure: Collection[str] = frozenset()) -> tuple[Key, ...]:
         """The keys that the owner of a name publishes for it (``ac-discovery-pubkeys``).
 
-        What is published and is no key is told, and left out.
+        Published data that is not a key is reported and skipped.
 
-        :raises FetchError: in one of its kinds. :raises TrustError: none are published.
+        :raises FetchError: in one of its kinds.
+        :raises TrustError: no keys are published.
         """
         self._tell(name, insecure)
         found: dict[str, Key] = {}
@@ -93,7 +97,7 @@ class KeyManager:
 
     @staticmethod
     def _request(insecure: Collection[str]) -> FetchRequest:
-        """``pubkey`` lets keys, and nothing else, come over plain http."""
+        """Makes the request for keys: ``pubkey`` allows plain http for keys, and for nothing else."""
         allowed = frozenset(insecure)
         return FetchRequest(*host_platform(), allowed | {"http"} if "pubkey" in allowed else allowed)
 

@@ -26,7 +26,7 @@ _PARALLEL = 4
 def fetch_layers(
     store: ImageStore, fetching: Fetching, remote: RemoteLayers, progress: Progress | None
 ) -> tuple[str, ...]:
-    """Brings the missing layers into the store; the first failure gives up the others.
+    """Brings the missing layers into the store; the first failure cancels the other downloads.
 
     :returns: keys of all layers, lowest first.
     :raises FetchError: :raises ArchiveError: :raises StoreError: the first that failed.
@@ -39,7 +39,8 @@ def fetch_layers(
         with (
             ThreadPoolExecutor(min(_PARALLEL, len(missing)), "kurma-layer") as pool,
             shared,
-            current().part() as part,  # those that are left end at once, wherever they wait; on Ctrl-C too
+            # after a failure or Ctrl-C, the remaining downloads are cancelled wherever they wait
+            current().part() as part,
         ):
             futures: list[Future[None]] = [
                 pool.submit(copy_context().run, _fetch, store, fetching, layer, shared, part, keep)
@@ -93,7 +94,7 @@ def _fetch_from(
         try:
             store.add_layer(cast("BinaryIO", download), layer.diff_id)
         except ArchiveError as error:
-            download.finish()  # if other bytes came than were asked for, that is what went wrong
+            download.finish()  # raises if other bytes came than were requested: that is the real cause then
             error.message = f"{what}: {error.message}"
             raise
         download.finish()

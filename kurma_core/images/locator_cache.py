@@ -35,7 +35,10 @@ _ENTRY = {
 
 @frozen
 class KnownImage:
-    """:param key: what told the content at the source: a validator, a digest, a file's stamps; None: nothing did.
+    """What is known of an image that was fetched by a locator.
+
+    :param key: the source's identification of the content: a validator, a digest, a file's stamps; None: there was
+        none.
     :param fetched: seconds since the epoch, when the source was last asked.
     :param max_age: seconds for which the source called its answer fresh.
     """
@@ -104,7 +107,7 @@ class LocatorCache:
         return {entry["image"] for entry in entries if entry is not None and entry["locator"].startswith(prefix)}
 
     def forget(self, images: Collection[str]) -> None:
-        """Drops the entries of those images, and those that are damaged."""
+        """Drops the entries of those images, and damaged entries."""
         for path in self._files() if images else ():
             entry = _read(path)
             if entry is None or entry["image"] in images:

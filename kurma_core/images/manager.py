@@ -107,14 +107,17 @@ class ImageManager:
         insecure: Collection[str] = frozenset(),
         progress: Progress | None = None,
     ) -> ImageRecord:
-        """Brings an image into the store, verified as the policy says, with what it depends on.
+        """Brings an image and its dependencies into the store, verified by the trust policy.
 
         :param locator: a path, an address, or a name to be discovered.
         :param pull: ``new`` fetches what is not in the store, ``always`` asks the source each time; ``never``.
-        :param insecure: relaxations for this run: ``image``, ``tls``, ``http``, ``pubkey``; told and recorded.
+        :param insecure: checks relaxed in this run: ``image``, ``tls``, ``http``, ``pubkey``; reported and
+            recorded.
         :raises UsageError: the locator or an option is malformed.
-        :raises FetchError: in one of its kinds. :raises TrustError: the image is not trusted.
-        :raises ArchiveError: the archive is not an image. :raises StoreError: the disk is full, …
+        :raises FetchError: in one of its kinds.
+        :raises TrustError: the image is not trusted.
+        :raises ArchiveError: the archive is not an image.
+        :raises StoreError: the disk is full, …
         """
         acquisition = self._acquisition(self._policy(insecure), progress)
         found = self._fetching.parse(locator)
@@ -126,7 +129,7 @@ class ImageManager:
 
     @contextmanager
     def upload_file(self) -> Iterator[BinaryIO]:
-        """A file without a name, beside the store, for an archive that comes in pieces."""
+        """An unnamed file on the store's file system, for an archive that arrives in pieces."""
         import tempfile
 
         from kurma_core.image_store.durable import guard
@@ -168,9 +171,8 @@ class ImageManager:
         *,
         incomplete: bool,
     ) -> ImageRecord:
-        """:param incomplete: the image may stay although a dependency cannot be fetched; the user is told so, and
-        again whenever it is used.
-        """
+        """:param incomplete: keep the image although a dependency cannot be fetched; the user is told so now, and
+        again at each use."""
         with self._holds.keeping(used=False):  # it is fetched, not used
             record = self._holds.found(locator.text, get)
             try:
@@ -189,11 +191,11 @@ class ImageManager:
         insecure: Collection[str] = frozenset(),
         progress: Progress | None = None,
     ) -> ImageRecord:
-        """The image that a reference means: from the store, by its ID (or the start of it) or its name, else
-        fetched. An image of the store stands for a name only if what vouches for it is enough for that.
+        """The image that a reference names: from the store, by its ID (or the start of it) or its name, else
+        fetched. By its name, the store's image is used only if the trust policy accepts it for that name.
 
         :raises ImageNotFoundError: ``pull`` is ``never`` and it is not in the store; else as :meth:`fetch`.
-        :raises AmbiguousReferenceError: the start of several IDs.
+        :raises AmbiguousReferenceError: the reference is the start of several IDs.
         """
         pull = check_pull(pull)
         policy = self._policy(insecure)
@@ -210,8 +212,8 @@ class ImageManager:
         insecure: Collection[str] = frozenset(),
         progress: Progress | None = None,
     ) -> ImageRecord:
-        """The image that an app of a pod runs: as :meth:`resolve`. Where an ID and a name are given, the image
-        must have both; one that the store lacks is found by the name.
+        """The image of an app of a pod: as :meth:`resolve`. If both an ID and a name are given, the image must
+        have both; if the store lacks it, it is fetched by its name.
 
         :raises ImageError: the image of that ID has another name; else as :meth:`resolve`.
         """
@@ -238,9 +240,10 @@ class ImageManager:
         return acquisition.get(locator, pull)
 
     def _complete(self, record: ImageRecord, acquisition: Acquisition, pull: str) -> None:
-        """Fetches what the image depends on and the store lacks.
+        """Fetches the dependencies that the store lacks.
 
-        :raises RenderError: with ``never``: which dependency is missing. :raises FetchError: :raises TrustError: …
+        :raises RenderError: with ``never``: which dependency is missing.
+        :raises FetchError: :raises TrustError: …
         """
         if b'"dependencies"' not in self.store.manifest_bytes(record.id):
             return  # most have none, and are not parsed for it
@@ -258,7 +261,7 @@ class ImageManager:
         return stored
 
     def _by_name(self, reference: str, policy: TrustPolicy) -> ImageRecord | None:
-        """Of several that have the name, the newest that may stand for it."""
+        """The newest image with that name that the trust policy accepts."""
         named = self.store.named(reference)
         fitting = [record for record in named if policy.accepts_by_name(record)]
         if named and not fitting:
@@ -306,11 +309,13 @@ class ImageManager:
     # --- images with host privilege ------------------------------------------------------------------------------
 
     def host_image(self, locator: str, *, pull: str = "new", files: bool = True) -> HostImage:
-        """A stager's or network plugin's image, by locator: signed by a key that ``trusted_host_keys`` lists,
-        or of the digest that ``host_image_digests`` pins. Both are checked at each use, and the files too.
+        """The image of a stager or a network plugin, by locator: signed by a key that ``trusted_host_keys`` lists,
+        or of the digest that ``host_image_digests`` pins. Both are checked at each use, and so are its files.
 
-        :param files: False: it runs already, from files that were looked at then.
-        :raises TrustError: neither is so. :raises StoreError: a file was changed since. :raises FetchError: …
+        :param files: False: it runs already, and its files were verified at its start.
+        :raises TrustError: it is neither signed nor pinned.
+        :raises StoreError: a file was changed since.
+        :raises FetchError: …
         """
         found = self._fetching.parse(locator)
         acquisition = self._acquisition(self._policy(()), None)
@@ -332,10 +337,11 @@ class ImageManager:
         """A stager's image that a plugin builds: built and signed with this machine's key once for each
         fingerprint of the source, then checked at each use.
 
-        :param rebuild: build it although it is there.
-        :param files: False: it runs already, from files that were looked at then.
-        :raises TrustError: ``trusted_host_keys`` leaves this machine's key out.
-        :raises StoreError: a file was changed since. :raises StagerError: it cannot be built.
+        :param rebuild: build it even if it exists.
+        :param files: False: it runs already, and its files were verified at its start.
+        :raises TrustError: ``trusted_host_keys`` does not list this machine's key.
+        :raises StoreError: a file was changed since.
+        :raises StagerError: it cannot be built.
         """
         return self._host.by_source(name, source, rebuild=rebuild, files=files)
 
@@ -346,7 +352,7 @@ class ImageManager:
         return self.store.list()
 
     def scan(self) -> tuple[tuple[ImageRecord, ...], tuple[KurmaError, ...]]:
-        """All images of the store, and what is wrong with those that are damaged; see :meth:`ImageStore.scan`."""
+        """All images of the store, and the errors of damaged ones; see :meth:`ImageStore.scan`."""
         return self.store.scan()
 
     def get(self, reference: str) -> ImageRecord:
@@ -371,7 +377,8 @@ class ImageManager:
             raise
 
     def _by_locator(self, reference: str) -> ImageRecord | None:
-        """The newest that came by that address; files and names are meant otherwise."""
+        """The newest image that was fetched from that address; None for files and names, which other methods
+        resolve."""
         if ":" not in reference:
             return None
         try:
@@ -424,13 +431,15 @@ class ImageManager:
         try:
             return self._policy(()).trust(record)
         except TrustError:
-            return "unverified"  # others may write the keystore, or it cannot be read; using the image says so
+            # other users can write the keystore, or it cannot be read; using the image reports that
+            return "unverified"
 
     def vouchers(self, image_id: str, *, insecure: Collection[str] = frozenset()) -> Vouchers:
-        """Signatures and digests that vouch for an image of the store now, and for the images that it is made of.
+        """The signatures and digests that presently vouch for an image of the store, and for the images that it
+        consists of.
 
-        :param insecure: relaxations with which its dependencies are looked for.
-        :raises TrustError: a keystore cannot be read, or others may write it.
+        :param insecure: checks that are relaxed when its dependencies are looked up.
+        :raises TrustError: a keystore cannot be read, or other users can write it.
         :raises RenderError: a dependency is missing, …
         """
         record = self.store.get(image_id)

@@ -1,10 +1,11 @@
-"""Decides whether an image is trusted: what must vouch for it, what does, and what the run allows.
+"""Decides whether an image is trusted: what the policy requires, what vouches for the image, and what the run
+relaxes.
 
-An image comes into the store only with a :class:`Voucher`, whose word is recorded as ``trust`` in its provenance:
-``built`` (by this machine), ``signed``, ``digest`` (a content digest, or TLS in its place), ``local`` (a file of
-this machine) or ``unverified``. At each later use the words on record are held against the rules of that run, and
-against the keys as they are then. :class:`TrustPolicy` has the rules of ``kurma.yml`` for images of apps,
-:class:`HostTrustPolicy` those for images that run with host privilege.
+An image is accepted into the store only with a :class:`Voucher`, whose word is recorded as ``trust`` in its
+provenance: ``built`` (by this machine), ``signed``, ``digest`` (a content digest, or TLS in its place), ``local``
+(a file of this machine) or ``unverified``. At each later use, the recorded words are compared with the rules of
+that run, and with the keys as they are then. :class:`TrustPolicy` has the rules of ``kurma.yml`` for images of
+apps, :class:`HostTrustPolicy` those for images that run with host privilege.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SATISFIES: Mapping[str, frozenset[str]] = {
 _SOURCES = {NAMED: "named", "http": "http", "https": "https", "file": "file"}
 #: Digits of a truncated ID that is still safe: early documents give 160 bits, too many to find another image for.
 ENOUGH_DIGITS = 40
-#: The relaxations there are, and what is said when one is in force.
+#: The known relaxations, each with the warning that is shown while it is in force.
 RELAXATIONS: Mapping[str, str] = {
     "image": "images are not verified",
     "tls": "certificates are not verified",
@@ -47,7 +48,8 @@ RELAXATIONS: Mapping[str, str] = {
 
 @frozen
 class Voucher:
-    """The word and the facts that vouch for an image; fields of :class:`kurma_core.models.image.Provenance`."""
+    """The trust word and the facts that vouch for an image; fields of
+    :class:`kurma_core.models.image.Provenance`."""
 
     trust: str
     fingerprint: str | None = None
@@ -74,14 +76,15 @@ class TrustPolicy:
         """``signed``, ``digest`` or ``any``."""
         return "any" if "image" in self.insecure else self.sources[source]
 
-    # --- images that come in -------------------------------------------------------------------------------------
+    # --- new images
+    # -----------------------------------------------------------------------------------------------
 
     def judge_archive(self, remote: RemoteArchive, staged: StagedImage, *, source: str) -> Voucher:
-        """Judges an archive that has been read. TLS stands for the content digest that an archive's address
-        cannot hold.
+        """Judges an archive that has been read. For an address, which has no content digest, TLS takes the
+        digest's place.
 
         :param source: ``named``, ``https``, ``http`` or ``file``.
-        :raises TrustError: the archive must not come in.
+        :raises TrustError: the archive is not accepted.
         """
         if "image" in self.insecure:
             return Voucher("unverified")
@@ -96,12 +99,12 @@ class TrustPolicy:
         return self._verified(remote, staged, required=False)
 
     def judge_layers(self, remote: RemoteLayers) -> Voucher:
-        """Judges a registry's image that has been found.
+        """Judges an image of a registry.
 
         A content digest vouches for it if it came over TLS, was pinned by the user, or came from a registry on
         this machine's loopback. Nothing vouches for an image that came over plain HTTP.
 
-        :raises TrustError: the image must not come in.
+        :raises TrustError: the image is not accepted.
         """
         if "image" in self.insecure:
             return Voucher("unverified")
@@ -143,7 +146,8 @@ class TrustPolicy:
     def accepts(self, record: ImageRecord, locator: Locator) -> bool:
         """Whether an image of the store may be used for the locator; if not, it is fetched and judged anew.
 
-        What came by another locator says nothing: another address may have had another image's name.
+        Arrivals by other locators do not count, since another address may have served a different image under that
+        name.
         """
         source = _SOURCES.get(locator.scheme, "docker")
         return any(
@@ -153,8 +157,8 @@ class TrustPolicy:
         )
 
     def accepts_by_name(self, record: ImageRecord) -> bool:
-        """Whether an image of the store may stand for its name. One from a registry may if that source's policy
-        is met: its name is the registry's. A local file's name is whatever its maker wrote."""
+        """Whether an image of the store may be used for its name. An image from a registry may if the policy of
+        that source is satisfied, since its name is the registry's. The name in a local file can be anything."""
         if self.word("named") == "any":
             return True
         return any(
@@ -163,8 +167,8 @@ class TrustPolicy:
         )
 
     def accepts_for(self, record: ImageRecord, dependent: ImageRecord) -> bool:
-        """Whether an image of the store may be the dependency that an image names without its whole ID: it may
-        stand for its name, or is vouched for as well as the image that names it."""
+        """Whether an image of the store may be the dependency that an image names without its whole ID: the policy
+        accepts it for its name, or it is vouched for as well as the image that names it."""
         if self.accepts_by_name(record):
             return True
         return _ORDER.index(self.trust(record)) <= _ORDER.index(self.trust(dependent))
@@ -179,8 +183,8 @@ class TrustPolicy:
         return bool(self.keys.keys_for(record.name)) and remote.signature() is not None
 
     def trust(self, record: ImageRecord) -> str:
-        """The strongest word that vouches for an image of the store now: a signature by a key that was revoked, or
-        is not trusted for the name any more, vouches for nothing."""
+        """The strongest word that vouches for an image of the store now. A signature does not count if its key was
+        revoked, or is no longer trusted for the name."""
         return min((self._word_now(record.name, each) for each in record.provenance), key=_ORDER.index)
 
     def lapse(self, record: ImageRecord) -> str | None:
@@ -216,9 +220,9 @@ class TrustPolicy:
         )
 
     def vouchers(self, record: ImageRecord, parts: tuple[Vouchers, ...] = ()) -> Vouchers:
-        """The signatures and digests that vouch for an image of the store now.
+        """The signatures and digests that presently vouch for an image of the store.
 
-        :raises TrustError: a keystore cannot be read, or others may write it.
+        :raises TrustError: a keystore cannot be read, or other users can write it.
         """
         signers: dict[str, str | None] = {}
         for one in record.provenance:
@@ -252,7 +256,7 @@ class TrustPolicy:
     def _satisfied(self, record: ImageRecord, provenance: Provenance, source: str) -> bool:
         word = self.word(source)
         if word == "any":
-            # A file whose signature has lapsed is judged anew, as if it had never come.
+            # A file whose signature has lapsed is judged like a new one.
             return "image" in self.insecure or self._word_now(record.name, provenance) == provenance.trust
         enough = _SATISFIES[word]
         return provenance.trust in enough and self._word_now(record.name, provenance) in enough
@@ -316,7 +320,8 @@ class HostTrustPolicy:
         return False
 
     def vouches(self, record: ImageRecord, provenance: Provenance) -> bool:
-        """Whether the image would come in today as it came in then: keys and pins may have changed since."""
+        """Whether the image would be accepted today in the same way as at its arrival: keys and pins may have
+        changed since."""
         if provenance.encrypted:
             return False
         if self._pinned is not None:
@@ -375,7 +380,7 @@ _WORDS = {
 
 
 def relaxations(names: Collection[str]) -> frozenset[str]:
-    """:raises UsageError: there is no such relaxation."""
+    """:raises UsageError: a word is not a known relaxation."""
     for name in names:
         if name not in RELAXATIONS:
             raise UsageError(f"{name}: no such relaxation", hint=f"there are: {', '.join(RELAXATIONS)}")
@@ -388,7 +393,7 @@ def tell_relaxations(insecure: Collection[str], what: str, note: Callable[[str],
         note(f"{what}: {RELAXATIONS[name]} (--insecure-options={name})")
 
 
-# --- what vouches for an image, for grants -----------------------------------------------------------------------
+# --- signatures and digests of an image, for grants ----------------------------------------------------------
 
 
 @frozen
@@ -396,11 +401,11 @@ class Vouchers:
     """The signatures and digests that vouch for an image now; grants are matched with them.
 
     :param signers: fingerprints of the keys that signed it and are trusted for its name now.
-    :param lapsed: of those that count no longer, with the reason: ``unknown`` or ``revoked``.
-    :param digests: its ID, also as early documents have it, and the digests of the registries' manifests that it
-        came as.
-    :param parts: images that it is made of besides and that it does not name by their whole ID: their content is
-        not settled by its own.
+    :param lapsed: of signers that no longer count, with the reason: ``unknown`` or ``revoked``.
+    :param digests: its ID, also in the form of early documents, and the digests of the registry manifests by which
+        it came.
+    :param parts: images that it consists of besides and does not name by their whole ID, so that its own ID does
+        not determine their content.
     """
 
     id: str

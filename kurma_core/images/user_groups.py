@@ -1,8 +1,9 @@
 """Looks up the groups of a Docker image's user in the image's own ``/etc/passwd`` and ``/etc/group``.
 
-A Docker configuration may name a user and no group; Docker and podman then look into ``/etc/passwd`` and
+A Docker configuration may name a user without a group; Docker and podman then read ``/etc/passwd`` and
 ``/etc/group`` of the image when a container starts. An App Container manifest must name the group, so it is looked
-up once, when the image comes in: the files are part of the image, and the result is as deterministic as they are.
+up once, when the image is converted: the files are part of the image, so the result is as deterministic as they
+are.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ def complete_groups(manifest: ImageManifest, layers: Sequence[ImageLayer]) -> Im
 
 
 def groups_of(user: str, layers: Sequence[ImageLayer]) -> tuple[str, tuple[int, ...]]:
-    """The primary group of a user of an image, and the IDs of its further ones.
+    """The primary group of a user of an image, and the IDs of the user's supplementary groups.
 
-    :param user: a name or a number; a path (whose owner is meant) is its own group.
+    :param user: a name or a number; a path (which stands for its owner) is its own group.
     :param layers: lowest first.
     """
     if user.startswith("/"):
@@ -73,8 +74,8 @@ def _number(text: str) -> int | None:
 
 
 def _read(layers: Sequence[ImageLayer], path: str) -> str:
-    """The file as the stacked layers show it; empty where it is not there, or is no plain file without links on
-    the way (then nothing is guessed)."""
+    """The file in the merged view of the layers; empty if it is missing, or is not a plain file without links in
+    its path (then no group is guessed)."""
     parent = os.path.dirname(path)
     for layer in reversed(layers):
         content = _read_beneath(layer.path, path)
@@ -86,7 +87,7 @@ def _read(layers: Sequence[ImageLayer], path: str) -> str:
 
 
 def _read_beneath(root: str, path: str) -> str | None:
-    """None: this layer says nothing of the path."""
+    """The file in one layer; None: the layer does not contain the path."""
     root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         descriptor = open_regular(root_fd, path)

@@ -109,7 +109,7 @@ def _items(values: object, kind: type, what: str) -> None:
 def made(group: str, declaration: Driver[Any], context: DriverContext) -> Any:
     """Makes the driver with that context.
 
-    :raises TypeError: it lacks something that the protocol of its kind asks for.
+    :raises TypeError: it lacks a member that the protocol of its kind requires.
     :raises Exception: whatever its factory raises.
     """
     driver = declaration.create(context)
@@ -170,8 +170,8 @@ def _shape(option: Option) -> Shape:
 
 
 def known_power(word: str, drivers: Iterable[Any]) -> tuple[bool, str | None]:
-    """Whether a grant's word names a power that one of these isolator drivers knows, and if not, the nearest
-    word that does."""
+    """Whether the word of a grant names a power that one of these isolator drivers knows; if not, also the most
+    similar word that does."""
     import difflib
 
     known: dict[str, Collection[str] | None] = {}

@@ -101,7 +101,7 @@ class Plugin:
 
 @frozen
 class Declaration:
-    """What a plugin declared when it was loaded.
+    """The declaration that a plugin made when it was loaded.
 
     :param options: keys of its section in ``kurma.yml``, as JSON: name, type, default, help, least, most, choices.
     :param isolators: names that its driver compiles; empty before a driver was made.
@@ -162,7 +162,7 @@ class PluginIndex:
         return found, True
 
     def declaration(self, plugin: Plugin) -> Declaration | None:
-        """What the plugin declared; None: it was not loaded since it changed."""
+        """The recorded declaration of a plugin; None: the plugin was not loaded since it changed."""
         entry = self._entry(plugin)
         if entry is None:
             return None
@@ -211,7 +211,7 @@ class PluginIndex:
             self._write()
 
     def _entry(self, plugin: Plugin) -> Json | None:
-        """What the index has of a plugin that was loaded and has not changed since."""
+        """The index entry of a plugin that was loaded and has not changed since."""
         entry = self._declarations.get(plugin.key)
         if entry is None or entry["plugin"] != plugin.to_json() or entry["kurma"] != VERSION:
             return None
@@ -245,7 +245,7 @@ class PluginIndex:
             if _is_guarded(self._path):
                 replace_file(self._path, dumps(value).encode())
         except (OSError, ValueError):
-            return  # no state directory, or one that we may not write; a path that is not UTF-8
+            return  # there is no state directory, or we may not write to it; or a path is not UTF-8
 
 
 def _opened(path: str, flags: int) -> int:
@@ -254,12 +254,13 @@ def _opened(path: str, flags: int) -> int:
 
 
 def _is_guarded(path: str) -> bool:
-    """Whether only root and the caller can put a file there: its directory is theirs, and so is each one above.
+    """Whether only root and the caller can replace the file: they own its directory, and every directory above it.
 
-    Others may write in a directory further above if it is sticky, as ``/tmp`` is: they cannot move ours there.
+    A directory further above may be writable for other users if it is sticky, as ``/tmp`` is: they cannot rename
+    ours in it.
 
     :param path: without symbolic links.
-    :raises OSError: its directory is not there.
+    :raises OSError: its directory does not exist.
     """
     directory, sticky = os.path.dirname(path), False
     while True:
@@ -272,7 +273,7 @@ def _is_guarded(path: str) -> bool:
         directory, sticky = os.path.dirname(directory), True
 
 
-# --- what is installed -----------------------------------------------------------------------------------------
+# --- installed plugins -----------------------------------------------------------------------------------------
 
 
 def _path() -> Iterator[str]:

@@ -49,9 +49,11 @@ class _Loaded:
 
 
 class PluginRegistry:
-    """:param config: whose ``plugins`` section enables, requires and configures.
+    """Finds and makes the plugins' drivers.
+
+    :param config: its ``plugins`` section enables, requires and configures plugins.
     :param note: shows one line to the user.
-    :param host_image: given to drivers, as ``start_program`` and ``daemon`` are: see :class:`DriverContext`.
+    :param host_image: passed to drivers, as are ``start_program`` and ``daemon``: see :class:`DriverContext`.
     """
 
     def __init__(
@@ -76,13 +78,13 @@ class PluginRegistry:
     # --- asking ------------------------------------------------------------------------------------------------
 
     def driver(self, group: str, name: str) -> object:
-        """The driver; loads it, and no other plugin, at the first call.
+        """The driver; the first call loads its plugin, and no other one.
 
         :param group: with its prefix: ``kurma.networks``.
-        :raises PluginNotFoundError: none of that name is installed, or it is disabled.
-        :raises PluginCollisionError: two distributions bring one.
-        :raises PluginError: it is broken, or this host lacks what it needs.
-        :raises ConfigError: its section has a key that it does not know, or a value of a wrong type.
+        :raises PluginNotFoundError: no plugin of that name is installed, or it is disabled.
+        :raises PluginCollisionError: two distributions have a plugin of that name.
+        :raises PluginError: it is broken, or this host lacks something that it needs.
+        :raises ConfigError: its section has an unknown key, or a value of a wrong type.
         """
         with self._lock:
             loaded = self._load(group, name)
@@ -101,7 +103,8 @@ class PluginRegistry:
         return {name: driver for name, driver in found if driver is not None}
 
     def absent(self, group: str) -> tuple[str, ...]:
-        """Says why plugins of the group do not work, one line each: disabled, skipped, broken, or none installed.
+        """The reasons why plugins of the group do not work, one line each: disabled, skipped, broken, or none
+        installed.
 
         :raises PluginCollisionError: two distributions claim one name.
         """
@@ -120,9 +123,8 @@ class PluginRegistry:
         return tuple(found)
 
     def isolator_claims(self) -> Mapping[str, tuple[str, ...]]:
-        """The plugins that compile each isolator, by the isolator's name. If several know it, and
-        ``isolator_plugins`` of the configuration names one of them, it is that one; otherwise they collide.
-        """
+        """The plugins that compile each isolator, by the isolator's name. If several know an isolator, and
+        ``isolator_plugins`` of the configuration names one of them, only that one; otherwise they collide."""
         claims: dict[str, tuple[str, ...]] = {}
         for plugin, driver in self.drivers("kurma.isolators", tell=False).items():
             for isolator in dict.fromkeys(driver.names):  # type: ignore[attr-defined]
@@ -234,11 +236,10 @@ class PluginRegistry:
                     raise kind(message, hint=error.hint, plugin=f"{group}/{name}") from error
 
     def listing(self, load: bool = True) -> tuple[PluginInfo, ...]:
-        """One row per entry point, by kind and name, and one per required plugin that is not installed. Raises
-        nothing for what is wrong with a plugin: the rows tell.
+        """One row per entry point, by kind and name, and one per required plugin that is not installed. A plugin's
+        error is not raised but shown in its row.
 
-        Looks into every distribution, unless this process knows what is installed: if the index were wrong, this
-        would mend it.
+        Reads every installed distribution, unless this process has done so: that also corrects a wrong index.
 
         :param load: import and make each, to know whether it works.
         """
@@ -292,7 +293,7 @@ class PluginRegistry:
             try:
                 known = self.options("kurma.stagers", stager.driver)
             except KurmaError:
-                continue  # told already
+                continue  # reported already
             try:
                 contract.options(stager.config, known, f"stagers.{name}.config", self._config.origins)
             except ConfigError as error:
@@ -304,7 +305,7 @@ class PluginRegistry:
         try:
             drivers = self.drivers("kurma.isolators", tell=False)
         except KurmaError:
-            return  # told already
+            return  # reported already
         names: dict[str, tuple[str, ...]] = {plugin: tuple(driver.names) for plugin, driver in drivers.items()}  # type: ignore[attr-defined]
         for isolator, plugins in self.isolator_claims().items():
             if len(plugins) > 1:
