@@ -32,14 +32,17 @@ def _to_stderr(text: str) -> None:
 
 @frozen
 class Settings:
-    """:param config_file: None: ``/etc/kurma``.
+    """Where and how a client works.
+
+    :param config_file: None: ``/etc/kurma``.
     :param state_dir: None: as configured.
     :param state_dir_origin: ``command line`` or ``environment``.
-    :param host: ``local``: in process; ``unix:PATH`` or a path: by way of the daemon that listens there; None: of
-        the daemon that serves the state directory, if one does, else in process.
-    :param note: tells the user something in one line.
+    :param host: ``local``: in this process; ``unix:PATH`` or a path: by the daemon that listens there; None: by
+        the daemon that serves the state directory, if there is one, else in this process.
+    :param note: reports one line to the user.
     :param daemon: this process serves many commands.
-    :param signals: whether SIGINT, SIGTERM and SIGHUP are for what is done here: not in a daemon's threads.
+    :param signals: whether SIGINT, SIGTERM and SIGHUP apply to this client's operations: not in a daemon's
+        threads.
     :param service: a service manager's ``NOTIFY_SOCKET``, for notifications about a pod in the foreground.
     :param passphrases: makes the source of passphrases of encrypted archives; None: there is none.
     """
@@ -110,10 +113,10 @@ def connect(settings: Settings, *, start: bool = False) -> Client:
 
 
 def _connect_despite(settings: Settings, wrong: ConfigError) -> Client | None:
-    """A client by way of a kurmad that runs and goes on with the configuration that it has read: a configuration
-    that is wrong since then must not keep anyone from listing or stopping pods. None: no kurmad runs.
+    """A client for a running kurmad, which keeps the configuration that it has read: a configuration that was
+    broken since then must not keep users from listing or stopping pods. None: no kurmad runs.
 
-    :param wrong: raised for what is done in this process.
+    :param wrong: the error of the configuration; raised by operations of this process.
     """
     from kurma_core.client.remote.http import Connection
 
@@ -154,9 +157,9 @@ def in_process(managers: Managers) -> Client:
 
 
 def socket_path(host: str | None, config: Config) -> str:
-    """The path of kurmad's socket. :param host: as in :class:`Settings`, but for ``local``.
+    """The path of kurmad's socket. :param host: as in :class:`Settings`, but not ``local``.
 
-    :raises UsageError: that is no address.
+    :raises UsageError: it is not such an address.
     """
     if host is None:
         return f"{config.run_dir}/{SOCKET}"

@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
     Json = Any
 
-#: In the data of an error: the UUID of a pod that was made to be run at once, and has not come up.
+#: Key in an error's data: the UUID of the pod that was prepared but failed to start.
 _UNSTARTED_POD = "left"
 
 
 class Client(Api):
-    """Use it as a context manager: leaving it ends what it started for itself, never a pod.
+    """A client, as a context manager: leaving it ends its own helpers, never a pod.
 
-    The operations are those of :class:`Api`. The further methods are made of them, or work in this process on the
-    caller's files, with either transport.
+    The operations are those of :class:`Api`. The further methods are combinations of them, or work in this process
+    on the caller's files, with either transport.
 
     :param transport: does the operations.
-    :param here: gives the managers of this process; raises :class:`ConfigError` where the configuration is wrong.
+    :param here: gives the managers of this process; raises :class:`ConfigError` if the configuration is wrong.
     """
 
     def __init__(self, settings: Settings, transport: Transport, here: Callable[[], Managers]) -> None:
@@ -88,7 +88,7 @@ class Client(Api):
         return found
 
     def run_detached(self, request: PodRequest, progress: Progress | None = None) -> PodRecord:
-        """Prepares a pod and starts it at once; kurmad owns it. A pod that does not come up is left as by
+        """Prepares a pod and starts it at once; kurmad owns it. A pod that fails to start is left as by
         :meth:`launch`; an ephemeral one is removed.
 
         :raises UsageError: there is no kurmad.
@@ -146,9 +146,9 @@ class Client(Api):
         return locator.path if locator.scheme == "file" else None
 
     def image_export(self, image: str, path: str, progress: Progress | None = None) -> None:
-        """Writes the image's archive, uncompressed, to a file of the caller's: whole, or not at all.
+        """Writes the image's archive, uncompressed, to a file of the caller's. A failure leaves no file.
 
-        :param progress: told how much of it is written; how long it will be is not known before.
+        :param progress: gets the number of bytes written; the total is not known before the end.
         :raises ImageNotFoundError: :raises StoreError: :raises HostError: the file cannot be written.
         """
         from kurma_core.named_files import written
@@ -183,13 +183,14 @@ class Client(Api):
         return self.here.images.keys.read(source, insecure)
 
     def stager_export(self, path: str, *, format: str, name: str | None = None) -> str:
-        """Writes a stager as an image for others to run pods with. The store is not changed.
+        """Exports a stager as an image for other runtimes. The store is not changed.
 
-        :param path: the archive; whole, or not at all.
-        :param format: by which contract it is called.
+        :param path: the archive; a failure leaves no file.
+        :param format: the interface by which the other runtime calls it.
         :param name: of the stager; None: the configured one.
         :returns: the image's ID.
-        :raises StagerError: it cannot be exported as that. :raises HostError: the file cannot be written.
+        :raises StagerError: it cannot be exported in that format.
+        :raises HostError: the file cannot be written.
         """
         import tempfile
 
@@ -220,14 +221,14 @@ class _Counted:
 
 
 def add_unstarted_pod(error: KurmaError, uuid: str, pod: Callable[[str], PodRecord]) -> None:
-    """Has the error tell of a pod that was made to be run at once, and that is there and has not run.
+    """Adds to the error that the pod which failed to start still exists.
 
     :param pod: gets the pod's record.
     """
     try:
         state = pod(uuid).state
     except KurmaError:
-        return  # it has gone, or says itself what is wrong with it
+        return  # it was removed, or is damaged, which its own record reports
     if state in ("prepared", "errored"):
         error.data[_UNSTARTED_POD] = uuid
 

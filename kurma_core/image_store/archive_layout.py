@@ -1,4 +1,4 @@
-"""Reads what an archive holds: an image's manifest and rootfs, a layer's files and whiteouts."""
+"""Reads the contents of an archive: an image's manifest and rootfs, or a layer's files and whiteouts."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def read_image(reader: TarReader, limits: Limits, sink: Sink) -> ImageContents:
 
 
 def _contents(documents: Mapping[bytes, bytes]) -> ImageContents:
-    """The manifest, late or made of the early ones. The order in which they came says nothing."""
+    """The manifest in its late form, also of an early image. The order of the entries has no meaning."""
     odd: list[str] = []
     if not documents:
         raise ArchiveError("not an App Container image: the archive has no `manifest`")
@@ -307,10 +307,11 @@ class _Ledger:
 
 
 def reread(path: str, limits: Limits) -> tuple[str, ImageContents, dict[bytes, Origin]]:
-    """Read the archive at ``path``.
+    """Reads the archive at ``path`` again.
 
-    :returns: the image ID, its documents, and what each file's record must say, by path.
-    :raises ArchiveError: the archive is broken. :raises OSError: as the kernel says.
+    :returns: the image ID, its documents, and the expected record of each file, by path.
+    :raises ArchiveError: the archive is broken.
+    :raises OSError: as the kernel says.
     """
     with open(path, "rb") as file, ArchiveStream(file, limits) as stream:
         reader = TarReader(stream, limits)

@@ -1,7 +1,7 @@
-"""Reads an archive as a stream, once: kept as shipped, decompressed and hashed in a thread.
+"""Reads an archive as a stream, once: keeps it as shipped, and decompresses and hashes it in a thread.
 
-The caller's stream is read in the caller's thread, so that an interrupt or a slow network is felt where it
-belongs; writing it down, inflating and hashing, which all let go of the interpreter's lock, happen in the other.
+The caller's stream is read in the caller's thread, so that an interrupt or a slow network affects that thread.
+Writing to disk, decompressing and hashing release the interpreter's lock, and are done in the other thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import BinaryIO
 
-    #: Turns the pieces of an encrypted message into those of what is in it, to the end, or raises.
+    #: Decrypts: turns the pieces of an encrypted message into the pieces of its plaintext, or raises.
     Plain = Callable[[Iterator[bytes]], Generator[bytes]]
     #: Takes the first bytes of the message; called in the caller's thread, so that the user can be asked there.
     Decrypt = Callable[[bytes], Plain]
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _READ = 1 << 18
 #: Pieces read ahead, and unpacked ahead.
 _AHEAD = 4
-#: Bytes of an encrypted message that are at hand when it is opened: enough to tell a wrong passphrase.
+#: Bytes of an encrypted message that are read before it is opened: enough to detect a wrong passphrase.
 _ENOUGH = 1 << 18
-#: Stands among the unpacked pieces, none of which is empty: everything that was read is used up.
+#: Marker among the unpacked pieces, none of which is empty: all input so far has been used up.
 _HUNGRY = b""
 
 
@@ -100,7 +100,7 @@ class ArchiveStream:
         return self._hash.hexdigest()
 
     def early_digest(self) -> str:
-        """The SHA-256 that ``early`` asked for; right when :meth:`digest` is."""
+        """The SHA-256 that ``early`` requested; valid when :meth:`digest` is."""
         assert self._early is not None
         return self._early.hexdigest()
 
@@ -116,7 +116,7 @@ class ArchiveStream:
         return b"".join(self.pieces(count))
 
     def pieces(self, count: int) -> Iterator[memoryview]:
-        """The next ``count`` bytes as they come; fewer only at the end of the stream."""
+        """The next ``count`` bytes in pieces; fewer only at the end of the stream."""
         while count > 0:
             if self._at == len(self._piece) and not self._next():
                 return
@@ -126,9 +126,9 @@ class ArchiveStream:
             yield piece
 
     def finish(self, check: Callable[[memoryview], object] | None = None) -> None:
-        """Read what is left to the very end, so that the digest covers it.
+        """Reads the rest of the stream to its end, so that the digest covers it.
 
-        :param check: called with every piece that is left.
+        :param check: called with each further piece.
         """
         while self._at < len(self._piece) or self._next():
             if check is not None:
@@ -144,7 +144,7 @@ class ArchiveStream:
             self._begin()
             thread = Thread(target=self._work, name="kurma-archive", daemon=True)
             thread.start()
-            self._thread = thread  # one that runs: it is waited for at the end
+            self._thread = thread  # set once it runs, so that it is joined at the end
         if not self._read_all and self._fed - self._taken < _AHEAD:
             self._feed()
         piece: bytes | None = _HUNGRY
@@ -166,7 +166,7 @@ class ArchiveStream:
         return True
 
     def _begin(self) -> None:
-        """Read enough to tell what it is; an encrypted one is opened here."""
+        """Reads enough bytes to detect the format; opens an encrypted archive."""
         head = self._read()
         while 0 < len(head) < 512 and (raw := self._read()):
             head += raw
@@ -197,7 +197,7 @@ class ArchiveStream:
             if self._plain is None:
                 self._unpack(self._shipped())
             else:
-                # Closed here and now, whatever happens: what decrypts reads ahead in a thread of its own.
+                # Closed here in any case: the decrypting generator has a thread of its own that reads ahead.
                 with closing(self._plain(self._shipped())) as plain:
                     self._unpack(self._kept(plain))
         except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
@@ -238,8 +238,8 @@ class ArchiveStream:
     def _shipped(self) -> Iterator[bytes]:
         while True:
             if self._raw.empty():
-                # Megabytes may decompress to nothing (padding, a skipped frame, empty members): the reader, which
-                # waits for a piece, must learn that none comes before more is read.
+                # Megabytes may decompress to nothing (padding, a skipped frame, empty members): the reader waits
+                # for a piece, and must be told to read more input.
                 self._out.put(_HUNGRY)
             raw = self._raw.get()
             self._taken += 1

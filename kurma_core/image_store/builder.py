@@ -43,19 +43,19 @@ def build_archive(
     warn: Warn | None = None,
     owner: tuple[int, int] | None = None,
 ) -> str:
-    """Write an image archive: the manifest, then ``rootfs`` in the order of its names' bytes.
+    """Writes an image archive: the manifest, then ``rootfs`` in the order of its names' bytes.
 
-    Kept as they are: mode, owner and time of every file, hard links, extended attributes that belong to the
-    image. The manifest itself has no owner and no time. The holes of a sparse file are written out as zeros: where
-    they are is the disk's business, and must not change the ID.
+    Kept are the mode, owner and time of every file, hard links, and extended attributes that belong to the image.
+    The manifest itself has no owner and no time. The holes of a sparse file are written as zeros, since their
+    position depends on the file system and must not change the ID.
 
-    :param rootfs: directory with the root filesystem; None: an empty one. No link in it is followed.
+    :param rootfs: directory with the root filesystem; None: an empty one. Links in it are not followed.
     :param compress: ``""``, ``gzip``, ``bzip2``, ``xz`` or ``zstd``.
     :param warn: called with one line for each unknown key of the manifest.
-    :param owner: user and group of all that there is, in place of whose it is here.
+    :param owner: user and group of all files in the archive, instead of their own.
     :returns: the image's ID.
-    :raises ManifestError: the manifest breaks the specification.
-    :raises ArchiveError: an image cannot hold such a file, or a file changes while it is read.
+    :raises ManifestError: the manifest violates the specification.
+    :raises ArchiveError: an image cannot contain such a file, or a file changes while it is read.
     :raises OSError: reading or writing fails.
     """
     import hashlib
@@ -107,12 +107,12 @@ def add_file(
     first: dict[tuple[int, int], bytes],
     owner: tuple[int, int] | None = None,
 ) -> None:
-    """Write one file of a tree.
+    """Writes one file of a tree.
 
     :param path: its name in the archive.
-    :param parent: descriptor of the directory that it lies in as ``name``.
-    :param first: the path under which each file with several names was written; added to.
-    :param owner: whose it is, if not whose it is here.
+    :param parent: descriptor of the directory that contains it as ``name``.
+    :param first: the path under which each file with several names was written; updated here.
+    :param owner: replaces its own user and group.
     """
     entry = _describe(path, parent, name, status)
     if owner is not None:
@@ -132,7 +132,7 @@ def add_file(
         writer.add(entry)
         return
     try:
-        # Others may write to a tree that an image is built of.
+        # Other users may be able to write to the tree while an image is built from it.
         fd = open_regular(parent, os.fsdecode(name))
     except NotRegularError:
         raise ArchiveError(f"'{show(path)}' changed while it was read", path=show(path)) from None
@@ -317,5 +317,5 @@ def _record(key: bytes, value: bytes) -> bytes:
 
 
 def _tail(name: bytes) -> bytes:
-    """Stands in a header for a name that does not fit; readers take the extended one."""
+    """The name field of a header whose name is too long; readers use the extended header's."""
     return bytes(byte if byte < 128 else 0x5F for byte in name.rstrip(b"/")[-80:]) or b"_"

@@ -39,7 +39,7 @@ _ZSTD_INPUT = 1 << 12
 _ZSTD_WINDOW_LOG = 27
 #: gzip's header and trailer, both checked; the largest window.
 _GZIP_FORMAT = 31
-#: Memory that an xz stream may ask for: ``xz -9`` takes 65 MiB.
+#: Memory limit of an xz stream: ``xz -9`` needs 65 MiB.
 _XZ_MEMORY = 256 << 20
 
 _MAGIC = (
@@ -47,7 +47,8 @@ _MAGIC = (
     (b"BZh", "bzip2"),
     (b"\xfd7zXZ\x00", "xz"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
-    *((bytes((0x50 + low, 0x2A, 0x4D, 0x18)), "zstd") for low in range(16)),  # a skippable frame comes first
+    # the file begins with a skippable frame
+    *((bytes((0x50 + low, 0x2A, 0x4D, 0x18)), "zstd") for low in range(16)),
 )
 #: First byte of an encrypted OpenPGP message: a session key or encrypted data, in the old and the new form.
 _OPENPGP = frozenset((*range(0x84, 0x88), *range(0x8C, 0x90), *range(0xA4, 0xA8), 0xC1, 0xC3, 0xC9, 0xD2, 0xD4))
@@ -84,9 +85,9 @@ def is_tar(head: bytes) -> bool:
 def decoder(kind: str, source: Iterator[bytes]) -> Iterator[bytes]:
     """The unpacked content of ``source``.
 
-    :param kind: as :func:`detect` says.
+    :param kind: as from :func:`detect`.
     :param source: pieces of the stream as shipped, none empty.
-    :raises ArchiveError: it is encrypted, corrupt, truncated, or nothing that is known.
+    :raises ArchiveError: it is encrypted, corrupt, truncated, or of an unknown format.
     """
     if kind == "tar":
         return source
@@ -151,7 +152,8 @@ def _members(source: Iterator[bytes], make: Callable[[], _Decoder], kind: str) -
             try:
                 out = current.decompress(data, PIECE)
             except Exception as error:
-                # zlib.error, OSError, EOFError, LZMAError, ZstdError: each library has its own word for "corrupt".
+                # zlib.error, OSError, EOFError, LZMAError, ZstdError: each library has its own exception for
+                # corrupt data.
                 raise ArchiveError(f"the archive is corrupt: not valid {kind} data: {error}", kind=kind) from error
             if out:
                 yield out
@@ -243,7 +245,7 @@ def compressor(kind: str, out: BinaryIO) -> Iterator[Callable[[bytes], object]]:
     """A function that writes its argument to ``out``, compressed; leaving the context without an error ends the
     stream.
 
-    :raises UsageError: there is no such way of compressing.
+    :raises UsageError: the compression is unknown.
     """
     if kind not in KINDS:
         raise UsageError(f"unknown compression {kind!r}", hint=f"one of {', '.join(KINDS[1:])}")

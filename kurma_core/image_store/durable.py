@@ -1,7 +1,8 @@
-"""Writes files and directories that are wholly there or not at all: work directories, locks, syncs.
+"""Writes files and directories completely or not at all: work directories, locks, syncs.
 
-A process makes things in a directory of its own under ``tmp/``, on which it holds a lock. A directory without a
-lock was left by a process that died, and any other may remove it. A finished one is synced and renamed into place.
+A process makes files in a directory of its own under ``tmp/``, on which it holds a lock. A directory without a
+lock was left by a process that died, and any process may remove it. A finished one is synced and renamed into
+place.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class WorkDirectory:
 
 
 def try_lock(path: str) -> int | None:
-    """Locks the file or directory ``path`` exclusively; None: another process has it, or it is gone.
+    """Locks the file or directory ``path`` exclusively; None: another process holds the lock, or it was removed.
 
     :returns: a descriptor that holds the lock until it is closed.
     """
@@ -158,20 +159,20 @@ def sync_file_system(fd: int) -> None:
 
 
 def start_writing(fd: int, offset: int, size: int) -> None:
-    """Have the disk begin with a stretch of ``fd`` that has been written; nothing is waited for, nothing promised.
+    """Starts to write a range of ``fd`` to disk; does not wait for the end, and does not guarantee it.
 
-    What is synced at the end is then on its way already, while more is unpacked.
+    Then most data is already on disk when the file is synced at the end.
     """
     number = _SYNC_FILE_RANGE.get(os.uname().machine)
     if number is not None:
         try:  # noqa: SIM105 - contextlib is not light
             syscall(number, fd, offset, size, _START_WRITING)
         except OSError:
-            pass  # a file system that cannot; errors of the disk come from the sync at the end
+            pass  # not supported by the file system; the sync at the end reports errors of the disk
 
 
 def sync_directory(path: str) -> None:
-    """Make renames within the directory ``path`` last. :raises OSError: as the kernel says."""
+    """Makes renames within the directory ``path`` durable. :raises OSError: as the kernel says."""
     fd = os.open(path, _DIRECTORY)
     try:
         os.fsync(fd)
@@ -203,7 +204,8 @@ class Usage:
         self._seen: dict[tuple[int, int], int] = {}
 
     def add(self, path: str) -> int:
-        """Bytes freed if ``path`` goes as well, with all below it. Files that vanish meanwhile count nothing.
+        """Bytes that are freed if ``path`` is removed as well, with everything below it. Files that vanish
+        meanwhile do not count.
 
         :raises OSError: as the kernel says.
         """
@@ -230,7 +232,7 @@ class Usage:
 
 
 def write_new(path: str, content: bytes) -> None:
-    """A new file with that content. :raises OSError: as the kernel says."""
+    """Writes a new file with that content. :raises OSError: as the kernel says."""
     fd = os.open(path, NEW_FILE, 0o600)
     try:
         write_all(fd, content)
@@ -239,7 +241,7 @@ def write_new(path: str, content: bytes) -> None:
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Write everything to ``fd``. :raises OSError: as the kernel says."""
+    """Writes all bytes to ``fd``. :raises OSError: as the kernel says."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -275,14 +277,14 @@ def room_hint(error: OSError) -> str | None:
     return "make room, perhaps by `kurma image gc`" if no_room(error) else None
 
 
-#: Times that an image is looked for which others remove before it can be held.
+#: Attempts to find and hold an image while other processes remove it.
 _TRIES = 20
-#: The file whose time says when something was last used.
+#: The file whose modification time is the time of the last use.
 _TOUCHED = {"images": "used", "trees": "tree.json"}
 
 
 def touch(path: str) -> None:
-    """Sets the time of the file that stands for the last use, and makes the file if need be.
+    """Sets the time of the last use, and makes its file if needed.
 
     :raises OSError: its directory is gone.
     """
@@ -296,11 +298,11 @@ def touch(path: str) -> None:
 
 
 class Holds:
-    """Holds images, layers and trees against removal, for the block that began with :meth:`keeping`: in its
-    thread, and in threads that work in a copy of its context. What comes into the store in such a block is held
-    from the start.
+    """Holds images, layers and trees, so that they are not removed before the end of the block that began with
+    :meth:`keeping`: in its thread, and in threads that run in a copy of its context. Images that enter the store
+    in such a block are held from the start.
 
-    :param path_in: makes a path in the store of its parts.
+    :param path_in: makes a path in the store from its parts.
     """
 
     def __init__(self, path_in: Callable[..., str]) -> None:
@@ -334,7 +336,7 @@ class Holds:
         """The image that ``find`` finds or brings into the store, held.
 
         :param what: the reference, for messages.
-        :raises StoreError: others remove it each time.
+        :raises StoreError: other processes remove it at each attempt.
         """
         for _ in range(_TRIES):
             record = find()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def export(store: Store, image_id: str, out: BinaryIO) -> None:
     """See :meth:`.store.ImageStore.export`."""
-    store.get(image_id)  # an archive alone, left over, is no image
+    store.get(image_id)  # raises if only the archive is left, which is not an image
     archive = store.archive_path(image_id)
     found = (
         _write_layered(out.write, store.manifest_bytes(image_id), store.layers(image_id))
@@ -50,7 +50,7 @@ def layered_id(manifest: bytes, layers: Sequence[ImageLayer]) -> str:
 
 
 def _nowhere(data: bytes) -> None:
-    """Takes what is only to be hashed."""
+    """A sink for bytes that only need to be hashed."""
 
 
 def _write_layered(write: Callable[[bytes], object], manifest: bytes, layers: Sequence[ImageLayer]) -> str:
@@ -91,9 +91,9 @@ _NEVER = 1 << 30
 
 
 class MergedFile(NamedTuple):
-    """One file of the merged view. A named tuple, for there may be millions of them.
+    """One file of the merged view. A named tuple, since there may be millions of them.
 
-    :ivar parent: descriptor of the directory it lies in as ``name``; good until the next file is asked for.
+    :ivar parent: descriptor of the directory that contains it as ``name``; valid until the next file is requested.
     """
 
     path: bytes
@@ -103,10 +103,10 @@ class MergedFile(NamedTuple):
 
 
 def merged(layers: Sequence[ImageLayer]) -> Iterator[MergedFile]:
-    """Every file of the merged view: a directory before what it holds, names in the order of their bytes.
+    """Every file of the merged view: a directory before its contents, names in the order of their bytes.
 
-    A whiteout hides what the layers below have, never what its own layer has. A directory that is only implied
-    shows the owner, mode and time that a layer below gives it, where one does.
+    A whiteout hides files of the layers below, but never files of its own layer. A directory without an entry of
+    its own gets owner, mode and time from a layer below that has one.
 
     :param layers: lowest first.
     :returns: the root first, with an empty path and the name ``.``.
@@ -231,7 +231,7 @@ def _topmost(paths: Iterable[Sequence[str]]) -> dict[bytes, int]:
     return found
 
 
-#: Bytes that are handed over at once: hashing lets go of the interpreter's lock, worth it for large pieces.
+#: Bytes that are hashed at once: hashing releases the interpreter's lock, which pays off for large pieces.
 _LARGE = 1 << 18
 #: Pieces on the way.
 _AHEAD = 4

@@ -21,9 +21,9 @@ _ATTRIBUTE_ENCODED = b"LIBARCHIVE.xattr."
 
 
 class Extensions:
-    """Fields of extended headers: for the next entry, or (global ones) for all that follow.
+    """Fields of extended headers: for the next entry, or (global ones) for all following entries.
 
-    :ivar fields: by keyword, the last one given wins; an empty value takes a global one back.
+    :ivar fields: by keyword, the last value given; an empty value removes a global one.
     :ivar stretches: of GNU sparse format 0.0, whose keywords repeat: offsets and lengths in turn.
     """
 
@@ -87,8 +87,9 @@ def time(text: bytes) -> int:
 
 
 def kept_time(nanoseconds: int) -> int:
-    """The nearest time that every usual file system keeps: what was extracted must be found again, and the same
-    layers must make the same image everywhere. (Within the first and the last second a fraction is dropped.)"""
+    """The nearest time that every common file system can store: verification compares it with the extracted file,
+    and the same layers must give the same image everywhere. (Within the first and the last second a fraction is
+    dropped.)"""
     if nanoseconds < _FIRST + 1_000_000_000:
         return _FIRST
     return min(nanoseconds, _LAST)
@@ -149,7 +150,7 @@ def pairs(values: list[int]) -> list[tuple[int, int]]:
 
 
 def check_map(stretches: list[tuple[int, int]], size: int, stored: int) -> None:
-    """Stretches must ascend, lie within the file, and add up to what is stored.
+    """Checks that the ranges ascend, are inside of the file, and add up to the stored size.
 
     :raises ArchiveError: they do not.
     """
@@ -165,7 +166,7 @@ def check_map(stretches: list[tuple[int, int]], size: int, stored: int) -> None:
 
 ACL_ACCESS = b"system.posix_acl_access"
 ACL_DEFAULT = b"system.posix_acl_default"
-#: Keywords of extended headers (star, GNU tar, libarchive) and the attributes that they stand for.
+#: Keywords of extended headers (star, GNU tar, libarchive) and the corresponding attributes.
 KEYWORDS = {b"SCHILY.acl.access": ACL_ACCESS, b"SCHILY.acl.default": ACL_DEFAULT}
 
 _VERSION = (2).to_bytes(4, "little")
@@ -187,12 +188,14 @@ _BITS = {b"r"[0]: 4, b"w"[0]: 2, b"x"[0]: 1, b"-"[0]: 0}
 
 
 def acl_from_text(text: bytes, users: Mapping[bytes, int] = _ROOT, groups: Mapping[bytes, int] = _ROOT) -> bytes:
-    """``user::rwx,user:1000:r-x,group::r-x,mask::rwx,other::---``, by commas or lines, as the kernel wants it.
+    """Converts ``user::rwx,user:1000:r-x,group::r-x,mask::rwx,other::---``, separated by commas or lines, to the
+    kernel's form.
 
-    GNU tar writes names, also with ``--numeric-owner``; bsdtar adds the numbers. Whose a name is in the image, the
-    archive may not have said yet.
+    GNU tar writes names, even with ``--numeric-owner``; bsdtar adds the numbers. The archive's entry for the
+    image's user database may come later, so a name may be unknown.
 
-    :param users: numbers of the users that are known by name; :param groups: likewise.
+    :param users: numbers of the users whose names are known.
+    :param groups: likewise.
     :raises ArchiveError: it is malformed, or names an unknown user.
     """
     known = {_USER: users, _GROUP: groups}
@@ -205,7 +208,7 @@ def acl_from_text(text: bytes, users: Mapping[bytes, int] = _ROOT, groups: Mappi
 def add_acls(
     found: dict[bytes, bytes], fields: Mapping[bytes, bytes], user: tuple[bytes, int], group: tuple[bytes, int]
 ) -> None:
-    """Adds the lists that are texts to the attributes found; where the attribute is there already, it has the
+    """Adds access lists in text form to the attributes found, unless the attribute itself is there, which has
     numbers.
 
     :param fields: keywords of the entry's extended header.
@@ -220,7 +223,8 @@ def add_acls(
 
 
 def fitting_acl(value: bytes, mode: int) -> bytes | None:
-    """An access list that agrees with the file's ``mode``, as the kernel makes it; None: the mode says it all.
+    """An access list that agrees with the file's ``mode``, as the kernel makes it; None: the mode alone is
+    equivalent.
 
     :raises ArchiveError: it is malformed.
     """
@@ -262,7 +266,8 @@ def _parse(line: bytes, known: Mapping[int, Mapping[bytes, int]]) -> tuple[int, 
 
 
 def _number(fields: list[bytes], known: Mapping[bytes, int]) -> int:
-    """Whom an entry is for: the number behind it, or in the name's place, or of a name that is known."""
+    """The user or group number of an access list entry: the number after the name, a number in the name's place,
+    or the number of a known name."""
     number = fields[3] if len(fields) == 4 else fields[1]
     if number.isdigit() and len(number) <= 10:
         return min(int(number), _NOBODY - 1)

@@ -1,7 +1,7 @@
 """Extracts an image's root filesystem to a directory outside of the store.
 
-Runs as root on untrusted archives. What is there counts once the archive has come to its end; whatever happens
-before that, nothing is left.
+Runs as root on untrusted archives. The files are valid only after the whole archive was read; any failure before
+removes all of them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def extract(
 
 
 def extract_stored(store: ImageStore, image_id: str, target: str) -> None:
-    """:func:`extract` of an image of the store: of its own root filesystem, without what it depends on.
+    """:func:`extract` for an image of the store: its own root filesystem, without those of its dependencies.
 
     :raises ImageNotFoundError: it is not in the store.
     """
@@ -84,7 +84,7 @@ def _kept(archive: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _exported(store: ImageStore, image_id: str) -> Iterator[BinaryIO]:
-    """The archive of an image made of layers, written by another thread while it is read."""
+    """The archive of an image made of layers; another thread writes it while it is read."""
     from threading import Thread
 
     reading, writing = os.pipe()
@@ -162,8 +162,8 @@ def _must_be_empty(root: int, path: str) -> None:
 
 
 def _make_ours(root: int) -> None:
-    """Gives the directory to root alone until the end: set-user-ID files are not to be run before the archive is
-    known to be right, and no other user, not even its owner, may put files in the way."""
+    """Gives the directory to root alone until the end: nobody else may run set-user-ID files before the archive is
+    verified, and no other user, not even the owner, may add files meanwhile."""
     if os.geteuid() == 0:
         os.fchown(root, 0, 0)
     os.fchmod(root, 0o700)

@@ -1,8 +1,8 @@
 """Extracts the entries of an untrusted tar beneath one directory.
 
-Runs as root on untrusted names. Every parent directory is opened by descriptor beneath the root, with no link on
-the way; every file is created anew (``O_EXCL``), never opened; owners, modes and times of directories are set at
-the very end, so that what comes after them in the archive changes nothing about them.
+Runs as root on untrusted names. Every parent directory is opened by descriptor beneath the root, without following
+links; every file is created (``O_EXCL``), never opened; owners, modes and times of directories are set at the very
+end, so that later entries of the archive do not change them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     Content = Callable[[Entry], Iterator[memoryview]]
 
-#: Bytes of a large file after which the disk is told to begin with them.
+#: Bytes of a large file after which writing to disk is started.
 _STRETCH = 8 << 20
 #: Directories held open at a time, the most recent ones.
 _OPEN = 128
@@ -59,12 +59,12 @@ _NODES = {CHARACTER: stat.S_IFCHR, BLOCK: stat.S_IFBLK, FIFO: stat.S_IFIFO}
 
 
 class Extractor:
-    """Fills one empty directory. Used as a context manager, which closes what it holds open.
+    """Fills one empty directory. A context manager, which closes its descriptors at the end.
 
     :param root: descriptor of the directory, not closed here.
     :param content: reads an entry's content from the archive.
-    :param limits: of these, what is only known here: implied directories, and all paths together.
-    :param replace: a later entry replaces an earlier one of that name (layers); else it is refused (images).
+    :param limits: of these, those that can be checked only here: implied directories, and all paths together.
+    :param replace: a later entry replaces an earlier one of the same name (layers); else it is refused (images).
     """
 
     def __init__(self, root: int, content: Content, limits: Limits, *, replace: bool) -> None:
@@ -183,7 +183,7 @@ class Extractor:
         return fd
 
     def _clear(self, parent: int, name: bytes, path: bytes) -> None:
-        """Take away what an earlier entry of the same name has made."""
+        """Removes the file that an earlier entry of the same name has made."""
         remove_tree(parent, os.fsdecode(name))
         self.digests.pop(path, None)
         gone = [path] if path in self._directories else []
@@ -238,7 +238,7 @@ class Extractor:
             os.close(fd)
 
     def _make_hard_link(self, entry: Entry, parent: int, name: bytes, path: bytes) -> None:
-        """:ivar entry.target: by now a path beneath the root, as the archive's layout put it there."""
+        """:ivar entry.target: a path beneath the root; the archive's layout has resolved it."""
         above, _, last = entry.target.rpartition(b"/")
         if entry.target == path:
             raise hostile(entry, "it is a hard link to itself")

@@ -36,10 +36,10 @@ KINDS = {
 
 @frozen
 class FileRecord:
-    """One line.
+    """One line of the records.
 
-    :ivar stamp: what is seen without reading the file.
-    :ivar changed: time of the inode's last change, to which every new hard link is one too.
+    :ivar stamp: the attributes that are visible without reading the file.
+    :ivar changed: time of the inode's last change; a new hard link changes it, too.
     """
 
     path: bytes
@@ -187,10 +187,10 @@ def file_digest(fd: int) -> str:
 
 
 def sparse_digest(fd: int, size: int) -> str:
-    """Digest that takes time for what a file holds, not for its holes; ``sparse:`` tells it from the other.
+    """A digest whose time depends on a file's data, not on its holes; the prefix ``sparse:`` marks it.
 
-    It covers the size, and each grain that is not all zeros with its place, so it does not depend on where the
-    file system sees holes.
+    It covers the size, and each block that is not all zeros with its position, so it does not depend on where the
+    file system reports holes.
 
     :raises OSError: as the kernel says.
     """
@@ -264,7 +264,7 @@ def is_kept_attribute(name: bytes) -> bool:
 
 
 def put_attributes(target: int | bytes, attributes: Mapping[bytes, bytes], *, follow: bool = True) -> None:
-    """Set those of ``attributes`` that are kept.
+    """Sets the attributes that belong to an image.
 
     :param target: a descriptor, or a path whose last component alone can be a link.
     :raises OSError: as the kernel says; needs root for all but ``user.``.
@@ -275,7 +275,7 @@ def put_attributes(target: int | bytes, attributes: Mapping[bytes, bytes], *, fo
 
 
 def get_attributes(target: int | bytes, *, follow: bool = True) -> dict[bytes, bytes]:
-    """All that are kept, sorted by name.
+    """All attributes that belong to an image, sorted by name.
 
     :raises OSError: as the kernel says.
     """
@@ -297,13 +297,14 @@ DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def walk(root: int) -> Iterator[tuple[bytes, int, bytes, os.stat_result]]:
-    """Everything below the directory ``root``: a directory before what it holds, names in order of their bytes.
+    """Everything below the directory ``root``: a directory before its contents, names in order of their bytes.
 
-    No link is followed. The descriptor that comes with an entry is good until the next one is asked for.
+    Links are not followed. The descriptor that comes with an entry is valid until the next one is requested.
 
-    :returns: path beneath the root, descriptor of the directory that it is in, its name there, its status. The
+    :returns: path beneath the root, descriptor of the directory that contains it, its name there, its status. The
         root itself comes first, with an empty path and the name ``.``.
-    :raises OSError: as the kernel says. :raises Cancelled: the operation was cancelled.
+    :raises OSError: as the kernel says.
+    :raises Cancelled: the operation was cancelled.
     """
     yield b"", root, b".", os.fstat(root)
     # One descriptor per level. The store's limits keep trees shallow enough for that.
@@ -333,7 +334,7 @@ def _names(fd: int) -> list[bytes]:
 
 
 def open_tree(path: str) -> int:
-    """Descriptor of the directory at a path of our own. :raises OSError: as the kernel says."""
+    """Descriptor of the directory at a trusted path. :raises OSError: as the kernel says."""
     return os.open(path, DIRECTORY_FLAGS)
 
 

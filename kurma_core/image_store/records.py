@@ -96,7 +96,7 @@ def read_originals(path: str, image_id: str) -> dict[str, bytes]:
 def _document(path: str, image_id: str) -> dict[str, Any]:
     """A document of the store; parsed once for as long as its file has the same inode, size and times.
 
-    :raises ImageNotFoundError: there is no such file. :raises: as :func:`load`.
+    :raises ImageNotFoundError: the file does not exist. :raises: as :func:`load`.
     """
     try:
         found = os.stat(path)
@@ -245,7 +245,7 @@ def seconds(timestamp: str) -> float:
 
 
 def layer_document(key: str, whiteouts: Whiteouts, implied: tuple[bytes, ...], size: int, entries: int) -> bytes:
-    """``layer.json``: what it takes away, the directories that had no entry of their own, bytes on disk."""
+    """``layer.json``: the layer's whiteouts, the directories without an entry of their own, bytes on disk."""
     return dump(
         {
             "key": key,
@@ -259,7 +259,7 @@ def layer_document(key: str, whiteouts: Whiteouts, implied: tuple[bytes, ...], s
 
 
 def layer_values(path_in: StorePath, key: str) -> dict[str, Any]:
-    """``layer.json`` as it stands. :raises StoreError: the layer is not there, or damaged."""
+    """The parsed ``layer.json``. :raises StoreError: the layer is missing, or damaged."""
     path = path_in("layers", key, "layer.json")
     try:
         if not is_key(key):

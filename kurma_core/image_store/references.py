@@ -31,7 +31,7 @@ def find(store: Store, reference: str) -> ImageRecord:
 
 
 def find_by_id(store: Store, reference: str) -> ImageRecord | None:
-    """The image whose ID, by the one algorithm or the other, starts so; None: the store has no such image, or
+    """The image whose ID, by either algorithm, starts with the reference; None: the store has no such image, or
     the reference is not the start of an ID.
 
     :raises AmbiguousReferenceError: several do.
@@ -41,7 +41,7 @@ def find_by_id(store: Store, reference: str) -> ImageRecord | None:
 
 
 def find_id(store: Store, reference: str) -> str:
-    """The whole ID of what has that ID, or one that starts so; its record need not be readable.
+    """The whole ID of the image with that ID or start of an ID; its record need not be readable.
 
     :raises ImageNotFoundError: no image has. :raises AmbiguousReferenceError: several have.
     """
@@ -73,8 +73,8 @@ def _id_that_starts(store: Store, reference: str) -> str | None:
 
 
 def _early(store: Store, digits: str) -> Iterator[str]:
-    """IDs of the images whose early ID starts so: of each one's document only the bytes are looked at, and what
-    looks like it is read."""
+    """IDs of the images whose early ID starts with the reference. Only documents whose bytes contain it are
+    parsed."""
     wanted = b'"earlyId": "sha256-' + digits.encode()
     for image_id in store.ids():
         try:

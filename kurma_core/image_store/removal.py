@@ -1,7 +1,7 @@
-"""Removes images, layers and trees from the store: one image, or whatever nothing needs.
+"""Removes images, layers and trees from the store: one image, or everything unused.
 
-The image goes first, then its archive and layers, so that at any moment it is wholly there or not at all. Each is
-renamed into a work directory under the store's exclusive lock, and deleted after.
+The image is removed first, then its archive and layers, so that at any moment it is complete or gone. Each is
+renamed into a work directory under the store's exclusive lock, and deleted afterwards.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def gc(store: Store, used: Collection[str], grace: float, *, dry_run: bool, now:
 
 class _Sweep:
     """Renames what is removed into a work directory, and deletes it after all locks are released. The order is the
-    same with ``dry_run``, so that the real run does what the dry run has said."""
+    same with ``dry_run``, so that the real run removes what the dry run has listed."""
 
     def __init__(self, store: Store, *, dry_run: bool) -> None:
         self._store = store
@@ -89,7 +89,7 @@ class _Sweep:
         self._gone: set[str] = set()
         self._work: WorkDirectory | None = None
         self._usage = Usage()
-        #: Kind, name, and where it lies now, or, if it has gone for good, its size.
+        #: Kind, name, and present path, or, if it is deleted already, its size.
         self._taken: list[tuple[str, str, str | int]] = []
 
     def __enter__(self) -> _Sweep:
@@ -148,7 +148,7 @@ class _Sweep:
         return size
 
     def take_unneeded(self, archives: Iterable[str], layers: Iterable[str]) -> None:
-        """Of these archives (file names) and layers (keys), take those that no image has any more."""
+        """Takes, of these archives (file names) and layers (keys), those that no image uses any more."""
         images = {image_id for image_id in self._store.ids() if f"images/{image_id}" not in self._gone}
         if not self._dry_run and any(name.startswith("images/") for name in self._gone):
             sync_directory(self._store.path("images"))  # a power cut must not bring it back without its parts
@@ -168,8 +168,8 @@ class _Sweep:
                 self._store.step("layer taken away")
 
     def take_trees_without_layers(self) -> None:
-        """Take the rendered trees that were made of a layer taken before: nothing could make them again, and a
-        damaged one must not outlive the image that it stands for."""
+        """Takes the rendered trees that were made of a layer taken before: they could not be rendered again, and a
+        damaged one must not outlive its image."""
         gone = [name.removeprefix("layers/") for name in self._gone if name.startswith("layers/")]
         if not gone:
             return
@@ -223,7 +223,7 @@ def _layer_record(store: Store, key: str) -> str:
 
 
 def _tree_key(store: Store, tree_id: str) -> str:
-    """The text that says what made the tree; empty where its document cannot be read."""
+    """The key that describes how the tree was made; empty if its document cannot be read."""
     path = store.path("trees", tree_id, "tree.json")
     try:
         with open(path, "rb") as file:

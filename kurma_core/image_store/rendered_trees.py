@@ -1,4 +1,4 @@
-"""Caches rendered trees in the store, by the key of what they are made of."""
+"""Caches rendered trees in the store, by a key of their inputs."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class TreeCache:
         self._store = store
 
     def tree(self, key: str, build: Callable[[str], None]) -> RenderedLayer:
-        """The tree for ``key``. Of several processes that want it at once, each may build; one's is kept.
+        """The tree for ``key``. If several processes want it at once, each may build it; one of the trees is kept.
 
-        :param build: fills the empty directory that it is given; may set its own mode, owner and time too.
+        :param build: fills the empty directory that it gets; may set the directory's mode, owner and time, too.
         :raises StoreError: the disk is full, …; and whatever ``build`` raises.
         """
         store = self._store
@@ -70,8 +70,8 @@ class TreeCache:
         return rendered
 
     def _used(self, place: str) -> bool:
-        """Notes the use of a tree; False: there is no such tree. The lock keeps a garbage collection from removing
-        it in between."""
+        """Records the use of a tree; False: there is no such tree. The lock keeps a garbage collection from
+        removing it meanwhile."""
         fd = share_lock(place)
         if fd is None:
             return False

@@ -1,7 +1,7 @@
 """Puts images and layers into the store: staged in a work directory, then renamed into place.
 
-Runs as root on untrusted archives. Whatever happens, the work directory goes away with everything in it; a
-process that is killed leaves one without a lock, for the next ``gc``.
+Runs as root on untrusted archives. Any failure removes the work directory with all its contents; a process that is
+killed leaves one without a lock, which the next ``gc`` removes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class StagedImage:
     _kept: str
 
     def tar(self) -> Iterator[bytes]:
-        """The uncompressed tar, in pieces, read anew from the archive: what early signatures are over.
+        """The uncompressed tar, in pieces, read again from the archive: early signatures are made over it.
 
         :raises OSError: as the kernel says.
         """
@@ -82,9 +82,9 @@ class StagedImage:
         return unpacked(self._kept)
 
     def commit(self, provenance: Provenance) -> ImageRecord:
-        """Put it into the store. If it is there already, only where it came from is added.
+        """Puts it into the store. If it is there already, only its new provenance is added.
 
-        :raises StoreError: the disk is full, …; then the store is as it was.
+        :raises StoreError: the disk is full, …; the store is unchanged then.
         """
         with guard(CANNOT, self._store.root):
             image = ImageRecord(
@@ -248,7 +248,7 @@ def write_image(
     *,
     originals: Mapping[str, bytes],
 ) -> None:
-    """``work/image`` as it will stand in the store."""
+    """Writes ``work/image`` in its final form."""
     os.mkdir(f"{work}/image", 0o700)
     write_new(f"{work}/image/manifest", manifest)
     for name, document in originals.items():
@@ -269,12 +269,12 @@ def _sync(work: str) -> None:
 def place(
     store: Store, work: str, image: ImageRecord, *, archive: str | None, shipped: bool = True
 ) -> ImageRecord:
-    """Rename everything into place; with the last rename the image is in the store.
+    """Renames everything into place; the last rename makes the image visible in the store.
 
-    One at a time: of two that bring the same image, archive and provenance of one must not be mixed.
+    Under a lock: if two processes bring the same image, archive and provenance must come from the same one.
 
     :param shipped: the archive is as it was shipped, so that a signature may be over its bytes.
-    :returns: the image as it is there now, though a sweep may take it the next moment.
+    :returns: the image's present record, though a sweep may remove the image the next moment.
     """
     with store.locked(exclusive=True):
         if archive is not None:
@@ -291,8 +291,8 @@ def place(
             _add_provenance(store, work, image, archive, shipped=shipped)
         sync_directory(store.path("images"))
         placed = store.get(image.id)
-        # Not waiting: a process that removes it has its lock, and waits for the store's, which is held here. Then
-        # the image goes, and the caller looks again.
+        # Does not wait: a process that removes the image holds its lock, and waits for the store's lock, which we
+        # hold. Then the image is removed, and the caller tries again.
         store.holds.hold(image.id, wait=False)
     store.step("done")
     return placed
@@ -303,7 +303,7 @@ def _place_archive(store: Store, archive: str, image: ImageRecord) -> None:
 
 
 def _add_provenance(store: Store, work: str, image: ImageRecord, archive: str | None, *, shipped: bool) -> None:
-    """The image is there: note that it also came from elsewhere, or again."""
+    """Adds a provenance to an image of the store: it came from another source, or again."""
     known = store.get(image.id)
     (new,) = image.provenance
     # The bytes that were signed are the ones that a signature can be checked against later.
@@ -364,7 +364,7 @@ class UnpackedLayer:
     entries: int
 
     def describe(self, key: str) -> None:
-        """Write ``layer.json``, now that the key is known. :raises OSError: as the kernel says."""
+        """Writes ``layer.json``, once the key is known. :raises OSError: as the kernel says."""
         document = records.layer_document(key, self.whiteouts, self.implied, self.size, self.entries)
         write_new(f"{self.path}/layer.json", document)
 
@@ -411,10 +411,10 @@ def _finish(extractor: Extractor, root: int, path: str, whiteouts: Whiteouts) ->
 
 
 class _Writing:
-    """The disk takes what was unpacked while its record is made; only little is left for the sync that counts.
+    """Starts to write unpacked files to disk while their records are made, so that little is left for the final
+    sync.
 
-    What goes wrong is raised at the end: the kernel tells of an error once, and the sync that counts would not
-    hear of it again.
+    Errors are raised at the end: the kernel reports an error once, so the final sync would not report it again.
     """
 
     def __init__(self, root: int) -> None:

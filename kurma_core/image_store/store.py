@@ -52,7 +52,7 @@ def _no_step(name: str) -> None:
     """The default of the tests' seam."""
 
 
-#: Manifests that were read, by what stands in them: what a process has parsed once it does not parse again.
+#: Parsed manifests by their bytes, so that a process parses each only once.
 _known: dict[bytes, ImageManifest] = {}
 _MOST_KNOWN = 64
 
@@ -88,15 +88,17 @@ class ImageStore:
     def stage_archive(
         self, stream: BinaryIO, decrypt: Decrypt | None = None
     ) -> AbstractContextManager[StagedImage]:
-        """Read an image archive, once, to its end: unpacked, its ID known, but not yet in the store.
+        """Reads an image archive, once, to its end: unpacked, its ID known, but not yet in the store.
 
         Leaving the context without :meth:`StagedImage.commit` removes every trace.
 
         :param stream: the archive as shipped, compressed or not.
-        :param decrypt: opens an encrypted one. It is kept decrypted; as shipped it is there while staged.
+        :param decrypt: decrypts an encrypted one. It is kept decrypted; the shipped form exists while it is
+            staged.
         :raises ArchiveError: the archive is not an image, or is broken.
         :raises HostileArchiveError: it is malicious.
-        :raises ManifestError: its manifest breaks the specification. :raises StoreError: the disk is full, …
+        :raises ManifestError: its manifest violates the specification.
+        :raises StoreError: the disk is full, …
         """
         from kurma_core.image_store.staging import stage
 
@@ -122,9 +124,9 @@ class ImageStore:
         return add_layer(self, stream, diff_id)
 
     def add_layered(self, manifest: ImageManifest, layers: tuple[str, ...], provenance: Provenance) -> ImageRecord:
-        """An image made of layers, lowest first. Its ID is that of the tar that :meth:`export` writes.
+        """Adds an image made of layers, lowest first. Its ID is that of the tar that :meth:`export` writes.
 
-        :raises StoreError: a layer is not there.
+        :raises StoreError: a layer is missing.
         """
         from kurma_core.image_store.staging import add_layered
 
@@ -163,13 +165,13 @@ class ImageStore:
         return named(self, reference)
 
     def list(self) -> tuple[ImageRecord, ...]:
-        """All images, by name and then by age. One that is damaged is left out, so that it does not take the
-        others with it: :meth:`scan` has it."""
+        """All images, by name and then by age. Damaged ones are left out, so that they do not hide the others;
+        :meth:`scan` has them."""
         return self.scan()[0]
 
     def scan(self) -> tuple[tuple[ImageRecord, ...], tuple[KurmaError, ...]]:
-        """All images, by name and then by age; and what is wrong with those whose record is damaged, each error
-        with the ID as ``image``."""
+        """All images, by name and then by age; and the errors of images with damaged records, each with the ID as
+        ``image``."""
         found = []
         damaged: list[KurmaError] = []
         for image_id in self.ids():
@@ -260,9 +262,9 @@ class ImageStore:
             export(self, image_id, out)
 
     def verify(self, image_id: str, *, deep: bool = False) -> None:
-        """Compare what is on disk with what was extracted; of a rendered tree too, by its ID.
+        """Compares the files on disk with those that were extracted; of a rendered tree too, by its ID.
 
-        :param deep: read everything, and compute everything anew from the archive where there is one.
+        :param deep: read everything, and compute everything anew from the archive if there is one.
         :raises StoreError: something was changed, added or removed; names the first such file.
         :raises ImageNotFoundError: it is not in the store, or was removed meanwhile.
         """
@@ -286,11 +288,12 @@ class ImageStore:
     def gc(
         self, used: Collection[str], grace: float, dry_run: bool = False, *, now: float | None = None
     ) -> ImageGc:
-        """Remove what nothing needs: images and trees not in ``used``, and leftovers.
+        """Removes unused images and trees (not in ``used``), and leftovers.
 
         :param used: IDs of images and trees that pods need, dependencies included.
-        :param grace: seconds for which something not used stays all the same.
-        :param now: seconds since the epoch, from before ``used`` was looked at: what was used later stays.
+        :param grace: seconds for which an unused one is kept.
+        :param now: seconds since the epoch, from before ``used`` was computed: later uses are not in it, and
+            protect.
         """
         from kurma_core.image_store.removal import gc
 
@@ -313,9 +316,9 @@ class ImageStore:
 
     @contextmanager
     def unless_removed(self, image_id: str) -> Iterator[None]:
-        """Files that are missing because another process removes the image are no damage.
+        """Raises ImageNotFoundError for errors that come from a concurrent removal of the image.
 
-        :raises ImageNotFoundError: in place of StoreError, where the image (or tree) is gone by now.
+        :raises ImageNotFoundError: in place of StoreError, if the image (or tree) is gone now.
         """
         try:
             yield

@@ -80,7 +80,7 @@ def show(name: bytes) -> str:
     return text if len(text) <= 200 else f"{text[:120]}…{text[-60:]}"
 
 
-#: Said of the limits that no configuration changes.
+#: Hint for limits that cannot be configured.
 FIXED = "this limit is fixed: an archive that honest tools have made stays far below it"
 
 
@@ -119,7 +119,7 @@ def split(name: bytes, limits: Limits, *, rooted: bool = False, link: bytes | No
 
     :param rooted: a leading slash means the top (layers of registries), instead of being refused (images).
     :param link: name of the entry whose target ``name`` is; None: it is an entry's own name.
-    :raises HostileArchiveError: ``..``, an absolute or empty name, one too long or too deep, a NUL.
+    :raises HostileArchiveError: ``..``, an absolute or empty name, a NUL, or a name that is too long or too deep.
     """
     if b"\0" in name or not name:
         raise _hostile(name, link, "is impossible")

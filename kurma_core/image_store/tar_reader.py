@@ -47,10 +47,10 @@ _MAX_NUMBER = (1 << 63) - 1
 
 
 class TarReader:
-    """Entries of a tar, in order; the content of each is read before the next is asked for, or skipped.
+    """Entries of a tar, in order; the content of each must be read, or is skipped, before the next is requested.
 
-    :param strict: what an image archive must be: it ends with its end marker, and nothing comes after that.
-        A layer, whose digest vouches for all of it, may do without.
+    :param strict: apply the rules for image archives: an end marker, and nothing after it. A layer, whose digest
+        covers all of it, need not have one.
     """
 
     def __init__(self, stream: ArchiveStream, limits: Limits, *, strict: bool = True) -> None:

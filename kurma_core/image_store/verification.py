@@ -1,9 +1,9 @@
 """Verifies that nothing in the store was changed since it was extracted.
 
-The shallow way looks at every file's status against the record made at extraction. A new hard link to a file, as a
-rendered tree makes them, changes its inode's change time: then its content is compared, and the record brought up
-to date. The deep way reads everything, and trusts no record where there is an archive, whose hash is the image's
-name.
+The shallow check compares every file's status with its record. A new hard link to a file, which each rendered tree
+makes, changes the inode's change time: then the file's content is compared, and the record updated. The deep check
+reads everything, and trusts the archive, whose hash is the image's ID, instead of the records, if there is an
+archive.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def verify(store: Store, image_id: str, *, deep: bool) -> None:
 
 
 def _verify_origin(store: Store, image_id: str) -> None:
-    """The archive still has the hash that is the image's name, and the records say what it says."""
+    """Checks that the archive's hash is the image's ID, and that the records agree with the archive."""
     from kurma_core.image_store.archive_layout import reread
 
     archive = store.archive_path(image_id)
@@ -82,8 +82,8 @@ def _verify_origin(store: Store, image_id: str) -> None:
 
 
 def _is_manifest(store: Store, image_id: str, contents: ImageContents) -> bool:
-    """Whether the manifest is the archive's; or the late form that was made of an early image's documents, perhaps
-    by a Kurma that made another of them than this one does."""
+    """Whether the manifest is the archive's, or a late form of an early image's documents, which another version
+    of Kurma may have made differently."""
     manifest = store.manifest_bytes(image_id)
     if manifest == contents.manifest_bytes:
         return True
@@ -164,7 +164,7 @@ class _Check:
 
 
 def _damaged(what: str, path: str) -> StoreError:
-    # A tree goes with its layers, which other images may have as well.
+    # A tree is named with its layers, which other images may share.
     whose = "every image that has these layers" if "/trees/sha512-" in path else "the image"
     return StoreError(
         f"the image store is damaged: {what}: {path}", hint=f"remove {whose} and fetch it anew", path=path

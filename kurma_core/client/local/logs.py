@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 @frozen
 class LogOptions:
-    """Which part of a pod's output is read.
+    """The part of a pod's output that is read.
 
-    :param follow: and what will be written.
-    :param tail: only the last so many lines, of all apps together, before what is followed.
-    :param since: nanoseconds since the epoch. :param stream: ``stdout`` or ``stderr``.
+    :param follow: also read output that is written later.
+    :param tail: only the last so many lines of all apps together, before new output is followed.
+    :param since: nanoseconds since the epoch.
+    :param stream: ``stdout`` or ``stderr``.
     """
 
     follow: bool = False
@@ -31,7 +32,10 @@ class LogOptions:
 
 
 class PodLogs:
-    """:param note: tells the user something in one line."""
+    """Reads the output of pods.
+
+    :param note: reports one line to the user.
+    """
 
     def __init__(self, pods: PodManager, note: Callable[[str], None]) -> None:
         self._pods = pods
@@ -60,17 +64,17 @@ class PodLogs:
         return self._read(record, app, apps, directory, options, idle)
 
     def of_failed_start(self, pod: str) -> Iterator[LogText]:
-        """The output of a pod that has failed to come up, such as that of pre-start handlers."""
+        """The output of a pod that has failed to start, such as that of pre-start handlers."""
         from kurma_core.pods.inside.logs import LogReader
 
         try:
             record = self._pods.finder.pod(pod)
             path = self._pods.services.store.directory(record.uuid).path
             with LogReader(path, self.files(record)) as reader:
-                if reader.kept:  # else it is its stager's own, which the error tells
+                if reader.kept:  # otherwise it is the stager's own output, which the error contains
                     yield from reader.rest()
         except KurmaError:
-            return  # the pod has gone, or its logs cannot be read
+            return  # the pod was removed, or its logs cannot be read
 
     @staticmethod
     def files(record: PodRecord, app: str | None = None) -> list[tuple[str, str]]:
@@ -99,7 +103,7 @@ class PodLogs:
         options: LogOptions,
         idle: Callable[[], None],
     ) -> Iterator[LogText]:
-        """:param directory: of the execution that is asked for; None: of all that are."""
+        """:param directory: of the requested execution; None: of all executions."""
         from kurma_core.formats import cri_log
         from kurma_core.models.streams import LogText
         from kurma_core.pods.inside.logs import LogReader
@@ -133,7 +137,7 @@ class PodLogs:
                 stager.close()
 
     def _tell_lost(self, uuid: str, app: str | None) -> None:
-        """Tells what the logs lack, since a disk was full."""
+        """Warns of output that was lost while a disk was full."""
         try:
             apps = self._pods.finder.pod(uuid).apps
         except PodNotFoundError:
@@ -150,7 +154,7 @@ class PodLogs:
         options: LogOptions,
         idle: Callable[[], None],
     ) -> Iterator[LogText]:
-        """Logs of a pod whose stager keeps none in files: the output of its ``logs`` call-in, app by app."""
+        """Logs of a pod whose stager writes no log files: the output of its ``logs`` call-in, app by app."""
         from kurma_core.pods.inside.logs_by_call_in import arguments, called_logs
 
         names = [name for name, _ in self.files(record, app)]

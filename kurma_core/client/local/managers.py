@@ -132,7 +132,8 @@ class Managers:
         return self.services.journal
 
     def warm(self) -> None:
-        """Makes now what is otherwise made when first needed. From then on, threads may share these managers."""
+        """Makes now what would otherwise be made at its first use. From then on, threads may share these
+        managers."""
         for place, names in (
             (self, ("pods",)),
             (self.images, ("keys", "files", "garbage_collector")),
@@ -246,7 +247,7 @@ def _of_pods(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
         try:
             pod = read_document(store.directory(uuid))
         except KurmaError:
-            continue  # gone meanwhile; or damaged: it is never started again
+            continue  # removed meanwhile; or damaged, so that it is never started again
         section = managers.config.stagers.get(pod.stager)
         driver = pod.stager.partition(":")[0] if section is None else section.driver
         used = {("kurma.renderers", pod.renderer), (_STAGERS, driver or "")}
@@ -271,7 +272,8 @@ def _missing(managers: Managers, group: str, name: str) -> str:
 
 
 def _placed(problem: KurmaError, config: Config) -> str:
-    """The problem's message, headed by the file and the key that ask for the plugin, unless it names the file."""
+    """The problem's message, preceded by the file and the key that require the plugin, unless it names the
+    file."""
     group, _, name = str(problem.data.get("plugin", "")).partition("/")
     keys = {
         "kurma.renderers": ["renderer"] if name == config.renderer else [],

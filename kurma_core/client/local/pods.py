@@ -28,7 +28,7 @@ class LocalPods:
     # -- preparing and running --
 
     def prepare(self, request: PodRequest, progress: Progress | None, start: bool) -> PodRecord:
-        """:raises UsageError: it is to be started, and no kurmad would own it."""
+        """:raises UsageError: it must be started, and there is no kurmad to own it."""
         if start:
             raise UsageError(
                 f"no pod can run on by itself: no kurmad serves {self._m.config.state_dir}",

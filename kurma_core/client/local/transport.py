@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from kurma_core.models.image import ImageRecord
     from kurma_core.progress import Progress
 
-#: Classes of operations by the first part of their paths; others are the host's.
+#: Classes of operations by the first part of their paths; all other paths are operations of the host.
 _NOUNS = {"pods": "pods", "listing": "pods", "usage": "pods", "images": "images", "trust": "images"}
-#: Letters of a UUID that are enough to mean the pods whose begins so.
+#: Letters of a UUID prefix that are enough to name pods.
 _SHORTEST = 4
 
 
@@ -91,7 +91,7 @@ class LocalHost:
         return list(self._m.networks.listing())
 
     def network(self, network: str) -> NetworkInfo:
-        """:raises NetworkError: there is none of that name."""
+        """:raises NetworkError: no network has that name."""
         return self._m.networks.show(network)
 
     def network_rm(self, network: str) -> None:
@@ -100,7 +100,7 @@ class LocalHost:
         self._m.networks.remove(network, self._m.pods.finder.network_users(network))
 
     def network_check(self, names: Collection[str], repair: bool) -> list[NetworkFinding]:
-        """:raises NetworkError: there is no network of such a name."""
+        """:raises NetworkError: no network has such a name."""
         self._m.need_root("check networks")
         caretaker, wanted = self._m.pods.finder.caretaker, tuple(names)
         return caretaker.mend(wanted) if repair else caretaker.check(wanted)
@@ -226,7 +226,8 @@ class LocalImages:
         return self._m.images.cat_manifest(self._m.images.get(image).id, original=original)
 
     def image_archive(self, image: str, out: BinaryIO) -> None:
-        """:raises ImageNotFoundError: :raises StoreError: it is damaged, and what was written is not an image."""
+        """:raises ImageNotFoundError: :raises StoreError: the image is damaged, so the bytes written so far are
+        not an image."""
         self._m.images.store.export(self._m.images.get(image).id, out)
 
     def image_extract(self, image: str, directory: str) -> ImageId:
@@ -285,7 +286,7 @@ class LocalImages:
 
 
 def event_filter(pod: str | None, subjects: Collection[str], kinds: Collection[str]) -> Callable[[Event], bool]:
-    """:param pod: name, UUID or the beginning of one: the pod itself may be gone."""
+    """:param pod: name, UUID or prefix of one: the pod itself may be removed already."""
 
     def fits(event: Event) -> bool:
         if subjects and event.subject not in subjects:

@@ -1,1 +1,1 @@
-"""Operations done by kurmad, asked for over its socket."""
+"""Operations that kurmad does, requested over its socket."""

@@ -1,7 +1,7 @@
 """A small HTTP client for kurmad's unix socket (RFC 9112): writes requests, reads answers.
 
-Its own, and small: ``http.client`` takes longer to import (it brings the parser of e-mails) than a whole request
-takes. It speaks to kurmad alone, whose answers it need not fear, and refuses what it does not understand.
+Not ``http.client``: importing that (with its parser of e-mails) takes longer than a whole request. This client
+speaks only to kurmad, whose answers are trusted, and refuses what it does not understand.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Body:
 
 
 class Response:
-    """An answer whose body is read as it comes.
+    """An answer whose body is read as it arrives.
 
-    :param headers: by name in small letters.
+    :param headers: by name in lower case.
     :param trailers: likewise; known once the body was read.
     """
 
@@ -57,9 +57,9 @@ class Response:
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
-        """The body, as it comes.
+        """The body, in pieces as they arrive.
 
-        :raises DaemonGoneError: it died before its end.
+        :raises DaemonGoneError: kurmad died before the end of the body.
         """
         if self._chunked:
             yield from self._chunks()
@@ -97,7 +97,8 @@ class Connection:
     def open(cls, path: str) -> Connection:
         """Connects to the daemon.
 
-        :raises DaemonGoneError: nothing listens there. :raises Refused: this process may not use the socket.
+        :raises DaemonGoneError: no daemon listens there.
+        :raises Refused: this process may not use the socket.
         :raises HostError: as the kernel says.
         """
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
@@ -146,10 +147,10 @@ class Connection:
     def request(
         self, method: str, target: str, body: bytes | Body | None = None, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Sends a request. :returns: the answer's head; the answer before it must have been read.
+        """Sends a request. :returns: the answer's head; the previous answer must have been read.
 
         :param target: path and query, encoded.
-        :raises DaemonGoneError: the daemon has gone.
+        :raises DaemonGoneError: the daemon has ended.
         """
         lines = [f"{method} {target} HTTP/1.1", "Host: kurmad"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
@@ -165,13 +166,13 @@ class Connection:
                 self.send(head + (body or b""))
         except DaemonGoneError as gone:
             try:
-                return self._answer()  # the daemon may have said why it closed the connection
+                return self._answer()  # the daemon may have sent the reason for closing the connection
             except DaemonGoneError:
                 raise gone from None
         return self._answer()
 
     def send(self, data: bytes) -> None:
-        """:raises DaemonGoneError: it has gone."""
+        """:raises DaemonGoneError: the daemon has ended."""
         try:
             self._socket.sendall(data)
         except OSError as error:

@@ -1,8 +1,8 @@
 """Starts kurmad for a state directory, for a command that leaves something running.
 
-Commands that want one at the same time take turns, by a lock: the first starts it and waits until it answers, or
-says why it does not; the others find it running. An idle daemon that is about to end takes the same lock
-(:mod:`kurma_core.daemon.process.lifecycle`), so that no command connects to one that goes away.
+A lock serializes commands that need one at the same time: the first starts it and waits until it answers or
+reports an error; the others find it running. An idle daemon that is about to end takes the same lock
+(:mod:`kurma_core.daemon.process.lifecycle`), so that no command connects to a daemon that is ending.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kurma_core.client import Settings
     from kurma_core.config import Config
 
-#: Held while the daemon is started, and by an idle one that ends; in the run directory.
+#: Held while the daemon is started, and by an idle daemon that ends; in the run directory.
 LOCK = "kurmad.start"
 LOG = "kurmad.log"
 #: Environment variable of the started daemon: the descriptor to which it reports that it is ready, or its error.
@@ -36,11 +36,11 @@ _KEPT_ENDS = ("_proxy", "_PROXY")
 
 
 def started(settings: Settings, config: Config, path: str) -> Connection:
-    """A connection to the daemon of this state directory, which is started unless it runs by now.
+    """A connection to the daemon of this state directory, which is started unless it runs already.
 
-    :param path: where it listens.
+    :param path: of its socket.
     :raises PrivilegeError: we may not start it.
-    :raises KurmaError: it has not started.
+    :raises KurmaError: it failed to start.
     """
     if os.geteuid() != 0:
         raise PrivilegeError(
@@ -99,7 +99,7 @@ def _start(settings: Settings, config: Config) -> None:
 
 
 def _spawn(words: list[str], ready: int, log: str) -> None:
-    """In a session of its own, with nothing of ours but the descriptor that it is to answer on."""
+    """Starts it in a session of its own, without our descriptors except the one by which it reports."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     # In this order: the copy of the log to 2 is made while 3 may still be a descriptor of ours.
     actions = [
@@ -108,7 +108,7 @@ def _spawn(words: list[str], ready: int, log: str) -> None:
         (os.POSIX_SPAWN_DUP2, 0, 1),
         (os.POSIX_SPAWN_OPEN, 2, log, flags, 0o600),
     ]
-    # -P: what lies in the caller's directory is no module of ours.
+    # -P: files in the caller's directory must not be imported as modules.
     argv = [sys.executable, "-P", "-c", _PROGRAM, *words]
     environment = {**{name: value for name, value in os.environ.items() if _is_kept(name)}, READY: str(_READY_FD)}
     pid = os.posix_spawn(
@@ -125,7 +125,7 @@ def _is_kept(name: str) -> bool:
 
 
 def _understand(said: bytes, config: Config, log: str) -> None:
-    """:raises KurmaError: it has not come up."""
+    """:raises KurmaError: the daemon reports that it failed to start."""
     import json
 
     try:

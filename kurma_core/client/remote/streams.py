@@ -34,9 +34,9 @@ _NAMES = {1: "stdout", 2: "stderr"}
 
 
 class Stream:
-    """The client's end of a connection that speaks frames. A context manager: at its end it is closed.
+    """The client's end of a connection that speaks frames. A context manager, which closes it at the end.
 
-    :param tell: gets each message that comes but the last.
+    :param tell: gets each message except the last.
     """
 
     def __init__(self, connection: Connection, tell: Tell) -> None:
@@ -58,17 +58,17 @@ class Stream:
         self._send(MESSAGE, encode(message).encode())
 
     def type(self, data: bytes) -> None:
-        """Input; empty: there is no more."""
+        """Sends input; empty: the input has ended."""
         self._send(INPUT, data)
 
     def _send(self, kind: int, payload: bytes) -> None:
         try:
             self._connection.send(frame(kind, payload))
         except DaemonGoneError:
-            return  # it may have said why it closed the connection, which is still to be received
+            return  # the daemon may have sent its reason for closing the connection, which is read later
 
     def receive(self) -> None:
-        """Waits until more has come. :raises HostError: the daemon has gone."""
+        """Waits until more frames have arrived. :raises HostError: the daemon has ended."""
         self._reader.feed(self._connection.take(_PIECE))
 
     def waiting(self) -> bool:
@@ -101,11 +101,11 @@ def _failure(message: Json) -> BaseException:
 
 
 class CallerStreams:
-    """The caller's three descriptors, carried over a stream: input goes out once the daemon wants it, output comes
-    in. For a ``with`` statement: at its end, a terminal that was in raw mode is as it was.
+    """The caller's three descriptors, connected to a stream: input is sent once the daemon wants it, output is
+    written as it arrives. For a ``with`` statement, which restores a terminal that was in raw mode at its end.
 
-    :param typed: a terminal's input is for an app: a process in the background stops until it is in
-        the foreground.
+    :param typed: a terminal's input is for an app: a process in the background stops until it is in the
+        foreground.
     :raises UsageError: standard input cannot be read.
     """
 
@@ -182,9 +182,9 @@ class CallerStreams:
         self._stream.say(**{"is": "closed", "stream": _NAMES[number]})
 
     def wait(self, signals: Signals, stdout: int = -1) -> list[int]:
-        """Waits until frames, input or signals come, or an output is closed. Receives frames, and sends input.
+        """Waits until frames, input or signals arrive, or an output is closed. Receives frames, and sends input.
 
-        :param stdout: is watched for its end, too; -1: there is none.
+        :param stdout: is also watched for its reader's end; -1: there is none.
         :returns: the descriptors that are ready.
         """
         assert self._stream is not None
@@ -220,7 +220,7 @@ class CallerStreams:
         assert self._stream is not None
         self._wanted = False
         if self._raw is not None:
-            # The terminal was hung up, which is no end of input to be typed.
+            # The terminal hung up. That is not an end of input that could be typed.
             self._stream.say(**{"is": "signal", "number": int(_signal.SIGHUP)})
         self._stream.type(b"")
 
@@ -243,10 +243,10 @@ class CallerStreams:
 
 
 class ForegroundPod:
-    """A pod in the foreground here: its logs come out, signals stop it, its end is ours; as
-    :func:`kurma_core.pods.run.foreground.run_to_end` has it for a pod that is this process's own.
+    """A pod in the foreground of this command: shows its logs, stops it on signals, returns its end; like
+    :func:`kurma_core.pods.run.foreground.run_to_end`, but for a pod that kurmad owns.
 
-    :param streams: carries what apps read, and what a stager writes itself.
+    :param streams: connects the input of apps, and the output of a stager itself.
     :param output, stdout, ending: see there.
     """
 
@@ -269,11 +269,11 @@ class ForegroundPod:
         self._early = 0  # the signal that came before it ran
         self._streams = streams
         self._stdout = stdout if _has_reader(stdout) else -1
-        #: Whether it is up; set by who hears of it.
+        #: Whether it is up; set by the receiver of messages.
         self.runs = False
 
     def stop(self, *, force: bool) -> None:
-        """Asks for the pod's end; does not wait."""
+        """Requests the pod's end; does not wait."""
         self._stream.say(**{"is": "stop", "force": force})
 
     def follow(self) -> Json:

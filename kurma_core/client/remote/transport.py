@@ -1,7 +1,7 @@
-"""The transport that has kurmad do operations: each is a request, on a connection of its own.
+"""The transport that lets kurmad do operations: each is a request, on a connection of its own.
 
-An operation's declaration says how it is asked for (:mod:`kurma_core.api.operations`). The methods here are those
-that need more: standard streams, files of the caller, answers that come in pieces.
+An operation's declaration determines its request (:mod:`kurma_core.api.operations`). The methods here are for
+operations that need more: standard streams, files of the caller, answers in pieces.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Remote(Transport):
 
     def __init__(self, settings: Settings, connection: Connection, here: Callable[[], Managers]) -> None:
         self._settings = settings
-        #: Opened to look whether kurmad is there; the first request goes by it.
+        #: Opened to find out whether kurmad runs; the first request uses it.
         self._first: Connection | None = connection
         self._path = connection.path
         #: kurmad's; known once it has answered.
@@ -79,7 +79,7 @@ class Remote(Transport):
         """The JSON of an operation's result. Passes notes of kurmad on.
 
         :param hear: gets the messages that only some operations have.
-        :raises KurmaError: the operation has failed; or kurmad has gone.
+        :raises KurmaError: the operation has failed; or kurmad has ended.
         """
         target, body = self._request(operation, arguments)
         headers = {"Accept": NDJSON}
@@ -97,7 +97,7 @@ class Remote(Transport):
         """The request's target and its body.
 
         :param further: parameters that are not of the method.
-        :raises UsageError: the name of what is meant is empty.
+        :raises UsageError: the name of the pod, image or other object is empty.
         """
         given = {**arguments, **further}
         path, query, document = operation.path, [], {}
@@ -178,7 +178,7 @@ class Remote(Transport):
         return answer
 
     def _json(self, answer: Response) -> Json:
-        """The answer's JSON. :raises KurmaError: it tells of an error."""
+        """The answer's JSON. :raises KurmaError: the answer is an error."""
         value = self._understood(decode, answer.read())
         if answer.status >= 400:
             raise self._failure(value)
@@ -189,9 +189,9 @@ class Remote(Transport):
         return None if shape is None else self._understood(lambda value: shape.read(value, "$"), said)
 
     def _document(self, operation: Operation, arguments: dict[str, Any]) -> Iterator[bytes]:
-        """The answer of an operation that is not one JSON value, as it comes.
+        """The pieces of an answer that is not a single JSON value.
 
-        :raises KurmaError: what went wrong in kurmad, also while the answer was on its way.
+        :raises KurmaError: kurmad reports an error, also while it sends the answer.
         """
         target, _ = self._request(operation, arguments)
         with self._connect() as connection:
@@ -201,7 +201,7 @@ class Remote(Transport):
                 said = self._understood(decode, data)
                 if operation.result is None or "error" in said:
                     raise self._failure(said)
-                yield data  # of /healthz, which tells what is wrong by its document
+                yield data  # of /healthz, whose document contains the problem
             yield from answer.pieces()
         for note in self._understood(decode, answer.trailers.get("kurma-notes", "[]")):
             self._settings.note(note)
@@ -210,7 +210,7 @@ class Remote(Transport):
             raise self._failure(self._understood(decode, late))
 
     def _each_line(self, operation: Operation, arguments: dict[str, Any]) -> Iterator[Any]:
-        """The values of an operation that answers line by line, as they come."""
+        """The values of an operation that answers line by line, as they arrive."""
         from kurma_core.client.remote.http import lines
 
         for line in lines(self._document(operation, arguments)):
@@ -219,13 +219,13 @@ class Remote(Transport):
     # -- passphrases, errors --
 
     def _passphrases(self) -> dict[str, str]:
-        """Tells how often it is worth to ask for a passphrase."""
+        """The request header with the number of times that the user can be asked for a passphrase."""
         if self._settings.passphrases is None:
             return {}
         return {"Kurma-Passphrases": str(self._settings.passphrases().attempts)}
 
     def tell_passphrase(self, question: Mapping[str, Json]) -> None:
-        """Tells kurmad a passphrase that it asks for."""
+        """Sends kurmad a passphrase that it requests."""
         from binascii import b2a_base64
 
         assert self._settings.passphrases is not None
@@ -237,7 +237,7 @@ class Remote(Transport):
         self._settings.note(text)
 
     def _failure(self, value: Mapping[str, Json]) -> KurmaError:
-        """The error that an answer tells of."""
+        """The error in an answer."""
         found = self._understood(error_from_json, value)
         theirs = self._version
         if found.data.get("unknown") and theirs != VERSION:
@@ -265,7 +265,7 @@ class Remote(Transport):
     # -- operations with files, and locators, of the caller's --
 
     def locator(self, text: str) -> str:
-        """A locator as it is meant here: a path is one of this process's working directory."""
+        """A locator, with a relative path made absolute by this process's working directory."""
         return _absolute_locator(text, lambda: self._here().registry.names("kurma.fetchers"))
 
     def _with_absolute_paths(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -489,7 +489,7 @@ class Notes:
         return True
 
     def _move(self, progress: Progress, message: Mapping[str, Json]) -> None:
-        """Moves the progress bar as kurmad says."""
+        """Moves the progress bar by kurmad's messages."""
         what = message["what"], message["total"]
         if what != self._open or message["done"] < self._done:
             self.close()
