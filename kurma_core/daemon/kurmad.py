@@ -62,7 +62,9 @@ _FIXED = ("state_dir", "run_dir")
 
 
 class Daemon:
-    """:param settings: the command's.
+    """The daemon: its parts, its start and its end.
+
+    :param settings: the command's.
     :param stop_pods: stops its pods when it ends.
     :param service: what the service manager has passed to this process.
     """
@@ -167,9 +169,9 @@ class Daemon:
 
     @contextlib.contextmanager
     def prepared(self, request: PodRequest, progress: Progress | None = None) -> Iterator[PreparedPod]:
-        """Prepares a pod that is to be started inside the ``with`` statement, of a prestarted one if it fits.
+        """Prepares a pod that is to be started inside the ``with`` statement, from a prestarted one if it fits.
 
-        After an error inside, an ephemeral pod that is not up is removed; an error about another one says that the
+        After an error inside, an ephemeral pod that is not up is removed; for another one, the error says that the
         pod still exists.
         """
         prepared = self.prestarted.begin(request, progress)
@@ -217,7 +219,7 @@ class Daemon:
             self.managers.warm()
             # Garbage collections skip the objects that exist now, so that no start waits for that.
             gc.freeze()
-            # Before requests can ask for its state; its work waits for the recovery.
+            # Called before requests can ask for the state of initial pods; its work waits for the recovery.
             self.initial.reconcile()
             self._listen()
             self.owners.start()
@@ -237,7 +239,7 @@ class Daemon:
                 self.reload()
                 self._notifier.ready(self._status())
             _LOG.info("ends; %s", "its pods are stopped" if self._stop_pods else "pods that run go on")
-            # A second signal ends it at once; the next kurmad recovers what is left.
+            # A second signal ends it at once; the next kurmad recovers its pods.
             for number in signals:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
@@ -343,7 +345,7 @@ class Daemon:
             config = self._load()
             taken, fixed = changed_keys(self.config, config)
             if taken:
-                # Pods that run keep what they were started with.
+                # Running pods keep the managers of their start.
                 managers = self.managers.successor(with_fixed(self.config, config))
                 wrong = problems(managers)
                 for problem in wrong:
@@ -373,7 +375,7 @@ class Daemon:
     # -- its state --
 
     def described(self) -> dict[str, Json]:
-        """What ``info`` tells of kurmad: its process and initial pods."""
+        """The description of kurmad for ``info``: its process and initial pods."""
         return {"pid": os.getpid(), "recovered": self.recovery.done.is_set(), **self.initial.to_json()}
 
     def problems(self) -> list[str]:

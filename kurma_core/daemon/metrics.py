@@ -37,14 +37,14 @@ class Metrics:
             self._requests[name, status] += 1
 
     def started(self, seconds: float) -> None:
-        """A prepared pod has come up in that time."""
+        """Counts a prepared pod that has started, with the time that it took."""
         place = next((at for at, end in enumerate(_STARTS) if seconds <= end), len(_STARTS))
         with self._lock:
             self._starts[place] += 1
             self._start_seconds += seconds
 
     def text(self, pods: list[PodRecord], connections: tuple[int, int]) -> str:
-        """All figures, by now.
+        """All present metrics, as text.
 
         :param connections: see :attr:`Server.held`.
         """

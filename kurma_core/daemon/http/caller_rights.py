@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from kurma_core.api.operations import Operation
 
 _LOG = logging.getLogger("kurmad")
-#: Keys whose values read-only clients do not get, at any depth, and what they get instead: manifests have the
-#: environment of apps in them, configurations the credentials of plugins, metadata the path of a token, and words
-#: of commands may be passwords.
+#: Keys whose values are hidden from read-only clients, at any depth, each with the replacement: manifests contain
+#: the environment of apps, configurations the credentials of plugins, metadata the path of a token, and words of
+#: commands may be passwords.
 _HIDDEN: Mapping[str, Any] = {
     "manifest": {},
     "config": {},
@@ -28,7 +28,8 @@ _HIDDEN: Mapping[str, Any] = {
     "metadata": None,
     "raw": None,
 }
-#: Keys whose values may be addresses with a password in them; images not fetched yet are named by locator.
+#: Keys whose values may be addresses with a password in them: images that are not fetched yet are named by
+#: locator.
 _ADDRESSES = ("locator", "url", "name")
 #: Connections that wait for a request or are served: of all, of all but root, of all pods, of a user, of a pod.
 SHORT = (512, 448, 256, 128, 16)
@@ -57,10 +58,10 @@ class Peer:
 
 
 def check_rights(peer: Peer, operation: Operation, request: str) -> None:
-    """Logs a request that changes something, or is refused, with its caller.
+    """Checks a caller's rights; logs a request that changes something, or is refused, with its caller.
 
-    :param request: its method and path, without the query and the body, which may hold secrets.
-    :raises PrivilegeError: the caller may not ask for the operation.
+    :param request: its method and path, without the query and the body, which may contain secrets.
+    :raises PrivilegeError: the caller may not use the operation.
     """
     allowed = operation.rights == "read" or peer.rights == "full"
     if operation.verb != "GET" or not allowed:

@@ -78,7 +78,7 @@ class Call:
         self.arguments = arguments
         #: Of an operation of kind ``stream``.
         self.stream: Stream | None = None
-        #: Cancelled: what is done for this call is given up.
+        #: Cancelled to give up the work for this call.
         self.cancellation = Cancellation()
 
     @property
@@ -86,7 +86,7 @@ class Call:
         return self.daemon.client
 
     def method_arguments(self, **further: Any) -> dict[str, Any]:
-        """Those of the client's method. :param further: those that do not cross the socket."""
+        """The arguments of the client's method. :param further: arguments that stay in the client's process."""
         own = {name: self.arguments[name] for name in self.operation.names if name in self.arguments}
         return {**own, **further}
 
@@ -172,7 +172,7 @@ def read_query(operation: Operation, given: list[tuple[str, str]]) -> dict[str, 
 
 
 def _from_text(key: str, shape: schema.Shape, text: str) -> Any:
-    """A value as it stands in a query."""
+    """Parses a value of a query."""
     value: Json = text
     if isinstance(shape, schema.Flag):
         value = {"": True, "true": True, "false": False}.get(text)

@@ -41,7 +41,7 @@ class Dispatcher:
         self._routes = [(_pattern(operation.path), operation) for operation in OPERATIONS.values()]
 
     def __call__(self, exchange: Exchange) -> None:
-        """:raises Gone: the client has gone."""
+        """:raises Gone: the client has disconnected."""
         try:
             operation, path = self._find(exchange)
         except errors.KurmaError as error:
@@ -85,7 +85,8 @@ class Dispatcher:
         return body
 
     def _counted(self, call: Call) -> contextlib.AbstractContextManager[None]:
-        """Counts a lasting operation's connection apart, so that it holds none of those that others need."""
+        """Counts the connection of a lasting operation separately, so that it does not use up the limit of
+        ordinary connections."""
         operation = call.operation
         if operation.kind == "stream" or operation.lasts or call.arguments.get("follow"):
             return self._daemon.server.lasting(call.exchange)
@@ -150,7 +151,7 @@ class Dispatcher:
 
     @contextlib.contextmanager
     def _while_asked(self, call: Call) -> Iterator[None]:
-        """Cancels the operation if its client disconnects, unless it must be done to its end.
+        """Cancels the operation if its client disconnects, unless it must be completed.
 
         :raises Gone: it was cancelled.
         """
@@ -188,7 +189,7 @@ class Dispatcher:
 
 
 class _Notes:
-    """Notes that are sent behind an answer whose lines are values."""
+    """Notes that are sent after an answer whose lines are values."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

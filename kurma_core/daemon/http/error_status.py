@@ -49,7 +49,7 @@ _STATUS: tuple[tuple[type[errors.KurmaError], int], ...] = (
 
 
 def status_of(error: KurmaError) -> int:
-    """The status of the answer that tells of the error."""
+    """The HTTP status for an error."""
     for kind, status in _STATUS:
         if isinstance(error, kind):
             return status
@@ -57,7 +57,8 @@ def status_of(error: KurmaError) -> int:
 
 
 def internal_error(error: Exception) -> KurmaError:
-    """The error to tell of one that no operation expects: the host's, or a mistake in Kurma or a plugin."""
+    """The error to send for an exception that no operation declares: an error of the host, or a mistake in Kurma
+    or a plugin."""
     known = HostError.of_shortage(error)
     if known is not None:
         return known
@@ -70,9 +71,9 @@ def internal_error(error: Exception) -> KurmaError:
 
 
 def told_error(error: Exception, method: str, path: str) -> KurmaError:
-    """The error to tell the client of. Called while the error is handled.
+    """The error to send to the client. Called while the exception is handled.
 
-    Logs one that no operation expects: a mistake with its trace, an error of the host in one line.
+    Logs one that no operation declares: a mistake with its trace, an error of the host in one line.
     """
     if isinstance(error, KurmaError):
         return error

@@ -50,7 +50,7 @@ class Exchange:
         self.query = parse_qsl(query, keep_blank_values=True)
         self.headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
         self.answered = False
-        #: of the answer; 0: there is none yet
+        #: status of the answer; 0: none is sent yet
         self.status = 0
         self._whole = False
 
@@ -79,7 +79,8 @@ class Exchange:
     def pieces(self, deadline: float | None = None) -> Iterator[bytes]:
         """The body as it arrives.
 
-        :raises LateError: it has not arrived by the deadline. :raises Gone: the client has disconnected.
+        :raises LateError: it has not arrived by the deadline.
+        :raises Gone: the client has disconnected.
         :raises UsageError: it is malformed.
         """
         if self.connection.http.they_are_waiting_for_100_continue:
@@ -143,7 +144,7 @@ class Exchange:
         self.connection.write(self.connection.head(200, [("Content-Type", content_type), *headers]))
 
     def piece(self, data: bytes) -> None:
-        """:raises Gone: the client has disconnected; or asked by HEAD, which gets no body."""
+        """:raises Gone: the client has disconnected; or its request was HEAD, whose answer has no body."""
         if self.method == "HEAD":
             raise Gone
         self.connection.write(self.connection.encoded(h11.Data(data=data)))
@@ -165,7 +166,7 @@ class Exchange:
     def fail(self, error: Json) -> None:
         """Ends an answer in pieces after an error, which is sent in a trailer.
 
-        :raises Gone: the client does not accept trailers: the connection is to be broken off.
+        :raises Gone: the client does not accept trailers, so the connection must be closed.
         """
         if self.connection.http.our_state is not h11.SEND_BODY or not self._knows_trailers():
             raise Gone
@@ -175,7 +176,7 @@ class Exchange:
     def upgrade(self, protocol: str) -> tuple[Socket, bytes]:
         """Hands the connection over to the caller, until the exchange is over.
 
-        :returns: the socket, and what was read from it already.
+        :returns: the socket, and the bytes that were already read from it.
         """
         for _ in self.pieces(time.monotonic() + REQUEST_PATIENCE):
             continue  # the rest of the body
@@ -285,7 +286,7 @@ def in_words(error: h11.RemoteProtocolError) -> str:
 def json_line(value: Json) -> bytes:
     """Encodes a value as a line of JSON.
 
-    :param value: may be :class:`Said`, or a message whose ``value`` is.
+    :param value: may be :class:`Said`, or a message whose ``value`` is one.
     """
     if isinstance(value, Said):
         return value + b"\n"
@@ -296,7 +297,7 @@ def json_line(value: Json) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, default=_mapping).encode() + b"\n"
     except UnicodeEncodeError:
-        # A lone surrogate, which stands for a byte that is not UTF-8.
+        # A lone surrogate, which represents a byte that is not UTF-8.
         return json.dumps(value, default=_mapping).encode() + b"\n"
 
 

@@ -64,7 +64,7 @@ class _ForegroundPod:
         self._ended = -1
 
     def report_prepared(self, prepared: PreparedPod) -> None:
-        """Tells the client of the pod, and waits for its "go" if it has asked to be waited for."""
+        """Sends the client the prepared pod, and waits for its "go" if the client has requested that."""
         holds = bool(self._call.arguments.get("hold"))
         if holds:
             prepared.settle()
@@ -112,7 +112,7 @@ class _ForegroundPod:
             stack.enter_context(_typing(typing, caller))
 
     def left(self) -> None:
-        """The client has disconnected: a pod that is up goes on, a start is given up."""
+        """The client has disconnected: a running pod keeps running, a start is cancelled."""
         with self._lock:
             if self._running is None:
                 self._call.cancellation.cancel()

@@ -36,10 +36,10 @@ Json = Any
 
 
 def handle(call: Call) -> Any:
-    """Does what is asked for.
+    """Does the requested operation.
 
-    :returns: the operation's result, or JSON that was made of it; None for kinds ``bytes`` and ``stream`` of which
-        the handler has answered.
+    :returns: the operation's result, or JSON that was made of it; None for kinds ``bytes`` and ``stream``, which
+        the handler has answered itself.
     """
     handler = HANDLERS.get(call.operation.name)
     if handler is not None:
@@ -71,9 +71,8 @@ def pod_start(call: Call) -> PodRecord:
 
 
 def _started(call: Call, start: Callable[[Callable[[RunningPod], None]], RunningPod]) -> PodRecord:
-    """The record of the started pod, also if it has ended and was removed. A pod that has ended before it was up,
-    or whose programs could not be executed, is described as it has ended.
-    """
+    """The record of the started pod, also if it has ended and was removed. For a pod that ended before it was up,
+    or whose programs could not be executed, its state at its end."""
     with contextlib.ExitStack() as held:
         running = start(lambda running: held.enter_context(running.reading()))
         record = call.client.pod(running.uuid)
@@ -102,7 +101,7 @@ def pod_attach(call: Call) -> Json:
     given = call.arguments
     pod, app = given["pod"], given["app"]
     terminal = attaches_terminal(call.client.here.services, call.client.pod(pod), app)
-    # The app's input goes on with those who are still attached.
+    # The app's input stays open, since other clients may be attached.
     with Caller(call.stream, call.arguments, ends_input=False) as caller:
         stdio = caller.open(terminal=terminal, reads_input=given["stdin"])
         return {"exitCode": call.client.attach(**call.method_arguments(stdio=stdio))}
@@ -121,7 +120,8 @@ def images(call: Call) -> Json:
 def image_upload(call: Call) -> Json:
     signature = _signature(call.exchange)
     with call.client.here.images.upload_file() as stream:
-        # All of it first: a client that is slow, or asked for a passphrase on the way, holds up no other.
+        # Receives the whole archive first, so that a client that is slow, or is asked for a passphrase, does not
+        # block other clients.
         _spool(call, stream)
         return call.client.here.images.upload(
             stream, call.arguments["name"], signature=signature, insecure=frozenset(call.arguments["insecure"])
@@ -164,7 +164,8 @@ def image_archive(call: Call) -> None:
 
 
 class _Pieces:
-    """A file that is the answer; it begins with the first byte, so that what is wrong before that can be told."""
+    """A file as the answer. The answer begins with the first byte, so that an error before that can be sent as
+    such."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -241,7 +242,7 @@ def events(call: Call) -> None:
 
 
 def _follow(cursor: Cursor, journal: Journal, exchange: Exchange) -> Iterator[list[Event]]:
-    """Yields the events that there are, and then those that come.
+    """Yields the present events, and then new ones.
 
     :raises Gone: the client has disconnected, or the daemon ends, which closes connections.
     :raises HostError: the kernel allows no more watches.
@@ -261,7 +262,7 @@ def _follow(cursor: Cursor, journal: Journal, exchange: Exchange) -> Iterator[li
 
 
 def _since(call: Call) -> int | None:
-    """:raises UsageError: Last-Event-ID is no number."""
+    """:raises UsageError: Last-Event-ID is not a number."""
     last = call.exchange.headers.get("last-event-id")
     given = call.arguments["since"]
     if given is None and last is not None:

@@ -1,8 +1,9 @@
 """Messages to a client while its operation is done: notes, progress, problems, questions for passphrases.
 
-A client may read slowly, or not at all, and the operation goes on all the same: another caller may wait for what
-it holds, such as a download. So messages are sent as far as the connection takes them at once. Notes wait for
-that; progress does not. Only the end of the operation waits for the client.
+A client may read slowly, or not at all. The operation must not wait for it, since another caller may wait for a
+resource of the operation, such as a download. So messages are sent only as far as the connection accepts them at
+once. Notes that do not fit are kept for later, progress is dropped. Only the end of the operation waits for the
+client.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ _MOST_ATTEMPTS = 9
 
 
 class Conversation:
-    """Tells the client of a request how the operation goes on, and asks it for passphrases
+    """Sends the client of a request the progress of the operation, and asks it for passphrases
     (:class:`kurma_core.trust.encryption.Passphrases`).
 
-    :param tell: gets each message: ``{"is": "note", "text": …}``, ``{"is": "progress", …}``.
-    :param headers: of the request of a client that hears messages at once; None: it hears none.
+    :param tell: sends a message: ``{"is": "note", "text": …}``, ``{"is": "progress", …}``.
+    :param headers: of the request of a client that reads messages during the operation; None: it does not.
     """
 
     def __init__(self, tell: Callable[[dict[str, Json]], None], headers: Mapping[str, str] | None = None) -> None:
@@ -51,11 +52,11 @@ class Conversation:
         self._attempts = attempts_of((headers or {}).get("kurma-passphrases"))
 
     def problem(self, error: KurmaError) -> None:
-        """Tells of an error that does not end the operation."""
+        """Sends an error that does not end the operation."""
         self.tell({"is": "problem", **error_to_json(error)})
 
     def progress(self) -> Progress | None:
-        """Tells the client the progress; None: it does not hear."""
+        """Sends progress to the client; None: it does not read any."""
         return _Progress(self.tell) if self._hears else None
 
     @property
@@ -113,12 +114,12 @@ def answer(ident: str, passphrase: str | None) -> None:
 
 
 def attempts_of(header: str | None) -> int:
-    """How often the client can be asked for a passphrase, by its header ``Kurma-Passphrases``; 0: it has none."""
+    """How often the client can be asked for a passphrase, by its header ``Kurma-Passphrases``; 0: it cannot."""
     return min(int(header), _MOST_ATTEMPTS) if header and header.isascii() and header.isdigit() else 0
 
 
 class _Progress:
-    """Tells the progress of an operation, at most ten times a second."""
+    """Sends the progress of an operation, at most ten times a second."""
 
     def __init__(self, tell: Callable[[dict[str, Json]], None]) -> None:
         self._tell = tell
@@ -158,7 +159,7 @@ class _Progress:
 
 
 def unheard(message: dict[str, Json]) -> None:
-    """Logs the notes of operations whose clients hear none."""
+    """Logs the notes of operations whose clients do not read notes."""
     if message["is"] == "note":
         _LOG.info("%s", message["text"])
 
@@ -174,7 +175,7 @@ def current() -> Conversation:
 
 
 def note(text: str) -> None:
-    """Tells the client that this thread works for something in one line, or the log if there is no client."""
+    """Sends a note to the client for which this thread works, or to the log if there is no client."""
     current().tell({"is": "note", "text": text})
 
 
@@ -193,9 +194,11 @@ _MOST = 1000
 
 
 class Messages:
-    """Sends messages to a client as fast as it reads them. Any thread may use it. Ignores a client that has gone.
+    """Sends messages to a client as fast as it reads them. Any thread may use it. Ignores that the client has
+    disconnected.
 
-    :param connected: the connection. :param send: sends one message by it, and raises Gone.
+    :param connected: the connection.
+    :param send: sends one message on it, or raises Gone.
     """
 
     def __init__(self, connected: socket.socket, send: Callable[[Json], None]) -> None:
@@ -228,7 +231,7 @@ class Messages:
                 self._gone = True
 
     def end(self, message: dict[str, Json]) -> None:
-        """Sends all that waits, and the last message. :raises Gone: the client has disconnected."""
+        """Sends all waiting messages, and the last one. :raises Gone: the client has disconnected."""
         with self._lock:
             if self._lost:
                 self._waiting.appendleft({"is": "note", "text": f"{self._lost} notes were not read in time"})
@@ -237,5 +240,6 @@ class Messages:
                 self._send(self._waiting.popleft())
 
     def _writable(self) -> bool:
-        """Whether there is room for some messages: a unix socket says so while a quarter of it is full at most."""
+        """Whether there is room for some messages: the kernel reports a unix socket as writable while at most a
+        quarter of its buffer is used."""
         return not self._gone and bool(self._poll.poll(0))

@@ -55,16 +55,18 @@ class _Listener:
 
 
 class Server:
-    """:param handle: answers one exchange; an exception other than :class:`Gone` is a mistake in the daemon.
-    :param most: connections at a time, besides those that last.
+    """Accepts connections and serves their requests.
+
+    :param handle: answers one exchange; an exception other than :class:`Gone` is a mistake in the daemon.
+    :param most: limit of simultaneous connections, without lasting ones.
     """
 
     def __init__(self, handle: Callable[[Exchange], None], most: int = SHORT[0]) -> None:
         self._handle = handle
         self._short = Quota(most, min(most, SHORT[1]), *SHORT[2:])
         self._lasting = Quota(*LASTING)
-        #: Closed for a moment when there are no more descriptors, to accept and refuse a connection; -1: another
-        #: thread has taken the number meanwhile.
+        #: Closed for a moment when no descriptor is left, to accept and refuse a connection; -1: another thread
+        #: has got the descriptor meanwhile.
         self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._logged = -_LOG_AGAIN
         #: By descriptor.
@@ -83,7 +85,7 @@ class Server:
 
     @property
     def held(self) -> tuple[int, int]:
-        """Connections that wait for a request or are served, and those that last."""
+        """Connections that wait for a request or are served, and lasting ones."""
         return self._short.held, self._lasting.held
 
     # -- listening --
@@ -147,9 +149,9 @@ class Server:
 
     @contextlib.contextmanager
     def lasting(self, exchange: Exchange) -> Iterator[None]:
-        """Counts the connection among those that last, while the ``with`` statement does.
+        """Counts the connection as a lasting one, for a ``with`` statement.
 
-        :raises BusyError: there are too many of those.
+        :raises BusyError: there are too many lasting connections.
         """
         connection = exchange.connection
         self._lasting.take(connection.peer)

@@ -91,7 +91,7 @@ class Stream:
                 raise Gone from None
 
     def tell(self, message: dict[str, Json]) -> None:
-        """A message; a result or an error is the last one. :raises Gone: the client has disconnected."""
+        """Sends a message; a result or an error is the last one. :raises Gone: the client has disconnected."""
         self.send(MESSAGE, json_line(message)[:-1], last=message["is"] in _LAST)
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ def _last(exchange: Exchange, stream: Stream, handle: Callable[[Stream], Json]) 
 class Caller:
     """The client's end of a program's standard streams, in a ``with`` statement.
 
-    :param stream: of an operation of kind ``stream``, and its arguments, which tell the size of a terminal.
+    :param stream: of an operation of kind ``stream``, and its arguments, which contain the size of a terminal.
     :param ends_input: the program's input ends when the client disconnects; else it is only asked to end.
     :param left: called once the client has disconnected.
     :param told: called with messages that are not about input, terminals and signals.

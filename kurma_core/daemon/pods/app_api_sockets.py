@@ -64,7 +64,7 @@ class AppApiSockets:
         self._closing = False
 
     def changed(self, document: PodDocument, directory: str) -> None:
-        """Opens the sockets that the pod's apps are to have, and closes the others.
+        """Opens the sockets of the pod's apps that have API access, and closes the others.
 
         :param directory: the pod's.
         """
@@ -173,10 +173,10 @@ def _bound(directory: str) -> tuple[socket.socket, tuple[int, int]]:
 
 
 def belongs_to_other_pod(connected: socket.socket, pid: int, pod: str) -> bool:
-    """Whether the process that has connected belongs to another pod, whose volume may lead to this socket.
+    """Whether the process that has connected belongs to another pod, whose volume may contain this socket.
 
-    A process of no pod is the host's: only root's reach the socket. A process that has ended is refused. A pidfd
-    keeps a reused PID from being taken for the process; before Linux 6.5 only from here on.
+    A process outside of all pods is the host's: only root's can reach the socket. A process that has ended is
+    refused. A pidfd keeps a reused PID from being taken for the process; before Linux 6.5 only from here on.
     """
     try:
         pidfd = _pidfd(connected, pid)
@@ -209,7 +209,7 @@ def _pidfd(connected: socket.socket, pid: int) -> int:
 
 
 def _pods(pid: int) -> set[str]:
-    """UUIDs of the pods whose cgroups the process is in."""
+    """UUIDs of the pods whose cgroups contain the process."""
     with open(f"/proc/{pid}/cgroup", errors="surrogateescape") as file:
         paths = [line.rstrip("\n").split(":", 2)[2].split("/") for line in file]
     return {name for parts in paths for above, name in itertools.pairwise(parts) if above == "kurma"}

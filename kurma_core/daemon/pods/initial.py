@@ -1,6 +1,6 @@
-"""Makes the initial pods of the configuration, and fetches its images beforehand.
+"""Makes the initial pods of the configuration, and fetches its images in advance.
 
-A pod that was made for an entry of ``initial_pods`` says so by an annotation. It is replaced once the entry or its
+An annotation marks a pod that was made for an entry of ``initial_pods``. The pod is replaced once the entry or its
 images have changed, and removed once its entry is gone.
 """
 
@@ -37,13 +37,18 @@ _LOG = logging.getLogger("kurmad")
 #: Annotations of pods that were made for an entry: the entry's identity, and a digest of its template. No other
 #: pod may have annotations that begin like these.
 ENTRY, VERSION = "kurma.io/daemon/initial-pod", "kurma.io/daemon/initial-version"
-#: Pods that are made, and images that are fetched, at a time: a host that does not answer holds up few others.
+#: Pods that are made, and images that are fetched, at a time: several, so that a host that does not answer delays
+#: few others.
 _AT_ONCE = 4
 
 
 class InitialPods:
-    """:param config: the present configuration. :param ready: set once kurmad knows the pods that there are.
-    :param run: prepares and starts a pod. :param launch: starts a prepared one.
+    """Makes and keeps the initial pods.
+
+    :param config: the present configuration.
+    :param ready: set once kurmad knows the existing pods.
+    :param run: prepares and starts a pod.
+    :param launch: starts a prepared one.
     :param restart: plans the next start of one that has ended.
     """
 
@@ -60,7 +65,7 @@ class InitialPods:
         self._config = config
         self._ready = ready
         self._run, self._launch, self._restart = run, launch, restart
-        #: Of pods and of images: a pod does not wait for images of others.
+        #: Separate for pods and for images: a pod does not wait for images of others.
         self.times = Timetable("initial", _AT_ONCE), Timetable("prefetch", _AT_ONCE)
         self._cancellation = Cancellation()
         self._lock = threading.Lock()
@@ -69,7 +74,7 @@ class InitialPods:
         self._others = _Target("pods", self.times[0])
 
     def reconcile(self) -> None:
-        """Begins to make true what the configuration says, in the background."""
+        """Begins, in the background, to make the pods and fetch the images of the configuration."""
         config = self._config()
         pods = {pod.key: pod for pod in config.initial_pods}
         of_pods, of_images = self.times
@@ -84,7 +89,7 @@ class InitialPods:
             wanted |= dict.fromkeys(self._images.values())
             for target in before:
                 if target not in wanted or wanted[target] != target.entry:
-                    target.give_up()  # its entry is gone or has changed
+                    target.give_up()  # its entry was removed or has changed
             for target, pod in wanted.items():
                 target.entry = pod
         self._begin(self._others, self._remove_others)
@@ -186,7 +191,7 @@ class InitialPods:
             self.reconcile()
 
     def _is_right(self, document: PodDocument, template: PodTemplate) -> bool:
-        """:raises KurmaError: an image cannot be had: the present pod is left, and not replaced by none."""
+        """:raises KurmaError: an image is not available: the present pod is kept then."""
         images = self._interface.image_ids(template)
         same = document.manifest.annotation(VERSION) == template.pod.annotation(VERSION)
         return same and document.images == images
@@ -218,7 +223,7 @@ class _Target:
         self.key = key
         #: Of a pod.
         self.entry: InitialPodConfig | None = None
-        #: Cancels the attempt that a thread makes now; what it does after that.
+        #: Cancels the attempt that a thread makes now; and the work to do after it.
         self.work: Cancellation | None = None
         self.again: Callable[[], None] | None = None
         self.state = "waiting"
@@ -247,7 +252,7 @@ def _identity(entry: InitialPodConfig) -> str:
     public = without_passwords(entry.key)
     if public == entry.key:
         return public
-    # Tells apart entries that differ in their passwords only.
+    # The digest distinguishes entries that differ only in their passwords.
     return f"{public} {hashlib.sha256(entry.key.encode()).hexdigest()[:12]}"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.daemon_interface import DaemonInterface, PodDirectory, Proof, Recover
 
 Json = Any
-#: Forms: whole records; records without what read-only clients may not see; what a table shows.
+#: Forms of answers: whole records; records without what read-only clients may not see; summaries for tables.
 RECORDS, SHOWN, SUMMARIES = "records", "shown", "summaries"
 #: Bytes that are kept of a pod.
 _MOST = 65536
@@ -82,16 +82,16 @@ class Listing:
             return _text(self._pods.broken(directory, state, why, summary=form == SUMMARIES), form)
 
         found = sorted(self._pods.each(tell, broken), key=lambda one: one[0])
-        # Drops the answers for pods that are gone.
+        # Drops the answers for removed pods.
         self._kept, self._generation = now, generation
         return [text for _, text in found]
 
     def _read(
         self, directory: PodDirectory, recover: Recover | None, form: str, kept: _Kept | None
     ) -> tuple[str, bytes, _Kept | None]:
-        """Reads a pod. :returns: when it was made, the answer, and what is kept.
+        """Reads a pod. :returns: when it was made, the answer, and the answers to keep.
 
-        :param kept: answers in other forms that still hold.
+        :param kept: answers in other forms that are still valid.
         """
         proof = self._pods.proof(directory) if kept is None else kept.proof
         value, lasts, unsettled = self._pods.describe(directory, recover, summary=form == SUMMARIES)

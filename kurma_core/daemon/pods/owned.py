@@ -100,7 +100,7 @@ class RunningPod:
         return self.wait(0)
 
     def end(self, record: PodRecord | None, error: BaseException | None, then: Callable[[], None]) -> None:
-        """Wakes those who wait. :param then: called once no request reads the pod any more."""
+        """Wakes the threads that wait. :param then: called once no request reads the pod any more."""
         with self._lock:
             self._then = then
             now = self._readers == 0
@@ -136,7 +136,7 @@ class OwnedPods:
         return self.poller.alive()
 
     def close(self) -> None:
-        """Gives up all pods; those that run go on. Waits for teardowns that have begun."""
+        """Gives up all pods; running ones keep running. Waits for teardowns that have begun."""
         self.poller.close()
         self._workers.shutdown()
         with self._lock:
@@ -215,7 +215,7 @@ class OwnedPods:
         self.changed()
 
     def _let_go(self, fd: int, running: RunningPod) -> None:
-        """Stops polling and closes; whatever fails, threads that wait for the pod must hear of its end."""
+        """Stops polling and closes; even after a failure, threads that wait for the pod must be woken."""
         try:
             try:
                 self.poller.remove(fd)
@@ -235,9 +235,9 @@ class OwnedPods:
 
 
 class Restarts:
-    """Restarts pods that have ended, where their policy says so, after a pause that grows.
+    """Restarts pods that have ended, if their policies require it, after a pause that grows.
 
-    The plan is in ``state.json``: the next kurmad goes on with it.
+    The plan is in ``state.json``, so that the next kurmad continues it.
 
     :param start: starts the pod of that UUID again.
     """
@@ -251,7 +251,7 @@ class Restarts:
         self.times.close()
 
     def look(self, uuid: str, *, failed: bool = False) -> None:
-        """Plans the next start of a pod that has ended, if its policy asks for one. Repeatable.
+        """Plans the next start of a pod that has ended, if its policy requires one. Repeatable.
 
         :param failed: a start by its policy has failed.
         """

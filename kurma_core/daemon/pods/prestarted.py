@@ -1,9 +1,9 @@
-"""Keeps prestarted pods (:mod:`kurma_core.pods.run.prestarted`), so that a client does not wait for what does not
-depend on its request.
+"""Keeps prestarted pods (:mod:`kurma_core.pods.run.prestarted`), which contain all that does not depend on a
+request, so that a client does not wait for that.
 
 One thread makes them in the background, from the first start of a pod on, and not while a start is under way. They
-have the configuration's stager in its present image: those that are out of date, or have died, are discarded. No
-listing shows them, each becomes one pod at most, and they do not keep an idle kurmad from its end.
+use the configured stager in its present image: outdated and dead ones are discarded. No listing shows them, each
+becomes one pod at most, and they do not keep an idle kurmad from ending.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PreparedPod:
             self.prestarted.settle()
 
     def up(self) -> None:
-        """It runs: making others no longer delays it. Repeatable."""
+        """The started pod runs: making another prestarted one no longer delays it. Repeatable."""
         if not self._over:
             self._over = True
             self._images.close()
@@ -87,13 +87,13 @@ class PrestartedPods:
         self._interface = pods
         self._lock = threading.Lock()
         self._ready: deque[PrestartedPod] = deque()
-        #: Those that are to be discarded.
+        #: Prestarted pods to discard.
         self._old: list[PrestartedPod] = []
         #: Starts of pods that are under way.
         self._starts = 0
         self._wanted = False
         self._closing = False
-        #: The images of those in ``_ready`` are to be compared.
+        #: Whether the images of the pods in ``_ready`` must be compared.
         self._compare = False
         self._died = False
         self._failures = 0
@@ -105,7 +105,8 @@ class PrestartedPods:
         self._poller = Poller("prestart", self._work)
 
     def start(self) -> None:
-        """Removes those of dead kurmads, and makes new ones once a pod has been asked for."""
+        """Removes the prestarted pods of dead kurmads; begins to make new ones once a client has requested a
+        pod."""
         self._poller.start()
 
     def close(self) -> None:
@@ -120,7 +121,7 @@ class PrestartedPods:
         self._discard(found)
 
     def begin(self, request: PodRequest, progress: Progress | None = None) -> PreparedPod:
-        """Prepares a pod that is to be started at once, of a prestarted one if it fits.
+        """Prepares a pod that is started at once, from a prestarted one if it fits.
 
         :raises KurmaError: see :meth:`PodManager.prepare`.
         """
@@ -201,9 +202,9 @@ class PrestartedPods:
             _LOG.error("what was made for pods to come cannot be taken away: %s", error)
 
     def _mend(self) -> float | None:
-        """Discards those that are old or dead, and makes one that is missing, unless it is too early for that.
+        """Discards outdated and dead ones, and makes a missing one, unless it is too early for that.
 
-        :returns: when to do so again; None: not before something happens.
+        :returns: the time of the next call; None: not before the next event.
         """
         with self._lock:
             alive = deque(one for one in self._ready if one.alive())
@@ -225,7 +226,7 @@ class PrestartedPods:
                 return self._patient_until
         self._patient_until = None
         try:
-            # The next one in the next round, after events that have come meanwhile.
+            # One in each round, so that events are handled in between.
             return now if self._make() else None
         except Cancelled:
             raise

@@ -1,6 +1,6 @@
-"""Pods without an owner: kurmad adopts those that live, takes down the dead ones, and undoes half-made ones.
+"""Recovers pods without an owner: kurmad adopts living ones, takes down dead ones, and undoes half-made ones.
 
-It looks at every pod when it starts, and later at each pod that other processes change.
+It checks every pod when it starts, and later each pod that other processes change.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from kurma_core.pods.daemon_interface import DaemonInterface
 
 _LOG = logging.getLogger("kurmad")
-#: Pods that are looked at at a time. What takes long there waits for the kernel.
+#: Pods that are checked at a time. A slow check waits for the kernel, not for the CPU.
 _AT_ONCE = 4
-#: Seconds until a dead pod is looked at again that another process takes down.
+#: Seconds between two checks of a dead pod that another process takes down.
 _LOOK_AGAIN = 1.0
 #: Seconds from the start until remains of half-made and half-removed pods are removed, and their age in seconds:
 #: of some remains it cannot be seen whether a process is at work on them.
@@ -35,8 +35,10 @@ _SETTLING = 0.2
 
 
 class Recovery:
-    """:param ended: called with the UUID of each pod that is found to have ended, each time it is.
-    :param seen: called with the UUID of each pod that was looked at.
+    """Checks pods, and recovers those without an owner.
+
+    :param ended: called with the UUID of each pod that has ended, at each check.
+    :param seen: called with the UUID of each checked pod.
     """
 
     def __init__(
@@ -53,13 +55,13 @@ class Recovery:
         self._watcher = PodWatcher(pods, self.look_soon)
         self._workers = Workers(_AT_ONCE, "recovery")
         self._lock = threading.Lock()
-        #: UUIDs of pods that are to be looked at.
+        #: UUIDs of pods to check.
         self._waiting: set[str] = set()
         self._closing = False
         self._later = Timetable("look again", 1)
         self._sweeping = threading.Timer(_SWEEP_AFTER, self._sweep)
         self._sweeping.daemon = True
-        #: Set once every pod that was there at the start has been looked at.
+        #: Set once every pod that existed at the start has been checked.
         self.done = threading.Event()
         #: Called then.
         self.on_done: Callable[[], None] = lambda: None
@@ -125,7 +127,7 @@ class Recovery:
         except PodNotFoundError:
             self._seen(uuid)  # it was half-made or ephemeral, or another process has removed it
         except KurmaError as error:
-            # It concerns this pod only: the others are looked at all the same.
+            # The error concerns this pod only: the others are checked all the same.
             _LOG.error("%s", error.message)
         except Exception:  # noqa: BLE001 (the daemon goes on)
             _LOG.exception("pod %s cannot be looked at", uuid)
@@ -248,7 +250,7 @@ class PodWatcher:
                 for number, kinds, name in events:
                     if kinds & IN_Q_OVERFLOW:
                         found.update(self._pods.uuids())
-                    elif number == self._root and len(name) == 36:  # others are not directories of pods
+                    elif number == self._root and len(name) == 36:  # other entries are not directories of pods
                         found.add(name)
                     elif kinds & IN_IGNORED:
                         # A new directory of that name may have another watch.

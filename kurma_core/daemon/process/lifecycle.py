@@ -1,4 +1,4 @@
-"""Readiness told to the service manager or the starting command, memory trimming, the end of an idle kurmad."""
+"""Notifies the service manager or the starting command of readiness, trims memory, ends an idle kurmad."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ TRIM_AFTER = 10.0
 
 @contextmanager
 def reporting_readiness(environment: MutableMapping[str, str]) -> Iterator[Callable[[], None]]:
-    """Tells the command that started kurmad (:mod:`kurma_core.client.remote.start_kurmad`) that it is ready, or
-    why not.
+    """Reports to the command that started kurmad (:mod:`kurma_core.client.remote.start_kurmad`) that it is ready,
+    or why it is not.
 
     For a ``with`` statement around the daemon's whole life. Yields the function to call once kurmad is ready. An
     error before that is reported instead. Does nothing if no command started kurmad.
@@ -65,7 +65,7 @@ class Notifier:
     """Notifies the service manager.
 
     :param service: None: there is no service manager.
-    :param well: whether the daemon works; asked regularly if the service manager has a watchdog. It may take some
+    :param well: whether the daemon works; called regularly if the service manager has a watchdog. It may take some
         seconds.
     """
 
@@ -111,8 +111,8 @@ class Notifier:
 class MemoryTrimmer:
     """Collects garbage and trims the heap some time after each work.
 
-    Objects that refer to each other stay until enough others are made, and pages stay that lie among those in use:
-    both would grow for a long time. The thread sleeps while kurmad does nothing.
+    Reference cycles stay until Python has made enough other objects, and free pages stay in the heap between used
+    ones: without this, memory would grow for a long time. The thread sleeps while kurmad does nothing.
 
     :param after: seconds from work to trimming.
     """
@@ -200,7 +200,7 @@ class IdleEnd:
         return max(self._until - now, 0.0)
 
     def look(self) -> bool:
-        """Ends the daemon if its time has come. :returns: whether it has."""
+        """Ends the daemon if it has been idle for long enough. :returns: whether it has."""
         if self.remaining() != 0.0:
             return False
         try:

@@ -26,7 +26,7 @@ _CHANGES = IN_CREATE | IN_MOVED_FROM | IN_MOVED_TO | _IN_DELETE | _IN_DELETE_SEL
 _ATTEMPTS = 10
 #: Device and inode of no file.
 _NONE = (0, 0)
-#: Seconds from the first removal to a look at what is left: removing a directory takes a while.
+#: Seconds from the first removal to the next check: removing a directory takes a while.
 _SETTLING = 0.3
 
 
@@ -40,7 +40,7 @@ class RunDirectory:
         self._directory = os.path.dirname(path)
         self._lock_path = f"{self._directory}/kurmad.lock"
         self._state_dir = state_dir
-        #: Device and inode of the state directory, once it is there.
+        #: Device and inode of the state directory, once it exists.
         self._served: tuple[int, int] | None = None
         self._hint = hint
         self._lock: int | None = None
@@ -75,7 +75,7 @@ class RunDirectory:
             )
 
     def _make_directories(self) -> None:
-        """Makes the state directory at the first call only: one that is removed later is not made again."""
+        """Makes the state directory at the first call only: if it is removed later, it is not made again."""
         if self._served is None:
             os.makedirs(self._directory, mode=0o755, exist_ok=True)
             with contextlib.suppress(OSError):  # a state directory on a read-only file system can be read
@@ -150,7 +150,7 @@ class RunDirectory:
         except OSError as error:
             _LOG.warning("%s is not watched: %s", self._directory, error.strerror)
             return None
-        with contextlib.suppress(OSError):  # it is gone, which mend() sees
+        with contextlib.suppress(OSError):  # it was removed, which mend() detects
             # A directory above it may be moved; and one of these may be the run directory, which has a watch.
             place = os.path.realpath(self._state_dir)
             while place != "/":
@@ -161,7 +161,8 @@ class RunDirectory:
     def mend(self, listen: Callable[[socket.socket], None]) -> None:
         """Takes the lock again, and calls ``listen`` with a new socket, if they were removed or replaced.
 
-        :raises HostError: another kurmad has the lock; or the state directory is gone; or there can be no socket.
+        :raises HostError: another kurmad has the lock; or the state directory is gone; or the socket cannot be
+            made.
         """
         for left in reversed(range(_ATTEMPTS)):
             try:

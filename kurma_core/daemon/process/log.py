@@ -22,8 +22,8 @@ SIZE = 4 << 20
 #: The journal's priorities (sd-daemon(3)).
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 _ABOUT: ContextVar[dict[str, str]] = ContextVar("kurmad_log", default={})  # noqa: B039 (never changed, only replaced)
-#: User and password before the host of an address, which may be part of another address. A digest after the @ is
-#: no host.
+#: User and password before the host of an address, which may be part of another address. Text after an @ that is a
+#: digest is not a host.
 _CREDENTIALS = re.compile(
     r"((?::|%3A)(?://|%2F%2F))(?:(?!%2F|%3F|%23)[^/?#\s])*(?:@|%40)(?!sha\d+(?::|%3A))", re.IGNORECASE
 )
@@ -128,7 +128,7 @@ class Json(logging.Formatter):
 
 class _Handler(logging.Handler):
     """Writes each line to descriptor 2 with one call, so that lines of several threads and programs do not mix.
-    Ignores a reader that has gone."""
+    Ignores a broken pipe."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):

@@ -42,7 +42,7 @@ def take(environment: MutableMapping[str, str]) -> Service:
             try:
                 os.set_inheritable(fd, False)
             except OSError:
-                continue  # there are fewer than was said
+                continue  # fewer descriptors were passed than announced
             sockets.append(fd)
     watchdog = None
     if found["WATCHDOG_PID"] in ("", str(os.getpid())) and _is_number(found["WATCHDOG_USEC"]):
@@ -55,7 +55,7 @@ def _is_number(text: str) -> bool:
 
 
 def tell(address: str, text: str) -> None:
-    """Says something to the service manager; that it does not hear is no failure of ours.
+    """Sends a notification to the service manager; a failure is ignored.
 
     :param address: a path, or ``@`` and a name in the abstract namespace.
     """

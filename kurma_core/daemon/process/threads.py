@@ -172,7 +172,7 @@ class Timetable:
         self.on_done: Callable[[], None] = lambda: None
 
     def at(self, key: str, delay: float, do: Callable[[], None]) -> None:
-        """Plans work, in place of what was planned by that key.
+        """Plans work, in place of earlier work with the same key.
 
         :param delay: seconds until then.
         """
@@ -207,7 +207,7 @@ class Timetable:
             self._thread = thread
 
     def cancel(self, key: str) -> None:
-        """Drops what is planned by that key; work that has begun goes on. Repeatable."""
+        """Drops the planned work of that key; work that has begun is completed. Repeatable."""
         with self._changed:
             self._entries.pop(key, None)
 
@@ -217,7 +217,7 @@ class Timetable:
             return bool(self._entries) or self._busy > 0
 
     def close(self) -> None:
-        """Drops what is planned, and waits for work that has begun."""
+        """Drops all planned work, and waits for work that has begun."""
         with self._changed:
             self._closing = True
             self._entries.clear()
