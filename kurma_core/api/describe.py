@@ -54,9 +54,10 @@ _OF_COMMANDS = ("AppRow", "ImageSigned", "ImageVerified", "PluginPage")
 
 
 def json_schema(shape: Shape, *, asked: bool = False) -> Json:
-    """Of a shape; classes with a name are referred to.
+    """The JSON Schema of a shape; named classes are referenced.
 
-    :param asked: of what a caller sends, in which a :attr:`JsonValue.PARTIAL` class may lack keys.
+    :param asked: the schema is for values that a caller sends, in which a :attr:`JsonValue.PARTIAL` class may lack
+        keys.
     """
 
     def of(inner: Shape) -> Json:
@@ -167,7 +168,7 @@ def class_schema(kind: type[JsonValue], *, asked: bool | None = None) -> Json:
 
 
 def _body_schema(operation: Operation) -> Json:
-    """Of a body whose keys are the operation's parameters."""
+    """The schema of a body whose keys are the operation's parameters."""
     parameters = [one for one in operation.parameters if one.place == "body"]
     help_of = parameter_help(operation.documentation)
     properties = {}

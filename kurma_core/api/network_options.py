@@ -10,10 +10,10 @@ _HEX = frozenset("0123456789abcdef")
 
 
 def parse_net(text: str) -> NetworkRequest:
-    """``NAME[:IFNAME][,ip=ADDRESS[/LENGTH]…][,mac=MAC][,optional]``; ``ip=`` may stand several times. Also
+    """``NAME[:IFNAME][,ip=ADDRESS[/LENGTH]…][,mac=MAC][,optional]``; ``ip=`` may be given several times. Also
     ``NAME:IP=ADDRESS``, as rkt has it.
 
-    :raises UsageError: the text is malformed; whether the network exists is not asked here.
+    :raises UsageError: the text is malformed; whether the network exists is not checked here.
     """
     head, *options = text.split(",")
     name, colon, interface = head.partition(":")
@@ -41,7 +41,7 @@ def parse_net(text: str) -> NetworkRequest:
 
 
 def parse_port(text: str) -> PortMapping:
-    """``[IP:]HOST:POD[/PROTOCOL]``, one port each; an IPv6 address stands in brackets.
+    """``[IP:]HOST:POD[/PROTOCOL]``, one port each; an IPv6 address is written in brackets.
 
     :raises UsageError: the text is malformed.
     """

@@ -194,7 +194,7 @@ class Operation:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Those that cross the socket."""
+        """The parameters that are sent over the socket."""
         if self._parameters is None:
             self._parameters = (*self._find_parameters(), *self._further)
         return self._parameters
@@ -229,12 +229,12 @@ class Operation:
         return self._shape
 
     def to_json(self, value: Any) -> Json:
-        """A result as JSON, or an item of one that comes line by line. JSON objects stay as they are."""
+        """A result as JSON, or one item of a result that is sent line by line. JSON objects are not changed."""
         result = self.result
         return value if result is None or isinstance(value, dict) else result.write(value)
 
     def arguments(self, given: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        """By name in Python, with the defaults of what is left out.
+        """The arguments by their names in Python, with defaults for those left out.
 
         :raises TypeError: a parameter is unknown, or missing, or given twice.
         """

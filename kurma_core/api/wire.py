@@ -80,7 +80,7 @@ class FrameReader:
 
 
 def error_to_json(error: errors.KurmaError) -> dict[str, Json]:
-    """Of its data, what is text, a number, or true or false."""
+    """An error as JSON: of its data, text, numbers, true and false."""
     plain = {name: value for name, value in error.data.items() if isinstance(value, str | int | float | bool)}
     return {
         "error": {

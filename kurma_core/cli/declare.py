@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Argument:
-    """A word without a dash.
+    """A positional argument.
 
     :param name: of the function's parameter.
     :param metavar: as help shows it.
-    :param many: takes all that are left; the value is then a tuple. Only the last one may.
+    :param many: takes all remaining words; the value is then a tuple. Only the last argument may.
     """
 
     __slots__ = ("help", "many", "metavar", "name", "required")
@@ -32,13 +32,13 @@ class Argument:
 
 
 class Option:
-    """A word with dashes. Without ``metavar`` it is a flag: False unless it is given.
+    """An option. Without ``metavar`` it is a flag: False unless it is given.
 
     :param flags: ``--timeout``, ``-t``.
-    :param many: may stand several times; the value is a tuple.
+    :param many: may be given several times; the value is a tuple.
     :param number: the value is a whole number.
-    :param choices: the words allowed.
-    :param default: the value where it is not given.
+    :param choices: the allowed values.
+    :param default: the value if the option is not given.
     """
 
     __slots__ = ("choices", "default", "flags", "help", "many", "metavar", "name", "number")
@@ -80,11 +80,11 @@ class Rest:
 
 
 class Command:
-    """A command: a function ``(session, **values) -> exit code or None``, and what it takes. Its docstring is its
-    help; the first line of it stands in :data:`kurma_core.cli.commands.TABLE`, too.
+    """A command: a function ``(session, **values) -> exit code or None``, and its arguments and options. Its
+    docstring is its help; the first line of that is in :data:`kurma_core.cli.commands.TABLE`, too.
 
     :param root: only root may run it, unless a daemon does it for the caller.
-    :param here: no daemon does it; or why none does.
+    :param here: a daemon never does it; or the reason.
     """
 
     __slots__ = ("arguments", "function", "here", "options", "rest", "root")
@@ -107,7 +107,7 @@ def command(
     return lambda function: Command(function, parts, root=root, here=here)
 
 
-#: Options of ``kurma`` itself; they stand before the command.
+#: Options of ``kurma`` itself, before the command.
 GLOBAL_OPTIONS = (
     Option("dir", "--dir", "Keep all state under DIR (KURMA_DIR; default /var/lib/kurma).", metavar="DIR"),
     Option(

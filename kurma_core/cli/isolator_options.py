@@ -40,9 +40,9 @@ _CAPABILITIES = "os/linux/capabilities-{}-set"
 
 
 def isolators(options: dict[str, Any]) -> tuple[tuple[str, Json], ...]:
-    """Name and value of each that is asked for, quantities in the user's own form.
+    """Name and value of each requested isolator, quantities in the user's own form.
 
-    :raises UsageError: one is malformed, or asked for twice.
+    :raises UsageError: one is malformed, or requested twice.
     """
     found: dict[str, tuple[str, Json]] = {}
 
@@ -75,7 +75,7 @@ def isolators(options: dict[str, Any]) -> tuple[tuple[str, Json], ...]:
 def of_the_pod(options: dict[str, Any]) -> tuple[tuple[str, Json], ...]:
     """As :func:`isolators`, for the pod.
 
-    :raises UsageError: the host's names are asked for, and one of the pod's own.
+    :raises UsageError: both the host's UTS namespace and a host name of the pod's own are requested.
     """
     if options["uts"] == "host" and options["hostname"] is not None:
         raise UsageError("--uts host and --hostname contradict each other", hint="the pod has the host's own name")

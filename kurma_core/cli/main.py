@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Kurma failed (exit codes 126 and 127 are of commands that were to be run, 2 of usage errors).
 FAILED = 125
 INTERRUPTED = 130
-#: As a shell says of a program that SIGPIPE ended.
+#: The exit code that a shell reports for a program that SIGPIPE ended.
 NOBODY_READS = 141
 
 
@@ -42,7 +42,7 @@ def main(
         words = program(sys.argv[1:])
         _fill_standard_descriptors()
         _open_standard_streams()
-        # A looser umask would make state directories that are refused, since others may write to them.
+        # With a looser umask, other users could write to new state directories, which kurma would then refuse.
         os.umask(os.umask(0o022) | 0o022)
     service = None
     if "NOTIFY_SOCKET" in os.environ or "LISTEN_FDS" in os.environ:
@@ -69,7 +69,7 @@ def _fill_standard_descriptors() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Makes the streams that Python has left out because their descriptors were closed at its start."""
+    """Opens the standard streams that Python has left out because their descriptors were closed at its start."""
     if sys.stdout is None:
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 (for as long as we run)
     if sys.stderr is None:
@@ -107,7 +107,7 @@ _AS_ROOT = "run it as root, with sudo for instance"
 
 
 def _check_power(call: Call, session: Session) -> None:
-    """:raises PrivilegeError: we are not root, and there is no daemon that does it for us."""
+    """:raises PrivilegeError: we are not root, and there is no daemon that could do the command for us."""
     from kurma_core.errors import KurmaError, PrivilegeError
 
     if isinstance(call.command.here, str):
@@ -124,7 +124,7 @@ def _check_power(call: Call, session: Session) -> None:
 
 
 def _way_to_kurmad(session: Session) -> str:
-    """The hint for a caller who may not run kurmad."""
+    """The hint for a caller who may not use kurmad."""
     client = session.client
     if client.remote:
         return f"there is no need to: one serves {client.config.state_dir} already, and does what you ask"
@@ -184,7 +184,7 @@ def _flush() -> None:
 
 
 def _silence() -> None:
-    """Standard output has no reader any more: the interpreter's last flush goes to ``/dev/null``."""
+    """After the reader of standard output is gone: lets the interpreter's last flush write to ``/dev/null``."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)
@@ -204,7 +204,7 @@ def _hint(error: KurmaError) -> str | None:
 
 
 def _root_hint(error: KurmaError | OSError) -> str | None:
-    """The hint for a user other than root who was denied something."""
+    """The hint for a user other than root after a permission error."""
     if os.geteuid() == 0:
         return None
     if isinstance(error, OSError):

@@ -16,8 +16,8 @@ _GAP = "  "
 
 
 def table(items: Iterable[Any], columns: Sequence[Column], *, legend: bool = True) -> Iterator[str]:
-    """Lines of a table whose columns are as wide as they must be. An empty cell is a dash, so that every line has
-    the same number of words for tools that count them, save where a cell itself holds spaces."""
+    """Lines of a table with columns as wide as needed. An empty cell is printed as a dash, so that every line has
+    the same number of words for tools that count them, unless a cell contains spaces."""
     headings, values = zip(*map(_column, columns), strict=True)
     rows = [[_cell(value(item)) for value in values] for item in items]
     if legend:
@@ -54,7 +54,8 @@ def _cell(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Without the characters that could move a terminal's cursor: much of what is shown comes from strangers."""
+    """The text without characters that could control a terminal: much of the output comes from untrusted
+    sources."""
     if text.isprintable():
         return text
     return "".join(
@@ -64,7 +65,7 @@ def printable(text: str) -> str:
 
 
 def for_terminal(text: str) -> str:
-    """As :func:`printable`, of a document, in which tabs stand between words."""
+    """As :func:`printable`, for a document, in which tabs are kept."""
     return text if text.isprintable() else "\t".join(map(printable, text.split("\t")))
 
 

@@ -1,7 +1,7 @@
 """Parses the ordinary command line, without importing typer.
 
-It understands all of it, as typer would, or nothing. Unusual and wrong command lines, and those that ask for help,
-are left to :mod:`kurma_core.cli.typer_app`.
+It parses a command line completely, with the same result as typer, or not at all. Unusual and wrong command lines,
+and requests for help, are left to :mod:`kurma_core.cli.typer_app`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _values(command: Command, words: Sequence[str]) -> dict[str, Any]:
 def _options(
     options: Sequence[Option], words: Sequence[str], *, interspersed: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """The options' values, and the words that are none.
+    """The values of the options, and the other words.
 
     :param interspersed: options may follow words; else the first word ends them.
     """

@@ -38,7 +38,7 @@ class UserPassphrases:
     def get(self, what: str, *, wrong: bool) -> bytes | None:
         """The passphrase of the archive called ``what``; None: there is none.
 
-        :param wrong: the last one did not fit.
+        :param wrong: the last one was wrong.
         :raises UsageError: the file cannot be read, or is empty.
         """
         given = self._given()
@@ -49,7 +49,7 @@ class UserPassphrases:
         return self._ask(f"passphrase of {what}: ")
 
     def new(self, what: str) -> bytes:
-        """One to encrypt with; a person types it twice.
+        """A passphrase for a new archive; a person must type it twice.
 
         :raises UsageError: there is none.
         """

@@ -160,12 +160,13 @@ _OF_AN_APP = {
 def pod_request(
     options: dict[str, Any], note: Callable[[str], None], *, ephemeral: bool = False, detached: bool = False
 ) -> PodRequest:
-    """Makes the request that the options ask for.
+    """Makes the request for a pod from the options.
 
     :param options: values of :data:`POD_OPTIONS` by name.
-    :param detached: this command's standard input is not for the app: with -i it is open for those who attach.
+    :param detached: this command's standard input is not for the app: with -i the app's input stays open for
+        clients that attach.
     :raises UsageError: they are malformed, or contradict each other.
-    :raises ManifestError: the pod's file does.
+    :raises ManifestError: the pod's file is invalid.
     """
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.template import PodTemplate
@@ -226,7 +227,7 @@ def pod_request(
 
 
 def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequest:
-    """Makes the request for an app that the options ask for: that of a pod of the app alone.
+    """Makes the request for an app from the options: that of a pod with that app alone.
 
     :param options: values of :func:`app_options` by name.
     :raises UsageError: they are malformed, or contradict each other.
@@ -296,9 +297,9 @@ def _document(image: str | None, file: str | None, note: Callable[[str], None]) 
 
 
 def _the_app(document: dict[str, Json], options: dict[str, Any]) -> dict[str, Json] | None:
-    """The pod's only app. None: it has another number of them, and no option asks for one.
+    """The pod's only app. None: it has no app or several, and no option needs a single one.
 
-    :raises UsageError: an option does.
+    :raises UsageError: an option needs one.
     """
     apps: list[dict[str, Json]] = document["apps"]
     given = next((flag for name, flag in _OF_AN_APP.items() if options[name]), None)
@@ -363,7 +364,7 @@ def _userns(text: str | None) -> str | None:
 
 
 def _networks(texts: tuple[str, ...], template: PodTemplate) -> tuple[NetworkRequest, ...] | None:
-    """None: as the template says."""
+    """The networks of the options. None: the template decides."""
     if not texts:
         return None
     from kurma_core.api.network_options import parse_net

@@ -1,4 +1,4 @@
-"""A progress bar: one line on a terminal, drawn a few times a second, gone when the work is done."""
+"""A progress bar: one line on a terminal, drawn a few times a second, erased when the work is done."""
 
 from __future__ import annotations
 

@@ -29,10 +29,10 @@ class OutputClosed(BrokenPipeError):
 class Session:
     """One command's run. A context manager: the client, if one was made, is closed at the end.
 
-    :param globals: the options that stand before the command.
+    :param globals: the options before the command.
     :param connect: None: :func:`kurma_core.client.connect`.
     :param service: the service manager of this process, if there is one.
-    :raises UsageError: an empty path among the options.
+    :raises UsageError: an option has an empty path.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class Session:
             self._bar.clear()
 
     def note(self, text: str) -> None:
-        """Tells the user something in one line, on standard error."""
+        """Prints one line for the user on standard error."""
         from kurma_core.cli.output import one_line
 
         self._clear()
         print(f"kurma: {one_line(text)}", file=sys.stderr)
 
     def problem(self, error: KurmaError) -> None:
-        """Tells of an error that does not end the command."""
+        """Reports an error that does not end the command."""
         from kurma_core.cli.output import one_line
 
         self.note(error.message)
@@ -143,14 +143,15 @@ class Session:
 
     @staticmethod
     def ask(question: str) -> bool:
-        """Asks for a yes at the terminal; everything else, and the end of input, is a no."""
+        """Asks a yes-or-no question at the terminal; any answer but yes, and the end of input, is a no."""
         from kurma_core.cli.output import for_terminal
 
         print(f"kurma: {for_terminal(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     def line(self, text: str) -> None:
-        """One line on standard output. A terminal gets no control characters: much of it comes from strangers."""
+        """Prints one line on standard output. Control characters are removed for a terminal, since much of the
+        output comes from untrusted sources."""
         if sys.stdout.isatty():
             from kurma_core.cli.output import for_terminal
 
@@ -161,7 +162,7 @@ class Session:
             raise OutputClosed from error
 
     def flush(self) -> None:
-        """Writes out what was printed, for a reader that follows it."""
+        """Writes out buffered output, for a reader that follows it."""
         try:
             sys.stdout.flush()
         except BrokenPipeError as error:
@@ -229,7 +230,7 @@ class Session:
 
     @staticmethod
     def stdio() -> Stdio:
-        """The caller's descriptors. Flushes what was printed before: others will write to them."""
+        """The caller's descriptors. Flushes our output first, since other processes will write to them."""
         from kurma_core.models.streams import Stdio
 
         sys.stdout.flush()

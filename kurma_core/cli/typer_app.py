@@ -178,8 +178,7 @@ def _word(part: Argument) -> str:
 
 class TableGroup(TyperGroup):
     """A group of :data:`~kurma_core.cli.commands.TABLE`, and commands that were added to it. A command of the
-    table is imported and built when it is called; the listing comes from the table.
-    """
+    table is imported and built when it is called; the listing comes from the table."""
 
     entries: Mapping[str, Entry | Group]
 
@@ -217,7 +216,7 @@ class TableGroup(TyperGroup):
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def _listing(self) -> list[tuple[str, str]]:
-        """Names and the lines that stand for them."""
+        """The names of the commands, and their lines in listings."""
         added = ((name, command) for name, command in self.commands.items() if not command.hidden)
         return [
             *((name, entry.help) for name, entry in self.entries.items()),

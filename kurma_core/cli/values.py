@@ -17,7 +17,7 @@ INSECURE = ("image", "tls", "http", "pubkey")
 def seconds(text: str, option: str) -> float:
     """``90``, ``90s``, ``1h30m``.
 
-    :raises UsageError: it is no duration.
+    :raises UsageError: it is not a duration.
     """
     from kurma_core.config.schema import duration
 
@@ -30,7 +30,7 @@ def seconds(text: str, option: str) -> float:
 def since(text: str, option: str = "--since") -> int:
     """A time in nanoseconds since the epoch; see :func:`kurma_core.formats.timestamps.moment`.
 
-    :raises UsageError: it is none.
+    :raises UsageError: it is not a time.
     """
     from kurma_core.formats.timestamps import moment
 
@@ -44,7 +44,7 @@ def since(text: str, option: str = "--since") -> int:
 def signal_number(text: str) -> int:
     """``9``, ``KILL``, ``SIGKILL``, ``sigkill``.
 
-    :raises UsageError: there is no such signal.
+    :raises UsageError: it is not a signal.
     """
     import signal
 
@@ -74,8 +74,7 @@ def pair(text: str, option: str, shape: str = "NAME=VALUE") -> tuple[str, str]:
     """``NAME=VALUE``.
 
     :param shape: how to write it, for the error.
-
-    :raises UsageError: it is none.
+    :raises UsageError: it is not of that form.
     """
     name, equals, value = text.partition("=")
     if not name or not equals:
@@ -84,7 +83,8 @@ def pair(text: str, option: str, shape: str = "NAME=VALUE") -> tuple[str, str]:
 
 
 def environment(texts: tuple[str, ...], option: str = "--env") -> tuple[tuple[str, str], ...]:
-    """``-e NAME=VALUE``, and ``-e NAME`` from the caller's environment; one that is not set there is left out.
+    """``-e NAME=VALUE``, and ``-e NAME`` from the caller's environment; a variable that is not set there is left
+    out.
 
     :raises UsageError: a name that manifests do not allow.
     """
@@ -102,10 +102,10 @@ def environment(texts: tuple[str, ...], option: str = "--env") -> tuple[tuple[st
 
 
 def environment_file(path: str) -> tuple[tuple[str, str], ...]:
-    """A line each, ``NAME=VALUE`` or ``NAME``, taken as they are, without quotes; empty lines and such that begin
-    with ``#`` are skipped.
+    """Lines ``NAME=VALUE`` or ``NAME``, taken literally, without quotes; empty lines and lines that begin with
+    ``#`` are skipped.
 
-    :raises UsageError: it cannot be read, or holds a line that is none of these.
+    :raises UsageError: it cannot be read, or contains a line of another form.
     """
     from kurma_core.named_files import content
 
@@ -123,8 +123,9 @@ def environment_file(path: str) -> tuple[tuple[str, str], ...]:
 def json_file(path: str, option: str = "", *, endless: bool = False) -> object:
     """The JSON value in a file.
 
-    :param option: that names the file. :param endless: it may be a pipe.
-    :raises KurmaError: it cannot be read, or is no JSON.
+    :param option: the option that names the file.
+    :param endless: the file may be a pipe.
+    :raises KurmaError: it cannot be read, or is not JSON.
     """
     from kurma_core.json_text import read_document
     from kurma_core.named_files import content, naming
@@ -181,7 +182,7 @@ def _variable(name: str, option: str) -> None:
 
 
 def user_and_group(user: str | None, group: str | None) -> tuple[str | None, str | None]:
-    """``--user USER[:GROUP]`` and ``--group GROUP``. A path, whose owner is meant, may hold colons.
+    """``--user USER[:GROUP]`` and ``--group GROUP``. A path, which stands for its owner, may contain colons.
 
     :raises UsageError: both name a group, or a part is empty.
     """
@@ -210,7 +211,7 @@ def inner_path(text: str, option: str) -> str:
 def mode(text: str, option: str) -> str:
     """Permission bits in octal digits.
 
-    :raises UsageError: they are none.
+    :raises UsageError: they are not.
     """
     if not text or len(text) > 5 or not set(text) <= set("01234567") or int(text, 8) > 0o7777:
         raise UsageError(f"{option}: mode is octal digits up to 7777, not {text!r}", hint="for instance mode=0755")
@@ -227,9 +228,9 @@ _LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345
 
 
 def hostname(text: str, option: str) -> str:
-    """A host's name, labels with dots between them.
+    """A host name: labels with dots between them.
 
-    :raises UsageError: it is none.
+    :raises UsageError: it is not.
     """
     labels = text.split(".")
     if len(text) > _HOSTNAME_LIMIT or not all(
@@ -244,7 +245,7 @@ def hostname(text: str, option: str) -> str:
 def hosts_entry(text: str, option: str) -> tuple[str, tuple[str, ...]]:
     """``IP=NAME[,NAME]``: a line of ``/etc/hosts``.
 
-    :raises UsageError: it is none.
+    :raises UsageError: it is not of that form.
     """
     shape = "IP=NAME[,NAME]"
     found, names = pair(text, option, shape)
@@ -256,15 +257,15 @@ def hosts_entry(text: str, option: str) -> tuple[str, tuple[str, ...]]:
 
 
 def word(text: str, option: str) -> None:
-    """:raises UsageError: it would not stand in a resolv.conf as one word."""
+    """:raises UsageError: it would not be one word in a resolv.conf."""
     if not 0 < len(text) <= _WORD_LIMIT or not text.isprintable() or set(text) & set(" #;"):
         raise UsageError(f"{option}: malformed {text!r}", hint=f"one word of at most {_WORD_LIMIT} letters each")
 
 
 def domain(text: str, option: str) -> None:
-    """A domain in which names are looked up; ``.`` alone is none at all.
+    """A search domain; ``.`` alone turns the search off.
 
-    :raises UsageError: no name can be looked up in it.
+    :raises UsageError: it is not a valid domain name.
     """
     word(text, option)
     labels = text.removesuffix(".").split(".")
@@ -273,7 +274,7 @@ def domain(text: str, option: str) -> None:
 
 
 def server(text: str, option: str) -> None:
-    """The address of a name server. :raises UsageError: it is none that a single host could have."""
+    """The address of a name server. :raises UsageError: it is not an address of a single host."""
     from kurma_core.api.network_options import no_address_of_a_host
 
     address(text, option)
@@ -282,7 +283,7 @@ def server(text: str, option: str) -> None:
 
 
 def address(text: str, option: str) -> None:
-    """:raises UsageError: it is no IP address."""
+    """:raises UsageError: it is not an IP address."""
     from kurma_core.appc.cni_result import address_family
 
     if not address_family(text):

@@ -1,4 +1,4 @@
-"""``-v``, ``--volume``, ``--mount`` and ``--tmpfs``: the volumes of a pod that the command line asks for."""
+"""``-v``, ``--volume``, ``--mount`` and ``--tmpfs``: makes the volumes of a pod from the command line."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _KEYS = ("name", "kind", "source", "readOnly", "recursive", "idmap", "mode", "ui
 def add(
     document: dict[str, Json], app: dict[str, Json] | None, options: dict[str, Any], *, own: bool = False
 ) -> None:
-    """Volumes and mounts that the options ask for, into the document of a pod.
+    """Adds the volumes and mounts of the options to the document of a pod.
 
-    :param app: its only app, to which ``-v``, ``--mount`` and ``--tmpfs`` belong; None: neither was given.
+    :param app: its only app, to which ``-v``, ``--mount`` and ``--tmpfs`` belong; None: none of these was given.
     :param options: values of :data:`kurma_core.cli.pod_options.POD_OPTIONS` by name.
-    :param own: volumes of ``-v`` and ``--tmpfs`` are the app's own; their names give way to the pod's.
+    :param own: volumes of ``-v`` and ``--tmpfs`` belong to the app; in a conflict, they get other names than the
+        pod's.
     :raises UsageError: one is malformed.
     """
     volumes: list[Json] = [*(document.get("volumes") or []), *(_volume(text) for text in options["volume"])]

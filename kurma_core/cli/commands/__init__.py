@@ -1,6 +1,6 @@
-"""Every command: the module and the function that it is, and the line that stands for it in a listing.
+"""The table of commands: the module and the function of each, and its line in listings.
 
-The line is kept here so that ``kurma --help`` imports no command; a test holds it against the docstrings.
+The line is kept here so that ``kurma --help`` imports no command; a test compares it with the docstrings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Entry:
 
 
 class Group:
-    """Commands below a word."""
+    """A group of commands, such as ``kurma image``."""
 
     __slots__ = ("entries", "help")
 

@@ -88,7 +88,7 @@ def main() -> int:
     if ready.isdecimal():
         # Descriptors that the starting process has left open by mistake.
         os.closerange(int(ready) + 1, os.sysconf("SC_OPEN_MAX"))
-        # kurmad has no parent to wait for it, and is no session leader, so that it gets no controlling terminal.
+        # kurmad is detached from its parent, and is not a session leader, so that it gets no controlling terminal.
         try:
             if os.fork():
                 os._exit(0)
@@ -100,7 +100,7 @@ def main() -> int:
 
 
 def _told(error: OSError) -> int:
-    """Tells the command that started kurmad why it ends. :returns: the exit code."""
+    """Reports to the command that started kurmad why it ends. :returns: the exit code."""
     from kurma_core.daemon.process.lifecycle import reporting_readiness
 
     try:

@@ -251,9 +251,9 @@ def page(record: ImageRecord, manifest: ImageManifest, trust: str) -> str:
 
 
 def trust_words(now: str, record: ImageRecord, lapse: str | None) -> str:
-    """An image's trust now, and that at its arrival if it was another.
+    """An image's trust now, and its trust at its arrival if that was different.
 
-    :param lapse: why it has changed, as of :meth:`kurma_core.images.ImageManager.lapse`.
+    :param lapse: the reason for the change, as from :meth:`kurma_core.images.ImageManager.lapse`.
     """
     why = "was revoked" if lapse == "revoked" else "is not trusted for it"
     return now if now == record.trust else f"{now} (it came in {record.trust}, by a key that {why})"

@@ -87,10 +87,10 @@ _LONGEST = 1 << 20
 
 
 class LogPrinter:
-    """Prints each line on the stream that it came from. Parts of a line are printed as they come; with times or
-    names before lines they are joined first, so that no other stream or app comes in between.
+    """Prints each line on the stream that it came from. Parts of a line are printed as they arrive; with times or
+    names before lines they are joined first, so that no other stream or app interrupts the line.
 
-    :param flush: after each line, if logs are followed; else at :meth:`flush`, and when much is gathered.
+    :param flush: after each line, if logs are followed; else at :meth:`flush`, and when the buffer is large.
     :raises OutputClosed: standard output has no reader any more.
     """
 
@@ -132,7 +132,7 @@ class LogPrinter:
         self._print(line, self._headed(line) + b"\n")
 
     def _whole(self, key: tuple[str, str]) -> LogText:
-        """The line whose parts were held back."""
+        """The line, joined from the parts that were held back."""
         self._held.pop(key)
         parts = self._parts.pop(key)
         return parts[0]._replace(text=b"".join([part.text for part in parts]))
@@ -147,7 +147,7 @@ class LogPrinter:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what was gathered."""
+        """Writes the buffer."""
         if self._gathered:
             data = b"".join(self._gathered)
             self._gathered.clear()
@@ -175,10 +175,10 @@ class _Gone(BaseException):
 
 class WhileRead:
     """A ``with`` statement, in the main thread, that ends when standard output is a pipe or a socket whose reader
-    goes away, even if nothing is written.
+    has closed it, even if nothing is written.
 
     :param wanted: False: it does nothing.
-    :raises OutputClosed: the reader has gone.
+    :raises OutputClosed: the reader has closed it.
     """
 
     def __init__(self, wanted: bool) -> None:

@@ -48,7 +48,7 @@ def show(session: Session, *, plugin: str, format: str) -> None:
 
 
 def _options(session: Session, info: PluginInfo) -> tuple[DriverOption, ...]:
-    """The options of its section; none if its module cannot be loaded, which the reason tells."""
+    """The options of its section; empty if its module cannot be loaded, for which the listing has the reason."""
     from kurma_core.errors import KurmaError
 
     try:

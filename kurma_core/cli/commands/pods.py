@@ -86,7 +86,7 @@ def cat_manifest(session: Session, *, pod: str) -> None:
 
 
 def _networks(pod: PodSummary) -> str:
-    """The networks that the pod is joined to, with their addresses; loopback goes without saying."""
+    """The networks that the pod is joined to, with their addresses; without loopback."""
     if not pod.networks:
         return "host"
     shown = [_network(one) for one in pod.networks if one.interface != "lo"]
@@ -181,7 +181,7 @@ def _metadata(record: PodRecord) -> str | None:
 
 
 def _mounts(record: PodRecord) -> list[tuple[str, str, str, str]]:
-    """Volume, app, place in it, and what is mounted there."""
+    """Volume, app, path in the app, and the source of the mount."""
     volumes = {volume["name"]: volume for volume in record.manifest.get("volumes", ())}
     found = []
     for app in record.manifest.get("apps", ()):
@@ -206,7 +206,7 @@ _CONTENTS = {"kurma": "Kurma's", "image": "the image's", "image+name": "the imag
 
 
 def _content_of(file: str) -> Any:
-    """Whose content it has in an app; see :data:`kurma_core.models.pod.ETC_CONTENTS`."""
+    """The origin of the file's content in an app; see :data:`kurma_core.models.pod.ETC_CONTENTS`."""
     return lambda app: _CONTENTS.get(app.files.get(file, ""), app.files.get(file, ""))
 
 

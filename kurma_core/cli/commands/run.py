@@ -121,7 +121,7 @@ def _look_at_detach(session: Session, *, detach: bool, prefix: bool) -> None:
 
 def _prepare_and_launch(session: Session, request: PodRequest, prepared: Callable[[PodRecord], None]) -> int:
     """Prepares a pod, calls ``prepared`` with it, and leaves it to kurmad once it is up. An ephemeral pod that
-    does not come up is removed."""
+    fails to start is removed."""
     from contextlib import suppress
 
     from kurma_core.errors import KurmaError
@@ -146,9 +146,10 @@ def _launch(session: Session, pod: str, *, ephemeral: bool = False) -> int:
 
 
 def _tell_up(session: Session, record: PodRecord, *, ephemeral: bool) -> int:
-    """Prints the pod's UUID; tells which apps could not be executed, or why the pod has ended already.
+    """Prints the pod's UUID; reports which apps could not be executed, or why the pod has ended already.
 
-    :returns: the exit code: of the first app that could not be, if no other one runs; or the failed pod's.
+    :returns: the exit code: of the first app that could not be executed, if no other app runs; or the failed
+        pod's.
     """
     for app in record.unstarted:
         session.note(f"app {app.name}: {app.told}")
@@ -177,7 +178,7 @@ def _write_uuid(path: str, uuid: str) -> None:
 
 
 def _check_uuid_file(path: str | None) -> None:
-    """Before there is a pod. No file is replaced but one that holds a UUID."""
+    """Checks the UUID file before the pod is made: only a file that contains a UUID may be replaced."""
     if path is None:
         return
     from kurma_core.errors import UsageError
@@ -193,7 +194,7 @@ def _check_uuid_file(path: str | None) -> None:
 
 
 def _tell_of_isolators(session: Session, record: PodRecord) -> None:
-    """Notes isolators that were asked for and are not enforced as such; ``show`` has all."""
+    """Notes isolators that were requested and are not fully enforced; ``show`` lists all."""
     for report in record.isolators:
         if report.outcome != "enforced" and not report.default:
             of = f" of app {report.scope}" if report.scope else ""

@@ -129,7 +129,9 @@ Json = Any
 
 
 class _Row(NamedTuple):
-    """:param app: None: the pod. :param cpu: per cent; None: there is no earlier measurement."""
+    """:param app: None: the pod.
+    :param cpu: per cent; None: there is no earlier measurement.
+    """
 
     pod: Usage
     app: str | None
@@ -281,13 +283,13 @@ class Screen:
 
     @classmethod
     def of(cls, out: TextIO) -> Screen | None:
-        """None: it is no terminal, or one that cannot do that."""
+        """None: the output is not a terminal, or one that cannot move its cursor."""
         return cls(out) if out.isatty() and os.environ.get("TERM") not in (None, "", "dumb") else None
 
     def show(self, lines: Iterable[str]) -> None:
         width, height = os.get_terminal_size(self._out.fileno())
         found = list(lines)
-        # The cursor stands below them. A terminal that says no size has none that matters.
+        # The cursor is one line below the table. A terminal that reports no size is treated as unlimited.
         room = height - 1 if height > 1 else len(found)
         if len(found) > room:
             found[room - 1 :] = [f"… and {len(found) - room + 1} more"]

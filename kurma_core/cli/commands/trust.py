@@ -153,7 +153,7 @@ def _scope(prefix: str | None, root: bool) -> str | None:
 
 
 def _fingerprint(text: str) -> str:
-    """:raises UsageError: it is none."""
+    """:raises UsageError: it is not a fingerprint."""
     found = text.replace(" ", "").upper().removeprefix("0X")
     if len(found) not in (40, 64) or found.strip("0123456789ABCDEF"):
         raise UsageError(f"--fingerprint: {text!r} is none", hint="the whole of it: 40 hexadecimal digits")
@@ -184,8 +184,8 @@ def _described(key: Key) -> str:
 def _chosen(
     session: Session, keys: Sequence[Key], wanted: tuple[str, ...], yes: bool, where: str
 ) -> tuple[Key, ...]:
-    """:raises TrustError: a key that was asked for is not there.
-    :raises UsageError: no terminal is there to ask at, and no option chooses a key.
+    """:raises TrustError: a requested key is not there.
+    :raises UsageError: there is no terminal to ask at, and no option chooses a key.
     """
     if wanted:
         missing = [one for one in wanted if one not in [key.fingerprint for key in keys]]
