@@ -326,7 +326,7 @@ class Transport:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Ends what the transport started for itself, never a pod."""
+        """Ends the transport's own helpers, never a pod."""
 
 
 ARCHIVE = "application/x-tar"

@@ -38,7 +38,7 @@ class UserPassphrases:
     def get(self, what: str, *, wrong: bool) -> bytes | None:
         """The passphrase of the archive called ``what``; None: there is none.
 
-        :param wrong: the last one was wrong.
+        :param wrong: the previous passphrase was wrong.
         :raises UsageError: the file cannot be read, or is empty.
         """
         given = self._given()

@@ -59,7 +59,7 @@ class Settings:
     daemon: bool = False
 
     def tell_service(self, text: str) -> None:
-        """Tells the service manager, if one has started this process for a pod in the foreground."""
+        """Notifies the service manager, if one has started this process for a pod in the foreground."""
         if self.service is not None:
             from kurma_core.daemon.process import service_manager
 

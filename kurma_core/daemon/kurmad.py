@@ -66,7 +66,7 @@ class Daemon:
 
     :param settings: the command's.
     :param stop_pods: stops its pods when it ends.
-    :param service: what the service manager has passed to this process.
+    :param service: the service manager's interface, from the environment of this process.
     """
 
     def __init__(self, settings: Settings, *, stop_pods: bool = False, service: Service | None = None) -> None:

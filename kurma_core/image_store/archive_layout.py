@@ -175,11 +175,11 @@ class Whiteouts:
 
 
 def read_layer(reader: TarReader, limits: Limits, sink: Sink, imply: Sink) -> Whiteouts:
-    """Read a layer's tar to its end (OCI Image Layer Filesystem Changeset).
+    """Reads a layer's tar to its end (OCI Image Layer Filesystem Changeset).
 
-    A whiteout affects the layers below only, so an entry that re-creates the path may stand beside it.
+    A whiteout affects the layers below only, so the same layer may also contain an entry that re-creates the path.
 
-    :param imply: given a directory that must be there, though it may have no entry of its own.
+    :param imply: called with each directory that must exist, though it may have no entry of its own.
     :raises ArchiveError: it is broken.
     :raises HostileArchiveError: no honest builder makes such an archive.
     """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: Largest piece of output, bytes.
 PIECE = 1 << 18
-#: zstd: bytes of input at a time; one block of 4 bytes can stand for 128 KiB, so 4 KiB for 128 MiB at worst.
+#: zstd: bytes of input at a time. One block of 4 bytes can expand to 128 KiB, so 4 KiB expand to 128 MiB at worst.
 _ZSTD_INPUT = 1 << 12
 #: Largest window of a zstd frame, as a power of two: 128 MiB, what ``zstd --long`` uses.
 _ZSTD_WINDOW_LOG = 27

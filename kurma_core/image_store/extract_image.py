@@ -162,8 +162,8 @@ def _must_be_empty(root: int, path: str) -> None:
 
 
 def _make_ours(root: int) -> None:
-    """Gives the directory to root alone until the end: nobody else may run set-user-ID files before the archive is
-    verified, and no other user, not even the owner, may add files meanwhile."""
+    """Gives the directory to root alone until the end: no other user, not even its owner, may run set-user-ID
+    files before the archive is verified, or add files meanwhile."""
     if os.geteuid() == 0:
         os.fchown(root, 0, 0)
     os.fchmod(root, 0o700)

@@ -171,9 +171,10 @@ _LAYER = {"removed": [str], "opaque": [str], "implied": [str], "size": COUNT}
 
 
 def image_document(image: ImageRecord, layers_size: int, converted: str | None = None) -> bytes:
-    """``image.json``; the archive's own size and the last use are not in it, since files tell them.
+    """``image.json``. The archive's size and the last use are not in it, since the files' own size and time show
+    them.
 
-    :param converted: of an early image, what :func:`converted_digest` makes of its late manifest.
+    :param converted: of an early image, the :func:`converted_digest` of its late manifest.
     """
     return dump(
         {

@@ -213,7 +213,7 @@ class TarReader:
         fields = {**self._globals, **local.fields} if self._globals else local.fields
         for key, value in fields.items():
             if not value and key in _BASIC:
-                continue  # taken back: the header's own value counts
+                continue  # the extended header removes the field, so that the plain header's value is valid again
             if key == b"path":
                 entry.name = value
             elif key == b"linkpath":

@@ -48,7 +48,7 @@ class ArchiveFiles:
         self._note = note
 
     def path(self, reference: str) -> str | None:
-        """The path, if the reference is that of an archive file; else it is for the store."""
+        """The path, if the reference names an archive file; None: it is a reference for the store."""
         try:
             locator = self._fetching.parse(reference)
         except UsageError:

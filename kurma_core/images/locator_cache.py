@@ -35,7 +35,7 @@ _ENTRY = {
 
 @frozen
 class KnownImage:
-    """What is known of an image that was fetched by a locator.
+    """An image that was fetched by a locator, as the cache records it.
 
     :param key: the source's identification of the content: a validator, a digest, a file's stamps; None: there was
         none.

@@ -53,8 +53,8 @@ _RENDERERS = "kurma.renderers"
 class ImageManager:
     """The images of one state directory.
 
-    :param note: tells the user something in one line, on standard error.
-    :param passphrases: asked for when an archive is encrypted; None: there are none.
+    :param note: reports one line to the user, on standard error.
+    :param passphrases: asked when an archive is encrypted; None: there are none.
     """
 
     def __init__(
@@ -171,8 +171,8 @@ class ImageManager:
         *,
         incomplete: bool,
     ) -> ImageRecord:
-        """:param incomplete: keep the image although a dependency cannot be fetched; the user is told so now, and
-        again at each use."""
+        """:param incomplete: keep the image although a dependency cannot be fetched; the user gets a warning now,
+        and again at each use."""
         with self._holds.keeping(used=False):  # it is fetched, not used
             record = self._holds.found(locator.text, get)
             try:

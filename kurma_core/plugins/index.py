@@ -48,8 +48,8 @@ _VERSION = 1
 _PREFIX = "kurma."
 #: So end the names of directories in which importlib.metadata finds distributions.
 _METADATA = (".dist-info", ".egg-info", ".egg")
-#: Nanoseconds. Two changes within one tick of the kernel's clock leave the same stamp, so what has changed within
-#: this time is not remembered yet.
+#: Nanoseconds. Two changes within one tick of the kernel's clock leave the same stamp, so files that changed
+#: within this time are not remembered yet.
 _SETTLED = 100_000_000
 
 _STAMP = [int, int, int]
@@ -125,9 +125,9 @@ class PluginIndex:
     def find(self, *, anew: bool = False) -> Mapping[str, tuple[Plugin, ...]]:
         """Finds the plugins on ``sys.path`` by group; imports none of them.
 
-        A distribution that is on the path twice counts once, where it comes first: Python imports that one.
+        A distribution that is on the path twice counts once, by its first place: Python imports that one.
 
-        :param anew: look into every distribution, whatever the index says.
+        :param anew: read every distribution, even if the index knows it.
         """
         self._read()
         found, changed = [], False
@@ -148,9 +148,9 @@ class PluginIndex:
         return _grouped(found)
 
     def load(self, plugin: Plugin) -> tuple[object, bool]:
-        """Imports what the plugin's entry point names.
+        """Imports the object of the plugin's entry point.
 
-        :returns: also whether it is as it was when its contract was last checked.
+        :returns: also whether it is unchanged since its contract was last checked.
         :raises Exception: whatever the import raised, unchanged.
         """
         entry = self._entry(plugin)

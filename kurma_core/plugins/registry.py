@@ -97,7 +97,7 @@ class PluginRegistry:
 
         :param tell: note each plugin that does not work, once.
         :raises PluginCollisionError: two distributions claim one name.
-        :raises KurmaError: a required one does not work.
+        :raises KurmaError: a required plugin does not work.
         """
         found = ((name, self._or_note(group, name, tell=tell)) for name in self.names(group))
         return {name: driver for name, driver in found if driver is not None}

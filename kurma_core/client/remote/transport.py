@@ -44,7 +44,7 @@ _PIECE = 1 << 18
 
 
 def _ignore(message: Json) -> None:
-    """A newer kurmad may tell more than this client knows."""
+    """A newer kurmad may send more keys than this client knows."""
 
 
 class Remote(Transport):
@@ -436,8 +436,8 @@ class Remote(Transport):
     ) -> Stream:
         """A connection that speaks frames from here on.
 
-        :param streams: are carried; None: the operation has none.
-        :param tell: gets the messages that not all operations have.
+        :param streams: standard streams to connect; None: the operation has none.
+        :param tell: gets the messages that only some operations have.
         """
         from kurma_core.api.wire import PROTOCOL
         from kurma_core.client.remote.streams import Stream
@@ -466,7 +466,8 @@ class Remote(Transport):
 
 
 class Notes:
-    """Hears what any operation may tell on its way: notes, progress, a question for a passphrase."""
+    """Handles the messages that any operation may send before its end: notes, progress, a question for a
+    passphrase."""
 
     def __init__(self, transport: Remote, progress: Progress | None) -> None:
         self._transport = transport

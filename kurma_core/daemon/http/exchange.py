@@ -32,7 +32,7 @@ _PIECE = 65536
 
 
 class Said(bytes):
-    """A value that is encoded as JSON already, without what the client may not see."""
+    """A value that is encoded as JSON already, without the parts that are hidden from the client."""
 
 
 class Exchange:

@@ -1,6 +1,6 @@
 """Pods that clients run in the foreground: sends their logs as they are written; the client's messages stop them.
 
-A pod goes on if its client disconnects.
+A pod keeps running if its client disconnects.
 """
 
 from __future__ import annotations

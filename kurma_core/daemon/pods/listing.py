@@ -1,6 +1,6 @@
 """Listings of all pods as JSON, cached for each pod.
 
-An answer is kept while the pod's files are unchanged: other processes change pods too, and do not tell kurmad.
+An answer is kept while the pod's files are unchanged: other processes change pods, too, without notifying kurmad.
 """
 
 from __future__ import annotations

@@ -31,8 +31,11 @@ _SETTLING = 0.3
 
 
 class RunDirectory:
-    """:param path: of the socket. :param state_dir: that is served.
-    :param hint: tells which setting names the run directory.
+    """The run directory: holds kurmad's lock and socket.
+
+    :param path: of the socket.
+    :param state_dir: the state directory that is served.
+    :param hint: names the setting for the run directory.
     """
 
     def __init__(self, path: str, state_dir: str, hint: str) -> None:
