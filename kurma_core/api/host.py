@@ -92,13 +92,15 @@ class NetworkInfo(JsonValue):
 
 @frozen
 class NetworkFinding(JsonValue):
-    """A problem of a network on this host, present or mended.
+    """A problem of a network on this host, present or repaired.
 
     :param kind: ``network``, ``namespace``, ``record``, ``pod``, ``attachment``, or a plugin's word: ``address``,
         ``interface``, ``chain``, …
-    :param network: its name; null: it concerns no network. :param pod: its UUID; null: it concerns no pod.
-    :param what: the thing. :param why: its problem.
-    :param mended: true: ``--repair`` has mended it.
+    :param network: its name; null: it concerns no network.
+    :param pod: its UUID; null: it concerns no pod.
+    :param what: the thing.
+    :param why: its problem.
+    :param mended: true: ``--repair`` has repaired it.
     """
 
     JSON_NAME = "NetworkFinding"
@@ -155,12 +157,13 @@ class IsolatorInfo(JsonValue):
     """One isolator, and its effect on this host.
 
     :param name: of the isolator.
-    :param plugin: that compiles it; of several that claim it, all.
-    :param scopes: ``app``, ``pod`` or both; empty if the plugin does not tell, as the next two.
-    :param value: the form of its value, in words. :param example: a value.
+    :param plugin: the plugin that compiles it; all, if several claim it.
+    :param scopes: ``app``, ``pod`` or both; empty, like the next two, if the plugin does not declare them.
+    :param value: the form of its value, in words.
+    :param example: a value.
     :param outcome: of the example on this host; empty: there is no example.
-    :param note: how, or why.
-    :param default: the value for an app, or a pod, that does not ask for it; null: none.
+    :param note: details of the outcome, or its reason.
+    :param default: the value for an app, or a pod, without this isolator; null: none.
     """
 
     JSON_NAME = "Isolator"
@@ -264,8 +267,10 @@ class PrefetchImage(Target):
 class DaemonInfo(JsonValue):
     """kurmad itself.
 
-    :param pid: of kurmad. :param recovered: whether it has looked at every pod.
-    :param initial_pods: the pods that it is to have. :param prefetch_images: the images that it is to have.
+    :param pid: of kurmad.
+    :param recovered: whether it has checked every pod since its start.
+    :param initial_pods: the pods that it must make and keep.
+    :param prefetch_images: the images that it must fetch.
     """
 
     pid: Pid

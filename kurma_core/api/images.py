@@ -7,7 +7,7 @@ from kurma_core.models.image import ImageRecord, RenderedLayer, TrustWord
 from kurma_core.schema import Count, JsonValue, Pairs, Parsed, Timestamp, Words
 from kurma_core.value import field, frozen
 
-#: Ways to pull: what is not in the store; always; never.
+#: Ways to pull: images that are not in the store; always; never.
 PULLS = ("new", "always", "never")
 
 
@@ -119,13 +119,15 @@ class ImageRendered(JsonValue):
 
 @frozen(kw_only=True)
 class ImageSigned(JsonValue):
-    """A signature of an image archive, made or found good. Of an image of the store there is none.
+    """A signature of an image archive that was made or verified. Archives of the store have no signature file.
 
-    :param file: the archive; null, as ``signature``, ``over`` and ``fingerprint``: an image of the store.
-    :param id: of the image in it. :param name: of the image.
+    :param file: the archive; null, like ``signature``, ``over`` and ``fingerprint``: an image of the store.
+    :param id: of the image in it.
+    :param name: of the image.
     :param signature: the signature's file.
-    :param over: the signed bytes: ``archive`` (as it lies there) or ``tar`` (unpacked).
-    :param fingerprint: of the key that signed. :param users: the key's user IDs, where they are known.
+    :param over: the signed bytes: ``archive`` (as shipped) or ``tar`` (uncompressed).
+    :param fingerprint: of the key that signed.
+    :param users: the key's user IDs, if they are known.
     """
 
     JSON_NAME = "ImageSigned"
@@ -141,10 +143,10 @@ class ImageSigned(JsonValue):
 
 @frozen
 class ImageVerified(JsonValue):
-    """An image whose files are as they were extracted, or an archive whose signature is good.
+    """A verified image, whose files are unchanged since their extraction, or a verified archive signature.
 
-    :param trust: its trust as of now.
-    :param trees: how many trees rendered from it were checked, too.
+    :param trust: its present trust.
+    :param trees: number of rendered trees of the image that were checked, too.
     """
 
     JSON_NAME = "ImageVerified"

@@ -398,7 +398,7 @@ class Api:
         """Send a signal to the apps of a pod.
 
         :param signal: its number
-        :param app: only to that one
+        :param app: only to that app
         """
 
     @operation("GET", "/v1/pods/{pod}/wait", name="pod_wait", rights="read", given_up=True, lasts=True)
@@ -407,10 +407,10 @@ class Api:
 
     @operation("POST", "/v1/pods/gc", name="pod_gc")
     def gc(self, *, grace: Seconds = 1800.0, dry_run: bool = False) -> Collected:
-        """Take down what is dead, and remove pods that ended a while ago.
+        """Take down dead pods, and remove pods that ended a while ago.
 
-        :param grace: keep what ended less than that ago
-        :param dry_run: only say what would be done
+        :param grace: keep pods that ended less than that ago
+        :param dry_run: only report what would be done
         """
 
     @operation("GET", "/v1/usage", rights="read")
@@ -422,9 +422,9 @@ class Api:
 
     @operation("GET", "/v1/pods/{pod}/processes", name="pod_processes", rights="read")
     def processes(self, pod: str, app: str | None = None) -> list[Process]:
-        """The processes of a pod that runs.
+        """List the processes of a running pod.
 
-        :param app: only of that one
+        :param app: only those of that app
         """
 
     @operation("GET", "/v1/pods/{pod}/logs", name="pod_logs", kind="lines", given_up=True)
@@ -441,11 +441,11 @@ class Api:
     ) -> Iterator[LogLine]:
         """Read the logs of a pod, a line of JSON for each text.
 
-        :param app: only of that one
-        :param follow: and what they will write
-        :param tail: only the last so many lines of what is there
-        :param since: nanoseconds since 1970: only what was written from then on
-        :param stream: only that one
+        :param app: only of that app
+        :param follow: also send texts that are written later
+        :param tail: only the last so many lines that are there now
+        :param since: nanoseconds since 1970: only texts written from then on
+        :param stream: only of that stream
         :param instance: of that execution of the app; -1: the one before the last
         """
 
@@ -463,11 +463,11 @@ class Api:
     ) -> Iterator[LogText]:
         """Read the logs of a pod, in frames.
 
-        :param app: only of that one
-        :param follow: and what they will write
-        :param tail: only the last so many lines of what is there
-        :param since: nanoseconds since 1970: only what was written from then on
-        :param stream: only that one
+        :param app: only of that app
+        :param follow: also send texts that are written later
+        :param tail: only the last so many lines that are there now
+        :param since: nanoseconds since 1970: only texts written from then on
+        :param stream: only of that stream
         :param instance: of that execution of the app; -1: the one before the last
         """
 
@@ -533,7 +533,7 @@ class Api:
 
     @operation("POST", "/v1/pods/{pod}/apps/{app}/stop")
     def app_stop(self, pod: str, app: str, *, force: bool = False, timeout: Seconds | None = None) -> PodRecord:
-        """Stop an app; the rest of the pod goes on.
+        """Stop an app; the rest of the pod keeps running.
 
         :param force: at once, and by force
         :param timeout: how long it has before it is ended by force
@@ -623,13 +623,13 @@ class Api:
     def image_gc(self, *, grace: Seconds = 86400.0, dry_run: bool = False) -> ImageGc:
         """Remove images that were not used for a while.
 
-        :param grace: keep what was used less than that ago
-        :param dry_run: only say what would be done
+        :param grace: keep images that were used less than that ago
+        :param dry_run: only report what would be done
         """
 
     @operation("POST", "/v1/answers/{answer}", body="Answer")
     def answer(self, answer: str, passphrase: str | None = None) -> None:
-        """Answer what an operation asks its client (a passphrase).
+        """Answer a question of an operation to its client (for a passphrase).
 
         :param passphrase: base64; null: there is none
         """
@@ -675,7 +675,7 @@ class Api:
 
     @operation("POST", "/v1/networks/check", body="NetworkCheck", body_needed=False)
     def network_check(self, names: Collection[Nonempty] = (), *, repair: bool = False) -> list[NetworkFinding]:
-        """Tell what is wrong with networks, and what pods have left; with repair, mend it."""
+        """Find problems of networks, and what pods have left; with repair, repair them."""
 
     @operation("DELETE", "/v1/networks/{network}", name="network_remove")
     def network_rm(self, network: str) -> None:
@@ -722,7 +722,7 @@ class Api:
 
     @operation("GET", "/healthz", rights="read", kind="bytes", gives=(_JSON,), result="Health")
     def healthz(self) -> bytes:
-        """Whether the daemon is well: 200, or 503 with what is wrong."""
+        """Check whether the daemon works: 200, or 503 with the problem."""
 
     @operation("GET", "/metrics", rights="read", kind="bytes", gives=("text/plain; version=0.0.4; charset=utf-8",))
     def metrics(self) -> bytes:
@@ -744,9 +744,9 @@ class Api:
     ) -> Iterator[Event]:
         """Read events, and follow them: a line of JSON for each, or server-sent events.
 
-        :param since: only events behind that number (Last-Event-ID says it, too); else all that are kept
-        :param follow: and those that come; without since, only those
-        :param pod: only of pods of that name, UUID, or beginning of one
-        :param subject: only of such
-        :param kind: only such
+        :param since: only events after that number (Last-Event-ID sets it, too); else all that are kept
+        :param follow: also send new events; without since, only those
+        :param pod: only of pods with that name, UUID, or prefix of one
+        :param subject: only about that kind of thing
+        :param kind: only of that kind
         """

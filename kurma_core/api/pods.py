@@ -50,13 +50,13 @@ _HOSTS = Pairs(("address", "names"), Nonempty, _Names(List(shape(Nonempty), tupl
 class AppOverrides(JsonValue):
     """Changes of one app's manifest by a request. Null and empty: as the image has it.
 
-    :param arguments: for a Docker image in place of its Cmd, behind its Entrypoint; for any other appended to
-        ``exec``.
-    :param exec: in place of the whole command.
-    :param user: without a ``group`` it brings its own groups, by the image's files, and none of the app's.
-    :param environment: added, replacing what has the same name.
-    :param isolators: added, replacing what has the same name, or is of the other form of a set: retained or
-        removed.
+    :param arguments: for a Docker image, they replace its Cmd after its Entrypoint; for any other, they are
+        appended to ``exec``.
+    :param exec: replaces the whole command.
+    :param user: without a ``group``, the user has its own groups from the image's files, and none of the app's.
+    :param environment: added; replaces variables of the same name.
+    :param isolators: added; replaces isolators of the same name, and a set to retain replaces a set to remove, or
+        the other way round.
     """
 
     PARTIAL = True
@@ -74,7 +74,7 @@ class AppOverrides(JsonValue):
 
 
 class _Overrides(Map):
-    """Overrides by app; null is none."""
+    """Overrides by app; null means none."""
 
     __slots__ = ()
 
@@ -242,15 +242,17 @@ class Collected(JsonValue):
 
 @frozen
 class ResourceUsage(JsonValue):
-    """Resource usage of a cgroup, with all below it. Null: the host's cgroups do not say; of a limit:
-    there is none.
+    """Resource usage of a cgroup, with all below it. Null: the host's cgroups do not report it; for a limit: there
+    is none.
 
-    :param memory: bytes, with what the kernel keeps of files.
-    :param memory_reclaimable: bytes of ``memory`` that the kernel can have back at once.
+    :param memory: bytes, including the kernel's cache of files.
+    :param memory_reclaimable: bytes of ``memory`` that the kernel can reclaim at once.
     :param memory_limit: bytes; null: there is no limit.
     :param cpu: seconds of processors.
-    :param pids: processes and threads. :param pids_limit: how many there may be; null: there is no limit.
-    :param block_read: bytes from block devices. :param block_written: bytes to block devices.
+    :param pids: processes and threads.
+    :param pids_limit: greatest number of processes and threads; null: there is no limit.
+    :param block_read: bytes from block devices.
+    :param block_written: bytes to block devices.
     """
 
     memory: Count | None
@@ -322,8 +324,8 @@ class LogLine(JsonValue):
     """Output of an app to one stream at one moment.
 
     :param at: RFC 3339 with nanoseconds.
-    :param partial: the line goes on in the next of that app and stream.
-    :param text: bytes that are not UTF-8 are U+DC80 and on, as Python has them.
+    :param partial: the line continues in the next text of that app and stream.
+    :param text: bytes that are not UTF-8 are U+DC80 and on, as Python represents them.
     """
 
     JSON_NAME = "LogLine"

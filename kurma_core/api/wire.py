@@ -1,26 +1,25 @@
 """Frames of streams, and errors as JSON, as kurmad and its client exchange them.
 
 Frames go both ways on a connection that was an HTTP request for ``Upgrade: kurma-stream/1``. A frame is one byte
-that says what it is, four bytes of length (big-endian), and so many bytes.
+for its kind, four bytes for its length (big-endian), and the payload of that length.
 
 | kind | from | payload |
 |---|---|---|
-| 0 message | both | a JSON object, its ``is`` says of what sort |
-| 1 input | client | bytes for standard input; empty: there are no more |
+| 0 message | both | a JSON object; its ``is`` names its type |
+| 1 input | client | bytes for standard input; empty: the input has ended |
 | 2 output | server | bytes of standard output |
 | 3 error | server | bytes of standard error |
 | 4 log | server | texts of the apps' logs: of each its length in four bytes, and ``APP TIME STREAM P|F TEXT`` |
 
-Messages of the client: ``{"is": "resize", "rows": N, "columns": N}``, ``{"is": "stop", "force": bool}``,
-``{"is": "signal", "number": N}``, ``{"is": "closed", "stream": "stdout"}`` where the client reads that stream no
-more; ``{"is": "go"}``, after "prepared", of a client that has asked for it.
+Messages of the client: ``{"is": "resize", "rows": N, "columns": N}``, ``{"is": "stop", "force": bool}``, ``{"is":
+"signal", "number": N}``, ``{"is": "closed", "stream": "stdout"}`` when the client no longer reads that stream;
+``{"is": "go"}``, after "prepared", if the client's request asked for that.
 
-Of the server: ``{"is": "note", "text": …}``, ``{"is": "progress", …}``, ``{"is": "prepared", "pod": …}``,
+Messages of the server: ``{"is": "note", "text": …}``, ``{"is": "progress", …}``, ``{"is": "prepared", "pod": …}``,
 ``{"is": "running", "name": …}``, ``{"is": "input", "terminal": bool}`` once input is wanted, ``{"is": "taken",
-"bytes": N}``, and the last one, ``{"is": "result", …}`` or
-``{"is": "error", …}``.
+"bytes": N}``, and the last one, ``{"is": "result", …}`` or ``{"is": "error", …}``.
 
-Of input, a client sends at most :data:`WINDOW` bytes that it was not told to be taken.
+A client sends at most :data:`WINDOW` bytes of input beyond those that the server has reported as taken.
 """
 
 from __future__ import annotations
