@@ -74,7 +74,7 @@ def start(session: Session, *, pod: str, apps: tuple[str, ...]) -> int:
 def stop(session: Session, *, pod: str, apps: tuple[str, ...], timeout: str | None, force: bool) -> int:
     """Stop apps; the rest of the pod goes on.
 
-    They are not started again by their restart policy. A pod that was made with apps ends with the last of them.
+    Their restart policy does not start them again. A pod that was made with apps ends with its last app.
     """
     patience = None if timeout is None else values.seconds(timeout, "--timeout")
     return session.each(apps, lambda app: session.client.app_stop(pod, app, timeout=patience, force=force))
@@ -84,6 +84,6 @@ def stop(session: Session, *, pod: str, apps: tuple[str, ...], timeout: str | No
 def rm(session: Session, *, pod: str, apps: tuple[str, ...], force: bool) -> int:
     """Remove apps that do not run from a pod that does.
 
-    Their logs go with them, and volumes that came with them.
+    Removes their logs, too, and the volumes that came with them.
     """
     return session.each(apps, lambda app: session.client.app_rm(pod, app, force=force))

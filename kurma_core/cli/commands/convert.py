@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def image(session: Session, *, files: tuple[str, ...], passphrase_file: str | None) -> None:
     """Print the late form of an early image's manifest.
 
-    An app manifest and a fileset manifest, given together, become one. A late manifest is printed as Kurma writes
-    it.
+    An app manifest and a fileset manifest that are given together become one. A late manifest is printed in
+    Kurma's form.
     """
     session.passphrase_file = passphrase_file
     if len(files) == 1 and not _holds_json(files[0]):
@@ -44,7 +44,8 @@ def image(session: Session, *, files: tuple[str, ...], passphrase_file: str | No
 def pod(session: Session, *, file: str) -> None:
     """Print the late form of an early pod's manifest.
 
-    Apps whose images are in the store are completed by their manifests; run --pod does that for the others.
+    If the store has an app's image, values that are missing for the app come from the image's manifest; run --pod
+    completes the others.
     """
     from kurma_core.appc.early_image import is_early_image
     from kurma_core.appc.template import PodTemplate

@@ -46,8 +46,8 @@ def daemon(
 ) -> None:
     """Serve the state directory: run the daemon, in the foreground.
 
-    Commands that concern this state directory then go by way of it. SIGTERM ends it; pods that run go on. SIGHUP
-    has it read the configuration again. It logs to standard error. kurmad is the same.
+    Commands for this state directory then use the daemon. SIGTERM ends it, and running pods keep running. On
+    SIGHUP, it reads the configuration again. It logs to standard error. The program kurmad does the same.
     """
     from kurma_core.cli.values import seconds
     from kurma_core.daemon.process import log

@@ -46,12 +46,12 @@ def enter(
 ) -> int:
     """Run a command inside an app of a running pod.
 
-    COMMAND stands after --; without one it is /bin/sh. Standard input, output and error are relayed, and the exit
-    code is the command's: 126 if it cannot be executed, 127 if it is not found.
+    COMMAND follows --; the default is /bin/sh. Standard input, output and error are relayed, and the exit code is
+    the command's: 126 if it cannot be executed, 127 if it is not found.
 
     If all three are a terminal, or with -t, the command gets a terminal of its own, of the same size; when it
-    ends, so do the processes that it has left in its session. With -i alone it gets pipes: input comes line by
-    line, and processes that it leaves behind live on.
+    ends, the processes that it left in its session end, too. With -i alone it gets pipes: input arrives line by
+    line, and processes that it leaves behind keep running.
     """
     import os
 
@@ -101,13 +101,13 @@ def _end_at_once() -> None:
 def attach(session: Session, *, pod: str, app: str | None, no_stdin: bool, detach_keys: str | None) -> int:
     """Join an app of a running pod: its output, and its standard input.
 
-    Its output from now on, that is. Any number may be attached at once; each sees everything, and the input of
-    all goes to the app. Its standard input ends once the last of those who gave any has come to an end. Apps have
-    a terminal or an open standard input by -t and -i of run and app add, or by their annotations
-    kurma.io/terminal and kurma.io/stdin.
+    Shows output from now on. Several clients can be attached at once: each sees all output, and the app gets the
+    input of all. The app's standard input ends when the last client with input has closed it. Apps have a terminal
+    or an open standard input by -t and -i of run and app add, or by their annotations kurma.io/terminal and
+    kurma.io/stdin.
 
-    The exit code is the app's if it ends meanwhile, 0 after the detach keys. If the app has no terminal,
-    input comes line by line, and Ctrl-C ends this command, not the app.
+    The exit code is the app's if it ends meanwhile, 0 after the detach keys. If the app has no terminal, input
+    arrives line by line, and Ctrl-C ends this command, not the app.
     """
     if detach_keys is not None:
         _check_keys(detach_keys)
@@ -140,13 +140,13 @@ _SEE = "write POD:/PATH or POD:APP:/PATH for one side; a path of the host with a
 def cp(session: Session, *, source: str, target: str, archive: bool, follow: bool) -> None:
     """Copy files from an app that runs, or to it.
 
-    One side is POD:PATH, or POD:APP:PATH where the pod has several apps; PATH counts from the app's root, and
-    links inside lead nowhere else. Directories are copied with all that is in them: into DST if that is there,
-    else under that name; SRC/. is what is in SRC. Links are copied as links; devices, sockets and pipes are left
-    out, and nothing takes their place; nor is anything written into the kernel's /dev, /proc and /sys.
+    One side is POD:PATH, or POD:APP:PATH if the pod has several apps. PATH begins at the app's root, and links in
+    the app cannot lead out of it. A directory is copied with its contents: into DST if that exists, else under the
+    name DST; SRC/. copies only the contents of SRC. Links are copied as links. Devices, sockets and pipes are
+    neither copied nor replaced, and nothing is written to the kernel's /dev, /proc and /sys.
 
     Copies to the host belong to the caller, copies to the pod to its root, unless -a is given. A file gets its
-    name once it is whole.
+    name once it is complete.
     """
     inner, outer = _place(source), _place(target)
     if (inner is None) == (outer is None):

@@ -33,8 +33,9 @@ def events(
 ) -> None:
     """Print what happens to pods and images, as it happens.
 
-    Without --since, new events; with --no-follow, all that are kept. The state directory keeps the events of all
-    processes, with or without a daemon. Their numbers only grow; a missing number is no longer kept.
+    Prints new events; with --since, also the kept events after that number; with --no-follow, only kept events.
+    The state directory keeps the events of all processes, with or without a daemon. Event numbers only grow;
+    missing numbers are of events that are no longer kept.
     """
     from kurma_core.cli.commands.logs import WhileRead
     from kurma_core.errors import UsageError

@@ -98,7 +98,7 @@ def fetch(
 def list_(session: Session, *, sort: str, quiet: bool, format: str, no_legend: bool) -> None:
     """List the images of the store.
 
-    Of one whose record is damaged, standard error says what is wrong.
+    Errors of images with damaged records are printed on standard error.
     """
     listing = session.client.images_list()
     listed = listing.images
@@ -126,7 +126,7 @@ def list_(session: Session, *, sort: str, quiet: bool, format: str, no_legend: b
 def show(session: Session, *, image: str, passphrase_file: str | None, format: str) -> None:
     """Show everything that is known of an image.
 
-    An archive's path shows what that file is; the store is not looked at.
+    For a path, shows the archive in that file, without the store.
     """
     session.passphrase_file = passphrase_file
     client = session.client
@@ -148,9 +148,9 @@ def show(session: Session, *, image: str, passphrase_file: str | None, format: s
 def cat_manifest(session: Session, *, image: str, original: bool, passphrase_file: str | None) -> None:
     """Print an image's manifest, byte for byte.
 
-    A terminal gets its control characters escaped.
+    On a terminal, control characters are escaped.
 
-    Of an early image (0.1.0) it is the late form that Kurma made of it.
+    For an early image (0.1.0), prints the late form that Kurma made of its manifest.
     """
     session.passphrase_file = passphrase_file
     client = session.client
@@ -208,7 +208,7 @@ def render(session: Session, *, image: str, renderer: str | None, verify: bool, 
 def rm(session: Session, *, images: tuple[str, ...], dry_run: bool) -> int:
     """Remove images from the store.
 
-    Those that a pod uses stay.
+    Images that a pod uses are kept.
     """
 
     def one(image: str) -> None:
@@ -230,7 +230,7 @@ def rm(session: Session, *, images: tuple[str, ...], dry_run: bool) -> int:
 def gc(session: Session, *, grace_period: str, dry_run: bool, format: str) -> None:
     """Remove images that were not used for a while.
 
-    Rendered trees and unfinished downloads go, too; those that a pod uses stay.
+    Also removes rendered trees and unfinished downloads; keeps everything that a pod uses.
     """
     report = session.client.image_gc(grace=values.seconds(grace_period, "--grace-period"), dry_run=dry_run)
     session.show(format, report.to_json(), lambda: _removals(report))

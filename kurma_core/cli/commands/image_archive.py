@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 def build(session: Session, *, directory: str | None, output: str | None, compress: str, **options: Any) -> None:
     """Build an image archive from a directory.
 
-    The same directory and options give the same image ID, which is printed. The manifest is that of DIR or of
-    --manifest, changed as the other options say; with --from-rootfs alone it is made of them, and os and arch are
-    this machine's.
+    Prints the image ID; the same directory and options always give the same ID. The manifest comes from DIR or
+    --manifest, and the other options change it. With --from-rootfs alone, the options make the manifest, and os
+    and arch are this machine's.
     """
     from kurma_core.named_files import writable
 
@@ -230,8 +230,8 @@ def verify(
 ) -> None:
     """Check an image of the store against what was extracted, or the signature of a file.
 
-    Of an image in the store every file is read, those of the trees rendered from it too; its trust is
-    printed. Of a file the signature must be by a key that is trusted for the image's name.
+    For an image of the store, reads all of its files, and those of the trees rendered from it, and prints its
+    trust. For a file, the signature must be by a key that is trusted for the image's name.
     """
     from kurma_core.api.images import ImageVerified
     from kurma_core.cli.commands.image import trust_words

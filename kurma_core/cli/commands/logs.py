@@ -54,7 +54,7 @@ def logs(
 ) -> None:
     """Print what the apps of a pod have written.
 
-    Their standard output comes out on standard output, their standard error on standard error, byte for byte.
+    Their standard output is printed on standard output, their standard error on standard error, byte for byte.
     """
     from kurma_core.errors import UsageError
 

@@ -51,10 +51,10 @@ def show(session: Session, *, name: str, format: str) -> None:
 def check(session: Session, *, names: tuple[str, ...], repair: bool, format: str, no_legend: bool) -> int:
     """Tell what is wrong with networks, and what pods have left.
 
-    Looked at are whether networks can be used, the interfaces and namespaces of running pods, and addresses,
+    Checks whether networks can be used, the interfaces and namespaces of running pods, and looks for addresses,
     interfaces, rules and namespaces that belong to no pod. Only --repair changes anything: it takes down dead
-    pods, frees what belongs to no pod, and restores what running ones lack. Networks of other programs are left
-    alone. The exit code is 0 if all is well (or mended), and 1 if something is wrong.
+    pods, frees what belongs to no pod, and restores what running pods lack. Networks of other programs are left
+    alone. The exit code is 0 if no problem is found or all are repaired, and 1 otherwise.
     """
     found = session.client.network_check(names, repair=repair)
     if found or format != "table":

@@ -93,8 +93,8 @@ def _find(session: Session, kind: str, name: str) -> PluginInfo:
 def list_isolators(session: Session, *, format: str, no_legend: bool) -> None:
     """List isolators, and what this host makes of each.
 
-    Here: enforced, modified, ignored or refused, as a common value of it would be. Default: what holds where it is
-    not asked for.
+    HERE is the effect of a common value on this host: enforced, modified, ignored or refused. DEFAULT is the value
+    for apps or pods without the isolator.
     """
     columns: list[Column] = [
         ("ISOLATOR", "name"),

@@ -288,7 +288,7 @@ def kill(session: Session, *, pod: str, app: str | None, signal: str) -> None:
 def rm(session: Session, *, pods: tuple[str, ...], force: bool) -> int:
     """Remove pods that do not run.
 
-    Their logs and empty volumes go with them.
+    Removes their logs and empty volumes, too.
     """
     return session.each(pods, lambda pod: session.client.rm(pod, force=force))
 
@@ -307,8 +307,8 @@ def rm(session: Session, *, pods: tuple[str, ...], force: bool) -> int:
 def gc(session: Session, *, grace_period: str, dry_run: bool) -> int:
     """Take down what is dead, and remove pods that ended a while ago.
 
-    Remains of killed commands and crashes are removed whatever their age, also addresses, interfaces, rules and
-    namespaces of pods that are gone. The exit code is 125 if something was left because of an error.
+    Remains of killed commands and crashes are removed regardless of their age, also addresses, interfaces, rules
+    and namespaces of pods that are gone. The exit code is 125 if an error kept something from being removed.
     """
     from kurma_core.cli import values
 

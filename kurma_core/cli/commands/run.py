@@ -30,11 +30,11 @@ _DETACH = Option(
 def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: Any) -> int:
     """Run a pod in the foreground, to its end, or by -d in the background.
 
-    The exit code is the app's; with several apps the first that is not 0, in the order of the manifest. Ctrl-C,
-    SIGTERM and SIGHUP stop the pod; a second one ends it at once. With -it, what is typed goes to the app's own
-    terminal, Ctrl-C too.
-    With -d, -i keeps the app's standard input open for those who attach; the exit code is 0 once it runs, 126
-    or 127 where no app's program can be executed, and the pod's own if it fails at once.
+    The exit code is the app's; with several apps, the first one that is not 0, in the order of the manifest.
+    Ctrl-C, SIGTERM and SIGHUP stop the pod; a second signal ends it at once. With -it, the app's own terminal gets
+    all input, Ctrl-C included.
+    With -d, -i keeps the app's standard input open for attach; the exit code is 0 once the pod runs, 126 or 127 if
+    no app's program can be executed, and the pod's own if it fails at once.
     """
     _look_at_detach(session, detach=detach, prefix=prefix)
     session.passphrase_file = options["passphrase_file"]
@@ -64,7 +64,7 @@ def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: An
 def prepare(session: Session, **options: Any) -> None:
     """Prepare a pod, and print its UUID.
 
-    Everything is decided and its images are in place; run-prepared runs it.
+    Decides everything about the pod, and fetches its images; run-prepared runs it.
     """
     session.passphrase_file = options["passphrase_file"]
     request = pod_request(options, session.note)

@@ -40,8 +40,8 @@ def build(session: Session, *, name: str, force: bool) -> None:
 def check(session: Session, *, image: str, format: str) -> int:
     """Run the contract suite on a stager's image, line by line.
 
-    It starts some pods of its own under that stager, and removes them. The exit code is 0 if all holds (what a
-    stager does not do, and says so, is skipped), and 1 if something does not.
+    Starts pods of its own under that stager, and removes them. The exit code is 0 if all checks pass, and 1 if one
+    fails. Features that the stager declares as missing are skipped.
     """
     lines = session.client.stager_check(image, _told(session) if format == "table" else lambda line: None)
     count = {outcome: sum(line.outcome == outcome for line in lines) for outcome in _MARKS}

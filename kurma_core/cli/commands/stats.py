@@ -48,9 +48,9 @@ def stats(
 ) -> None:
     """Show what pods use, again and again.
 
-    Without POD, of all that run. CPU is of one processor: 200% are two. MEMORY is without what the kernel can have
-    back at once. A terminal shows the last figures in place; elsewhere come rows, and with --format json a list in
-    each line. It ends with the last of the pods that are named.
+    Without POD, shows all running pods. CPU is of one processor: 200% are two. MEMORY does not include memory that
+    the kernel can reclaim at once. A terminal shows the last measurement in place; otherwise rows are printed, and
+    with --format json a list in each line. The command ends when the last of the named pods has ended.
     """
 
     Figures(session, _seconds(interval), format, apps=apps, no_legend=no_legend).show(pods, once=no_stream)
@@ -76,9 +76,9 @@ def top(
 ) -> None:
     """Show the processes of a pod; without POD, what pods use, the busiest first.
 
-    PID is the host's number of a process, INSIDE its own in the pod. CPU is the part of its life that it had a
-    processor. Processes without an app are the stager's. Without POD it is kurma stats in another order, and only
-    then --interval and --no-stream count.
+    PID is the process's number on the host, INSIDE the one in the pod. CPU is the share of its lifetime for which
+    it has used a processor. Processes without an app are the stager's. Without POD, the command is kurma stats in
+    another order; only then --interval and --no-stream have an effect.
     """
     seconds = _seconds(interval)
     if pod is None:

@@ -72,7 +72,7 @@ def _items(value: Mapping[str, object]) -> list[tuple[str, object]]:
 def show_config(session: Session, *, format: str, no_legend: bool) -> None:
     """Show the effective configuration, and where each value comes from.
 
-    As JSON and YAML: the values alone, as a file could say them.
+    As JSON and YAML: the values alone, in the form of a configuration file.
     """
     from kurma_core.cli.output import table
 

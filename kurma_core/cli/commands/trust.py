@@ -51,8 +51,9 @@ def add(
 ) -> int:
     """Trust a key's signatures on images.
 
-    Every key found is shown and asked for: compare the fingerprint with one that its owner gave you elsewhere. It
-    goes into the last directory of trustedkeys. It does not change which images may run with the host's power.
+    Shows every key found, and asks for confirmation: compare the fingerprint with one that its owner gave you
+    elsewhere. The key is added to the last directory of trustedkeys. It does not change which images may run with
+    the host's power.
     """
     wanted = tuple(_fingerprint(text) for text in fingerprint)
     scope = _scope(prefix, root)
@@ -87,7 +88,7 @@ _DONE = {
 def list_(session: Session, *, format: str, no_legend: bool) -> None:
     """List trusted keys, and keys that are no longer trusted.
 
-    Keys in host.d sign nothing by being there: kurma.yml lists them in trusted_host_keys.
+    Keys in host.d are not trusted by being there, but by trusted_host_keys in kurma.yml.
     """
     keys = session.client.trust_list()
     session.listing(format, keys, _COLUMNS, no_legend=no_legend)
@@ -121,9 +122,9 @@ _COLUMNS: list[Column] = [
 def rm(session: Session, *, fingerprint: str, prefix: str | None, root: bool, dry_run: bool) -> None:
     """Trust a key no longer.
 
-    A key in the last directory of trustedkeys is removed, one of another directory is masked by an empty file. One
-    that was revoked stays, for its file says so. Other places that trust the key are printed.
-    Images that came in by its signature are not taken for verified ones any more.
+    A key in the last directory of trustedkeys is removed; one of another directory is masked by an empty file. A
+    revoked key stays, since its file records the revocation. Other places that trust the key are printed.
+    Images that were accepted by its signature no longer count as verified.
     """
     scope = _scope(prefix, root)
     change = session.client.trust_rm(fingerprint, scope, dry_run=dry_run)
