@@ -114,7 +114,7 @@ def _isolator(text: str) -> tuple[str, Json]:
 
 def _bytes(text: str) -> str:
     if text.endswith("m"):
-        # Elsewhere this is a million; here it would be a limit of next to nothing.
+        # In other programs this suffix means a million; here it would make a tiny limit.
         raise UsageError(
             f"--memory: {text!r}: m is for thousandths", hint=f"write {text[:-1]}M, or {text[:-1]}Mi for MiB"
         )

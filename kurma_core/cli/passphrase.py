@@ -32,7 +32,7 @@ class UserPassphrases:
         self._before = before
         self._told = False
         given = file is not None or variable is not None
-        #: How often it is worth asking.
+        #: Number of attempts.
         self.attempts = 1 if given or not _at_terminal() else _ATTEMPTS
 
     def get(self, what: str, *, wrong: bool) -> bytes | None:

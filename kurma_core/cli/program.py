@@ -1,6 +1,7 @@
 """Entry points of the programs ``kurma`` and ``kurmad``.
 
-Until all modules are loaded, SIGINT ends the process at once and without a message: there is nothing to undo yet.
+Until all modules are loaded, SIGINT ends the process at once and without a message, since there is nothing to undo
+yet.
 """
 
 import _signal  # type: ignore[import-not-found]

@@ -56,7 +56,7 @@ class Session:
         self.host: str | None = globals["host"] or os.environ.get("KURMA_HOST") or None
         #: The file of ``--passphrase-file``; set before the client is used.
         self.passphrase_file: str | None = None
-        # Removed: processes that are started from here must not have it.
+        # Removed from the environment: processes that we start must not inherit it.
         self._passphrase = os.environ.pop("KURMA_PASSPHRASE", None)
 
     def __enter__(self) -> Session:
@@ -81,7 +81,8 @@ class Session:
         return self._client
 
     def need_daemon(self) -> None:
-        """Has a daemon started if none runs, for a pod that outlives this command. Before the client is used."""
+        """Starts a daemon if none runs, for a pod that outlives this command. Must be called before the client is
+        used."""
         self._needs_daemon = True
 
     @property

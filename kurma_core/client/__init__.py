@@ -149,7 +149,7 @@ def _by_kurmad(settings: Settings, connection: Connection, config: Config | Conf
 
 
 def in_process(managers: Managers) -> Client:
-    """A client that works in this process, whether or not kurmad runs: that of kurmad itself, for one."""
+    """A client that works in this process, whether or not kurmad runs; kurmad itself uses one."""
     from kurma_core.client.client import Client
     from kurma_core.client.local.transport import Local
 

@@ -72,13 +72,13 @@ class Client(Api):
 
     @property
     def config(self) -> Config:
-        """:raises ConfigError: it is wrong."""
+        """:raises ConfigError: the configuration is wrong."""
         return self.here.config
 
     # -- pods --
 
     def pods_json(self) -> list[Json]:
-        """:meth:`pods` as JSON. By way of kurmad, it is not taken apart on the way."""
+        """:meth:`pods` as JSON. kurmad's answer is passed on without being parsed."""
         if not self.remote:
             return [record.to_json() for record in self.pods()]
         from kurma_core.client.remote.transport import Remote
@@ -204,7 +204,7 @@ class Client(Api):
             rootfs = f"{directory}/rootfs"
             os.mkdir(rootfs)
             manifest = self.here.services.stagers.export(name, format, rootfs)
-            # It runs as root wherever it is used.
+            # The image runs as root wherever it is used.
             return self.here.images.files.build(rootfs, manifest, path, owner=(0, 0))
 
 

@@ -55,7 +55,8 @@ _LOG = logging.getLogger("kurmad")
 _STOPPING = 5.0
 #: Seconds within which the threads of a healthy daemon answer.
 _PATIENCE = 5.0
-#: As dockerd and containerd have it; -1000 would keep the kernel from ending a daemon that leaks memory.
+#: The same value as for dockerd and containerd; -1000 would keep the kernel from ending a daemon that leaks
+#: memory.
 _OOM_SCORE = -900
 #: Settings that hold from the daemon's start to its end.
 _FIXED = ("state_dir", "run_dir")
@@ -192,7 +193,7 @@ class Daemon:
         if self.pods.is_ephemeral(record.uuid):
             self.pods.remove(record.uuid)
         else:
-            # Other processes may change it from here on.
+            # From here on, other processes may change the pod.
             self.recovery.look_soon(record.uuid)
 
     # -- its life --
@@ -399,7 +400,7 @@ class Daemon:
 
 
 def _try_to_write(directory: str) -> None:
-    """Writes a file without a name, of which nothing is left."""
+    """An unnamed file, which the kernel removes when it is closed."""
     fd = os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         os.write(fd, b"0" * 4096)

@@ -49,7 +49,7 @@ _EARLY = (b"app", b"fileset")
 _WHITEOUT = b".wh."
 _OPAQUE = b".wh..wh..opq"
 _WHITEOUT_RESERVED = b".wh..wh."
-#: Oddities of one image that are reported; a hostile manifest has room for many thousands.
+#: Number of anomalies that are reported of one image; a hostile manifest has room for many thousands.
 _TOLD = 10
 
 
@@ -69,12 +69,12 @@ class ImageContents:
 
 
 def read_image(reader: TarReader, limits: Limits, sink: Sink) -> ImageContents:
-    """Read an image archive to its end (App Container Image, Image Layout; early: Fileset Images, too).
+    """Reads an image archive to its end (App Container Image, Image Layout; early: Fileset Images, too).
 
-    :param sink: given every entry of the root filesystem, that of ``rootfs`` itself with an empty path.
+    :param sink: called with every entry of the root filesystem, ``rootfs`` itself with an empty path.
     :raises ArchiveError: the archive is not an image.
     :raises HostileArchiveError: no honest builder makes such an archive.
-    :raises ManifestError: its manifest breaks the specification.
+    :raises ManifestError: its manifest violates the specification.
     """
     documents: dict[bytes, bytes] = {}
     rootfs = False
@@ -198,7 +198,7 @@ def read_layer(reader: TarReader, limits: Limits, sink: Sink, imply: Sink) -> Wh
                 if gone in (b"", b".", b".."):
                     raise hostile(entry, "it is a whiteout of nothing")
                 removed.add(b"/".join([*parts[:-1], gone]))
-            continue  # other reserved names are notes of aufs to itself
+            continue  # other reserved names are metadata of aufs
         if not parts and entry.kind != DIRECTORY:
             raise hostile(entry, "the root must be a directory")
         if entry.kind == HARDLINK:
@@ -257,11 +257,11 @@ class ArchiveFacts:
 
 
 def inspect(stream: BinaryIO, limits: Limits | None = None, decrypt: Decrypt | None = None) -> ArchiveFacts:
-    """Read an image archive to its end and check all of it; nothing is written.
+    """Reads an image archive to its end and checks all of it; writes nothing.
 
     :raises ArchiveError: the archive is not an image, or is broken.
     :raises HostileArchiveError: it would not be extracted.
-    :raises ManifestError: its manifest breaks the specification.
+    :raises ManifestError: its manifest violates the specification.
     """
     limits = limits or Limits()
     with ArchiveStream(stream, limits, early=True, decrypt=decrypt) as source:

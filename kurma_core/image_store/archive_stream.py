@@ -136,7 +136,7 @@ class ArchiveStream:
             self._at = len(self._piece)
 
     def _next(self) -> bool:
-        """Get one more piece; False at the end. :raises Cancelled: the operation was cancelled."""
+        """Gets one more piece; False at the end. :raises Cancelled: the operation was cancelled."""
         check()
         if self._ended:
             return False
@@ -247,7 +247,7 @@ class ArchiveStream:
                 return
             self.packed += len(raw)
             if self.packed > self._limits.total_size:
-                # Padding without end unpacks to nothing, and is kept all the same.
+                # Endless padding unpacks to nothing, but is stored.
                 raise HostileArchiveError(
                     f"the archive is larger than {self._limits.total_size} bytes as shipped",
                     hint="raise limits.total_size in kurma.yml if the image is trusted",

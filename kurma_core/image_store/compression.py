@@ -166,9 +166,9 @@ def _members(source: Iterator[bytes], make: Callable[[], _Decoder], kind: str) -
 
 
 class _Gzip:
-    """One gzip member, with the face of the other decoders.
+    """One gzip member, with the interface of the other decoders.
 
-    By ISA-L, which takes half of zlib's time, where it is installed (docs/decisions/0002-dependencies.md).
+    Uses ISA-L if it is installed, which takes half of zlib's time (docs/decisions/0002-dependencies.md).
     """
 
     __slots__ = ("_begun", "_inner", "_rest")
@@ -208,7 +208,7 @@ class _Gzip:
 
 
 class _Zstandard:
-    """One zstd frame by way of the zstandard package, with the face of the other decoders."""
+    """One zstd frame by the zstandard package, with the interface of the other decoders."""
 
     __slots__ = ("_inner",)
 
@@ -236,7 +236,7 @@ class _Zstandard:
         return rest
 
 
-#: Ways of compressing, ``""`` being none.
+#: Compressions for archives; ``""`` means none.
 KINDS = ("", "gzip", "bzip2", "xz", "zstd")
 
 

@@ -66,7 +66,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class WorkDirectory:
-    """A new, empty, locked directory under ``tmp``; removed with all that is in it when it is left.
+    """A new, empty, locked directory under ``tmp``; removed with its contents at the end of the context.
 
     :ivar path: absolute.
     """
@@ -147,7 +147,7 @@ def share_lock(path: str, *, wait: bool = True) -> int | None:
 
 
 def sync_file_system(fd: int) -> None:
-    """``syncfs(2)``: everything written so far to the file system that ``fd`` lies on.
+    """``syncfs(2)``: syncs everything written so far to the file system of ``fd``.
 
     One call is cheaper than an ``fsync`` of each of thousands of files, and covers directories too.
     """
@@ -249,11 +249,12 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
 
 @contextmanager
 def guard(what: str, place: str = "") -> Iterator[None]:
-    """Turn the kernel's refusals into one clear line.
+    """Turns OSErrors into errors with one clear line.
 
-    :param place: directory that is written to: the kernel was given names beneath a descriptor, or none.
-
-    :raises StoreError: in place of OSError. :raises PrivilegeError: likewise, where root would be let.
+    :param place: the directory that is written to, since the kernel knows only names relative to a descriptor, or
+        none.
+    :raises StoreError: in place of OSError.
+    :raises PrivilegeError: likewise, if root would be permitted.
     """
     try:
         yield
@@ -325,7 +326,7 @@ class Holds:
         finally:
             self._mine.reset(token)
             for place, fd in held.items():
-                # A garbage collection that looked for pods before this one was made sees this use.
+                # So that a garbage collection that read the pods before this one was made sees this use.
                 kind, _, ident = place.partition("/")
                 if used and kind in _TOUCHED:
                     with contextlib.suppress(OSError):

@@ -123,7 +123,7 @@ def merged(layers: Sequence[ImageLayer]) -> Iterator[MergedFile]:
 
 
 def _alone(layer: ImageLayer) -> Iterator[MergedFile]:
-    """The view of one layer that hides nothing: the same, in less time."""
+    """The view of a single layer, which hides nothing: the same result, in less time."""
     root = open_tree(layer.path)
     try:
         for found in walk(root):
@@ -185,7 +185,7 @@ class _View:
         return path, taking_part, sorted(names, reverse=True)
 
     def _enter(self, path: bytes, taking_part: list[int]) -> None:
-        """Only one level is held open: there may be more levels times layers than descriptors."""
+        """Only one level is open at a time: levels times layers may exceed the limit of descriptors."""
         self._leave()
         for number in taking_part:
             flags = os.O_RDONLY | os.O_DIRECTORY
@@ -271,7 +271,7 @@ class BackgroundHash:
         self._put(data)
 
     def hexdigest(self) -> str:
-        """Over everything; nothing can be added after it."""
+        """The digest of everything; nothing can be added after it."""
         self._hand_over()
         self._pieces.put(None)
         self._thread.join()

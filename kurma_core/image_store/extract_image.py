@@ -116,7 +116,7 @@ def _exported(store: ImageStore, image_id: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _filled(path: str) -> Iterator[int]:
-    """Descriptor of a directory that is emptied again, or removed, where the block fails."""
+    """Descriptor of a directory that is emptied again, or removed, if the block fails."""
     try:
         made = _make(path)
         root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

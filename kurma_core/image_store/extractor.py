@@ -72,7 +72,7 @@ class Extractor:
         self._counter = PathCounter(limits)
         self._replace = replace
         self._open: dict[bytes, int] = {b"": os.dup(root)}
-        self._directories: dict[bytes, Entry | None] = {b"": None}  # None: implied by what lies in it
+        self._directories: dict[bytes, Entry | None] = {b"": None}  # None: a directory without an entry of its own
         self._below: dict[bytes, list[bytes]] = {}
         #: Digest of the content of every regular file, by path.
         self.digests: dict[bytes, str] = {}
@@ -117,7 +117,7 @@ class Extractor:
         self._parent(entry, parts)
 
     def implied(self) -> list[bytes]:
-        """Directories that had no entry of their own, so that their owner, mode and time mean nothing."""
+        """Directories without an entry of their own, whose owner, mode and time have no meaning."""
         return sorted(path for path, entry in self._directories.items() if entry is None)
 
     def attributed(self) -> frozenset[bytes]:
@@ -257,7 +257,7 @@ class Extractor:
             self._attributed.add(path)
 
     def _seal(self, fd: int, entry: Entry) -> None:
-        """Owner first, since a change of it takes away capabilities and set-user-ID bits."""
+        """Sets the owner first, since changing it clears capabilities and set-user-ID bits."""
         os.fchown(fd, entry.uid, entry.gid)
         if entry.attributes:
             put_attributes(fd, entry.attributes)

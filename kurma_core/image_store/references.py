@@ -1,4 +1,4 @@
-"""Finds an image of the store by what people write: an ID, the start of one, a name."""
+"""Finds an image of the store by a reference: an ID, the start of one, or a name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _EARLY = "sha256-"
 
 
 def find(store: Store, reference: str) -> ImageRecord:
-    """See :meth:`.store.ImageStore.find`. An ID is looked for first: a name may look like the start of one."""
+    """See :meth:`.store.ImageStore.find`. IDs are tried before names, since a name may look like the start of
+    one."""
     if is_id(reference):
         return store.get(reference)
     by_id = find_by_id(store, reference)

@@ -98,7 +98,7 @@ class _Sweep:
         return self
 
     def _make_work(self) -> None:
-        """None is made where the disk has no room for even a directory: a sweep is what makes room."""
+        """No work directory is made if the disk has no room for one: the sweep itself makes room."""
         try:
             self._work = WorkDirectory(self._store.path("tmp"))
         except OSError as error:
@@ -133,7 +133,7 @@ class _Sweep:
                 os.close(lock)
 
     def _remove(self, directory: str, name: str) -> int:
-        """Without a work directory: take it away and remove it at once, its lock held to the end; its size."""
+        """Without a work directory: removes it in place, with its lock held to the end. :returns: its size."""
         tmp = self._store.path("tmp")
         away = f"{os.getpid()}-{os.urandom(6).hex()}"
         os.rename(self._store.path(directory, name), f"{tmp}/{away}")

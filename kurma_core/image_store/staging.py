@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 #: Begins the errors of the file system.
 CANNOT = "cannot put an image into the store"
-#: Words that vouch for the very bytes of an archive, so that those bytes are worth keeping.
+#: Trust words that vouch for the exact bytes of an archive, so that those bytes are kept.
 _SIGNED = ("signed", "built")
 
 
@@ -155,7 +155,7 @@ def _stage(store: Store, stream: BinaryIO, decrypt: Decrypt | None, work: str) -
 
 
 def _writer(files: ExitStack, path: str) -> Callable[[bytes], object]:
-    """Writes to the new file ``path``, made when there is something to write."""
+    """Writes to the new file ``path``, which is made at the first write."""
     made: list[int] = []
 
     def write(data: bytes) -> None:

@@ -71,10 +71,10 @@ def _parsed(text: bytes) -> ImageManifest:
 
 
 class ImageStore:
-    """The store in the directory ``root``, made when something is first put in.
+    """The store in the directory ``root``, which is made at the first write.
 
-    :param step: called with the name of each step on the way of something into or out of the store; tests end
-        the process there.
+    :param step: called with the name of each step of adding to or removing from the store; tests kill the process
+        there.
     """
 
     def __init__(self, root: str, *, limits: Limits | None = None, step: Callable[[str], None] = _no_step) -> None:
@@ -139,11 +139,12 @@ class ImageStore:
         return records.read_image(self.path, image_id)
 
     def find(self, reference: str) -> ImageRecord:
-        """The image that ``reference`` means: an ID by either algorithm, the start of one (6 digits or more, with
-        or without ``sha512-`` or ``sha256-``), or ``NAME[:VERSION][,label=value…]``, of which the newest one
-        counts; ``NAME-VERSION``, as early documents write it, where no image is called so.
+        """The image that ``reference`` names: an ID by either algorithm, the start of one (6 digits or more, with
+        or without ``sha512-`` or ``sha256-``), or ``NAME[:VERSION][,label=value…]``, of which the newest counts;
+        ``NAME-VERSION``, as early documents write it, if no image has that name.
 
-        :raises ImageNotFoundError: no image fits. :raises AmbiguousReferenceError: the start of several IDs.
+        :raises ImageNotFoundError: no image fits.
+        :raises AmbiguousReferenceError: the start of several IDs.
         """
         from kurma_core.image_store.references import find
 
@@ -236,7 +237,7 @@ class ImageStore:
         return path if os.path.exists(path) else None
 
     def touch(self, image_id: str) -> None:
-        """Note that it is used now. :raises ImageNotFoundError: it is not in the store."""
+        """Records that it is used now. :raises ImageNotFoundError: it is not in the store."""
         try:
             touch(self.path("images", records.checked_id(image_id), "used"))
         except (FileNotFoundError, NotADirectoryError):
@@ -276,10 +277,11 @@ class ImageStore:
     def remove(
         self, image_id: str, *, dry_run: bool = False, unused: Callable[[], object] = lambda: None
     ) -> ImageGc:
-        """Take the image away, damaged or not, with its archive and the layers that no other image has.
+        """Removes the image, damaged or not, with its archive and the layers that no other image has.
 
         :param unused: called once no process can begin to use the image any more; raises if a pod uses it.
-        :raises ImageNotFoundError: it is not in the store. :raises ImageError: a command holds it just now.
+        :raises ImageNotFoundError: it is not in the store.
+        :raises ImageError: a command holds it just now.
         """
         from kurma_core.image_store.removal import remove
 
@@ -311,7 +313,7 @@ class ImageStore:
             os.makedirs(self.root, 0o700, exist_ok=True)
             for name in _DIRECTORIES:
                 os.makedirs(self.path(name), 0o700, exist_ok=True)
-            # All that has many files is made there.
+            # Directories with many files are made there.
             files.spread(self.path("tmp"))
 
     @contextmanager

@@ -138,8 +138,8 @@ def split(name: bytes, limits: Limits, *, rooted: bool = False, link: bytes | No
 
 
 class PathCounter:
-    """Counts what becomes of an archive and its reader has not counted: a short entry may imply a hundred
-    directories, and every path is kept in memory until the end."""
+    """Counts what only the extraction of an archive reveals: a short entry may imply a hundred directories, and
+    every path is kept in memory until the end."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -147,7 +147,7 @@ class PathCounter:
         self._size = 0
 
     def add(self, path: bytes, *, implied: bool = False) -> None:
-        """:raises HostileArchiveError: that was one too many."""
+        """:raises HostileArchiveError: the limit is exceeded."""
         self._implied += implied
         self._size += len(path)
         if self._implied > self._limits.entries:

@@ -297,7 +297,7 @@ class Expectation:
         return self.image_id is None or record.id.startswith(self.image_id) or self._is_early(record.early_id)
 
     def check_announced(self, remote: RemoteArchive) -> None:
-        """Before a byte is read. :raises FetchDigestError: it is of another size than it should be."""
+        """Checks the size before a byte is read. :raises FetchDigestError: it differs from the expected size."""
         if remote.blob.size is not None:
             self._check_size(remote, remote.blob.size)
 
@@ -358,7 +358,7 @@ def decrypting(passphrases: Callable[[], Passphrases] | None) -> Opener:
     """Decrypts archives with the passphrases that the user gives; None: there are none."""
 
     def opener(what: str) -> Decrypt:
-        known: list[Plain] = []  # the user is asked once, however often the archive is read
+        known: list[Plain] = []  # the user is asked once, even if the archive is read several times
 
         def opened(head: bytes) -> Plain:
             if not known:

@@ -168,7 +168,7 @@ class ArchiveFiles:
         try:
             signer = self._trust.verify(source, found.data, keys, what=path, name=name)
         except TrustError as error:
-            if error.data.get("reason") == "malformed":  # it is not the archive's fault
+            if error.data.get("reason") == "malformed":  # not an error of the archive
                 error.message = f"{found.url or signature}: {error.message}"
             raise
         from kurma_core.trust.gpg import read_key

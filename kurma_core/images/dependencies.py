@@ -1,4 +1,4 @@
-"""Resolves an image's dependencies, by ID or by name, to the graph that a renderer is given."""
+"""Resolves an image's dependencies, by ID or by name, to the graph that renderers take."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Graph:
             try:
                 return self._fetched(self._acquisition, manifest, dependency)
             except FetchError:
-                raise error from None  # no better one is published
+                raise error from None  # the publisher has no better one
 
     def _fetched(self, acquisition: Acquisition, manifest: ImageManifest, dependency: Dependency) -> ImageRecord:
         try:
@@ -165,7 +165,7 @@ class Graph:
         return max(trusted, key=lambda record: record.age_order)
 
     def _by_id(self, manifest: ImageManifest, dependency: Dependency, ident: str) -> ImageRecord:
-        """Early documents give SHA-256, and the beginning of it."""
+        """Early documents have SHA-256 IDs, or the beginning of one."""
         try:
             record = self._store.find_by_id(ident)
         except AmbiguousReferenceError as error:

@@ -26,7 +26,7 @@ Used = Collection[str] | Callable[[], Collection[str]]
 
 
 class GarbageCollector:
-    """:param policies: those under which a pod may have been made: its dependencies may differ by them.
+    """:param policies: trust policies with which pods may have been made, since dependencies may differ by them.
     :param renderers: gives all renderers, by name.
     """
 
@@ -85,7 +85,7 @@ class GarbageCollector:
         return replace(report, removed=(*report.removed, *leftovers)) if leftovers else report
 
     def trees_of(self, images: Collection[str]) -> set[str]:
-        """IDs of the trees that any renderer would make of these images. Nothing is made."""
+        """IDs of the trees that any renderer would make of these images. Does not make them."""
         cache = _TreeNames()
         for renderer in self._renderers().values():
             for policy in self._policies:

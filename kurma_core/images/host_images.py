@@ -1,7 +1,7 @@
 """Images that run with host privilege (stagers, network plugins): fetched or built, checked at each use.
 
-However such an image comes, two things are checked at each use: that what vouched for it still does (keys and pins
-may have changed since), and that its extracted files are those that were verified.
+Whether such an image is fetched or built, two things are checked at each use: that its signature or digest is
+still accepted (keys and pins may have changed since), and that its extracted files are the verified ones.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ class HostImages:
         return HostImage(record.id, path, manifest, fingerprint)
 
     def _check_files(self, record: ImageRecord, remedy: str) -> None:
-        """Size, inode and ctime of each file and of the kept archive; the whole content where those differ (a
-        copied store, a restored backup)."""
+        """Compares size, inode and ctime of each file and of the kept archive; the whole content if those differ
+        (a copied store, a restored backup)."""
         try:
             self._store.verify(record.id, deep=False)
             if self._archive_is_as_read(record.id):
@@ -206,7 +206,8 @@ class HostImages:
         self._archive_was_read(record.id)
 
     def _archive_is_as_read(self, image_id: str) -> bool:
-        """Whether the kept archive has the status that it had when it was last read whole. True where none is."""
+        """Whether the kept archive is unchanged, by its status, since it was last read completely. True if none is
+        kept."""
         path = self._store.archive_path(image_id)
         known = self._known.get(f"archive:{image_id}", "")
         return path is None or (known is not None and known.key == _status(path))

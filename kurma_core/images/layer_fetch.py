@@ -64,7 +64,7 @@ def _fetch(
     part: Cancellation,
     keep: bool,
 ) -> None:
-    """One layer, from the first place that gives it; the next place resumes where the last one failed.
+    """Downloads one layer from the first source that works; the next source resumes where the last one failed.
 
     :param part: the operation that this thread works for.
     """

@@ -122,7 +122,7 @@ class ImageManager:
         acquisition = self._acquisition(self._policy(insecure), progress)
         found = self._fetching.parse(locator)
         checked = check_pull(pull)
-        # The next file to be fetched may be what this one depends on.
+        # The next file to fetch may be a dependency of this one.
         return self._take(
             found, lambda: acquisition.get(found, checked), acquisition, pull, incomplete=found.scheme == "file"
         )
@@ -246,7 +246,7 @@ class ImageManager:
         :raises FetchError: :raises TrustError: …
         """
         if b'"dependencies"' not in self.store.manifest_bytes(record.id):
-            return  # most have none, and are not parsed for it
+            return  # most images have none, and need no parsing
         from kurma_core.images.dependencies import Graph
 
         policy = self._policy(acquisition.insecure)
@@ -323,7 +323,7 @@ class ImageManager:
         return self._host.by_locator(found, check_pull(pull), acquisition, pinned, files=files)
 
     def _pinned(self, locator: str, found: Locator) -> str | None:
-        """A file may be named by a path here and by another, or its address, there: all mean the same."""
+        """The same image may be named by its path here, and by another path or an address there."""
         pins = self._config.host_image_digests
         exact = pins.get(locator) or pins.get(found.text)
         if exact is not None or found.scheme != "file":
@@ -455,7 +455,7 @@ class ImageManager:
         return policy.vouchers(record, tuple(parts))
 
     def lapse(self, record: ImageRecord) -> str | None:
-        """See :meth:`.trust_policy.TrustPolicy.lapse`; ``unknown`` too where the keystore cannot be read."""
+        """See :meth:`.trust_policy.TrustPolicy.lapse`; also ``unknown`` if the keystore cannot be read."""
         try:
             return self._policy(()).lapse(record)
         except TrustError:

@@ -33,7 +33,7 @@ _SATISFIES: Mapping[str, frozenset[str]] = {
     "signed": frozenset(("built", "signed")),
     "digest": frozenset(("built", "signed", "digest")),
 }
-#: Sources by scheme of the locator; images by any other scheme are judged as ``docker`` ones are.
+#: Sources by scheme of the locator; images of all other schemes are judged like ``docker``.
 _SOURCES = {NAMED: "named", "http": "http", "https": "https", "file": "file"}
 #: Digits of a truncated ID that is still safe: early documents give 160 bits, too many to find another image for.
 ENOUGH_DIGITS = 40
@@ -122,9 +122,8 @@ class TrustPolicy:
         return Voucher("unverified", digest=remote.digest, insecure=relaxed)
 
     def _verified(self, remote: RemoteArchive, staged: StagedImage, *, required: bool) -> Voucher:
-        """:param required: False: a file needs no signature, but where one is beside it, and keys are trusted for
-        the image's name, the signature must be good.
-        """
+        """:param required: False: a file needs no signature; but if there is one beside it, and keys are trusted
+        for the image's name, the signature must be good."""
         assert self.keys is not None
         name = staged.manifest.name
         keys = self.keys.keys_for(name) if not required else {}
@@ -188,14 +187,15 @@ class TrustPolicy:
         return min((self._word_now(record.name, each) for each in record.provenance), key=_ORDER.index)
 
     def lapse(self, record: ImageRecord) -> str | None:
-        """Why a signature that an image came in by vouches for it no longer: ``unknown`` (its key is not trusted
-        for the name) or ``revoked``. None: no signature has lapsed."""
+        """The reason why a signature by which an image was accepted no longer counts: ``unknown`` (its key is not
+        trusted for the name) or ``revoked``. None: no signature has lapsed."""
         signed = [one for one in record.provenance if one.trust == "signed"]
         found = {self._lapse(record.name, one) for one in signed} - {None}
         return max(found, default=None, key=lambda word: word == "revoked")
 
     def refusal_by_name(self, record: ImageRecord) -> TrustError:
-        """The error where :meth:`accepts_by_name` is False: the last way that the image came in is not enough."""
+        """The error if :meth:`accepts_by_name` is False: the last arrival of the image does not satisfy the
+        policy."""
         version = f":{record.version}" if record.version else ""
         came = record.provenance[-1]
         if came.trust == "signed":
@@ -226,7 +226,7 @@ class TrustPolicy:
         """
         signers: dict[str, str | None] = {}
         for one in record.provenance:
-            # The signature of an encrypted archive is over other bytes than the store's.
+            # The signature of an encrypted archive is over its encrypted bytes, not over the store's.
             if one.trust == "signed" and one.fingerprint is not None and not one.encrypted:
                 signers[one.fingerprint] = self._lapse(record.name, one)
         return Vouchers(
@@ -241,8 +241,8 @@ class TrustPolicy:
         )
 
     def _lapse(self, name: str, provenance: Provenance) -> str | None:
-        """Why the key that signed an image of that name counts no longer: ``unknown``, ``revoked``; None: it does
-        still."""
+        """The reason why the key that signed an image of that name no longer counts: ``unknown``, ``revoked``;
+        None: it still counts."""
         if self.keys is None:
             return None
         if provenance.fingerprint is None:

@@ -25,7 +25,7 @@ _LIMIT = 4 << 20
 
 
 def complete_groups(manifest: ImageManifest, layers: Sequence[ImageLayer]) -> ImageManifest:
-    """The manifest with ``app.group`` filled in where it is empty, and the user's further groups with it.
+    """The manifest with an empty ``app.group`` filled in, and the user's supplementary groups with it.
 
     :param layers: lowest first.
     """
@@ -50,7 +50,8 @@ def groups_of(user: str, layers: Sequence[ImageLayer]) -> tuple[str, tuple[int, 
 
 
 def _account(user: str, passwd: str) -> tuple[str | None, int]:
-    """Name and group of a user given by name or number; an unknown one has the group 0, as with Docker."""
+    """Name and primary group of a user given by name or number; an unknown user has the group 0, as with
+    Docker."""
     for line in passwd.splitlines():
         fields = line.split(":")
         if len(fields) >= 4 and user in (fields[0], fields[2]) and (group := _number(fields[3])) is not None:

@@ -289,7 +289,7 @@ class PluginRegistry:
         """Finds sections of ``stagers`` with options that their driver does not know."""
         for name, stager in self._config.stagers.items():
             if stager.driver is None:
-                continue  # an image's own, which nothing here knows
+                continue  # the options belong to an image, which declares them nowhere
             try:
                 known = self.options("kurma.stagers", stager.driver)
             except KurmaError:

@@ -1,6 +1,6 @@
 """The pods as kurmad uses them: the one interface of ``daemon/pods`` to the packages below.
 
-``kurma_core/daemon/pods`` imports nothing else of ``pods``, ``pod_store``, ``image_store`` and ``staging``
+``kurma_core/daemon/pods`` imports nothing else of ``pods``, ``image_store`` and ``staging``
 (``tests/test_floors.py``).
 """
 

@@ -71,7 +71,7 @@ def pod(session: Session, *, file: str) -> None:
 
 
 def _holds_json(file: str) -> bool:
-    """Whether it is a file that begins as JSON does, and as no archive does."""
+    """Whether the file begins like JSON, not like an archive."""
     from kurma_core.errors import HostError
     from kurma_core.named_files import opened
 

@@ -111,7 +111,7 @@ def _told(error: OSError) -> int:
 
 
 def sorted_words(words: Sequence[str]) -> list[str]:
-    """The same command line as ``kurma`` has it."""
+    """The command line of ``kurmad`` as words of ``kurma``."""
     flags = {flag: option for option in GLOBAL_OPTIONS for flag in option.flags}
     front, rest = [], []
     at = 0

@@ -139,7 +139,7 @@ class LogPrinter:
 
     def _print(self, line: LogText, data: bytes) -> None:
         if line.stream != self._stream:
-            self.flush()  # keeps the order where both are one terminal
+            self.flush()  # keeps the order if both streams are the same terminal
             self._stream = line.stream
         self._gathered.append(data)
         self._size += len(data)
@@ -170,7 +170,7 @@ _SIGNAL = _signal.SIGURG
 
 
 class _Gone(BaseException):
-    """Is not caught where errors of the system are."""
+    """Not an OSError, so that handlers of system errors do not catch it."""
 
 
 class WhileRead:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _INTERVAL = Option("interval", "--interval", "Look again after TIME.", metavar="TIME", default="1s")
 _NO_STREAM = Option("no_stream", "--no-stream", "Print it once: over one interval.")
-#: Seconds; nothing is seen in less.
+#: Seconds; a shorter interval shows nothing useful.
 _SHORTEST = 0.1
 
 

@@ -51,10 +51,10 @@ class PodLogs:
     ) -> Iterator[LogText]:
         """The output of the apps.
 
-        :param app: only of that one.
+        :param app: only of that app.
         :param instance: only that execution of the app; -1: the one before the last.
-        :param idle: called before more is waited for.
-        :raises KurmaError: at once: there is no such pod, app or execution.
+        :param idle: called before each wait.
+        :raises KurmaError: raised at once: there is no such pod, app or execution.
         """
         record = self._pods.finder.pod(pod)
         if instance is None:

@@ -42,7 +42,8 @@ class Managers:
             self.services.close()
 
     def successor(self, config: Config) -> Managers:
-        """The managers of the same state directory by another configuration, used and closed in place of these.
+        """The managers of the same state directory with another configuration, used and closed in place of these.
+
         Spawner and metadata service are shared, so that running pods keep theirs.
         """
         found = Managers(self.settings, config)

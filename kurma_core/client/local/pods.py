@@ -106,7 +106,7 @@ class LocalPods:
         output: Callable[[LogText], None],
         signals: Signals,
     ) -> PodRecord:
-        """:param start: starts the pod; calls its argument once the pod is up, or on its way down."""
+        """:param start: starts the pod; calls its argument once the pod is up, or is being taken down."""
         from kurma_core.pods.run.foreground import Shown, run_to_end
 
         begun: list[bool] = []

@@ -196,7 +196,7 @@ class LocalImages:
     def image_upload(
         self, path: str, signature: str | None, insecure: Collection[str], progress: Progress | None
     ) -> ImageRecord:
-        """See :meth:`ImageManager.upload`. The store itself need not be able to read the file where it lies.
+        """See :meth:`ImageManager.upload`. The file need not be readable for the store itself.
 
         :raises HostError: a file cannot be read.
         """
@@ -261,7 +261,7 @@ class LocalImages:
         return list(self._m.images.keys.list())
 
     def trust_find(self, address: str | None, name: str | None, insecure: Collection[str]) -> list[Key]:
-        """:raises UsageError: there is not just one of an address and a name."""
+        """:raises UsageError: neither or both of an address and a name are given."""
         if name is not None and address is None:
             return list(self._m.images.keys.discover(name, frozenset(insecure)))
         if address is None or name is not None:

@@ -26,10 +26,7 @@ class Refused(HostError):
 
 
 class Body:
-    """A request's body that is made as it is sent.
-
-    :param size: bytes.
-    """
+    """A request's body that is produced while it is sent. :param size: bytes."""
 
     def __init__(self, size: int, pieces: Iterator[bytes]) -> None:
         self.size = size
@@ -135,7 +132,7 @@ class Connection:
         self._socket.close()
 
     def closed(self) -> bool:
-        """Whether the daemon has closed it: it sends nothing unasked but the reason for that."""
+        """Whether the daemon has closed it: without a request, it sends only its reason for closing."""
         try:
             self._socket.recv(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
         except BlockingIOError:

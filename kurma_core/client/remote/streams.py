@@ -133,7 +133,8 @@ class CallerStreams:
             self._raw = None
 
     def size(self) -> dict[str, int]:
-        """Of the caller's terminal, if standard input is one: as the operations' parameters have it."""
+        """The size of the caller's terminal, if standard input is one, in the form of the operations'
+        parameters."""
         if not self._stdio.terminal:
             return {}
         from kurma_core.linux import terminal
@@ -277,10 +278,8 @@ class ForegroundPod:
         self._stream.say(**{"is": "stop", "force": force})
 
     def follow(self) -> Json:
-        """The pod, once it has ended.
-
-        :raises Interrupted: a signal came before it ran, and it does not.
-        """
+        """The record of the pod, once it has ended. :raises Interrupted: a signal arrived before the pod ran, so
+        that it will not run."""
         while True:
             for kind, value in self._frames():
                 if kind == LOG:

@@ -525,7 +525,7 @@ def quoted(text: str) -> str:
 def _absolute_locator(text: str, schemes: Callable[[], Collection[str]]) -> str:
     """The same locator, for a process with another working directory; :func:`kurma_core.fetching.parse_locator`.
 
-    :param schemes: the fetchers that there are; asked only where it matters.
+    :param schemes: gives the schemes of all fetchers; called only if needed.
     """
     if text in (".", "..") or text.startswith(("./", "../")) or (text.endswith(".aci") and os.path.exists(text)):
         return os.path.abspath(text)

@@ -107,10 +107,8 @@ class Quota:
         return self._held["all"]
 
     def take(self, peer: Peer, *, enforce: bool = True) -> None:
-        """Counts one more. :param enforce: False: even beyond the limits.
-
-        :raises BusyError: a limit is reached.
-        """
+        """Counts one more connection. :param enforce: False: even beyond the limits. :raises BusyError: a limit is
+        reached."""
         limits = self._limits(peer)
         with self._lock:
             for whose, most in limits:

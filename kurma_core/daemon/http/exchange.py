@@ -26,7 +26,7 @@ Json = Any
 HEAD_LIMIT = 16384
 #: Limits in seconds: for a request's head or JSON body to arrive; between requests of a connection.
 REQUEST_PATIENCE, IDLE_PATIENCE = 15.0, 120.0
-#: Limit in seconds for the next piece of any other body to arrive, and of an answer to be read.
+#: Limit in seconds for the next piece of any other body to arrive, and for the client to read an answer.
 PIECE_PATIENCE = 60.0
 _PIECE = 65536
 
@@ -112,7 +112,7 @@ class Exchange:
             raise UsageError(f"the request's body: {error}") from None
 
     def has_body(self) -> bool:
-        """Whether the body is more than blanks or an empty object. Reads no more of it than that takes."""
+        """Whether the body is more than blanks or an empty object. Reads only as much as that needs."""
         found = b""
         for piece in self.pieces(time.monotonic() + REQUEST_PATIENCE):
             found = (found + piece).strip()

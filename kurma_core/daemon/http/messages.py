@@ -212,11 +212,11 @@ class Messages:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing was sent yet: the answer may still be another one."""
+        """Whether nothing was sent yet, so that the answer may still be of another kind."""
         return not (self._begun or self._waiting)
 
     def tell(self, message: dict[str, Json]) -> None:
-        """Sends as much as the connection takes at once; progress that it does not take is dropped."""
+        """Sends as much as the connection accepts at once; progress that it does not accept is dropped."""
         with self._lock:
             if not (message["is"] == "progress" and (self._waiting or not self._writable())):
                 self._waiting.append(message)

@@ -63,10 +63,8 @@ class RunningPod:
                 then()
 
     def stop(self, *, force: bool, cause: str = STOPPED) -> None:
-        """Asks the pod to end; does not wait. Does nothing if it has ended.
-
-        :param cause: recorded as the reason: see :func:`kurma_core.pods.run.pod_restarts.wanted`.
-        """
+        """Requests the pod's end; does not wait. Does nothing if it has ended. :param cause: recorded as the
+        reason: see :func:`kurma_core.pods.run.pod_restarts.wanted`."""
         with self._lock:
             if not self._over:
                 self.pod.stop(force=force, cause=cause)
@@ -117,12 +115,12 @@ class OwnedPods:
 
     def __init__(self, ended: Callable[[PodRecord], None] = lambda record: None) -> None:
         self._ended = ended
-        #: Called, from any thread, when a pod is owned, or owned no more.
+        #: Called, from any thread, when this kurmad begins or ceases to own a pod.
         self.changed: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         #: By the descriptor of the stager.
         self._pods: dict[int, RunningPod] = {}
-        #: UUIDs of pods that are owned no more, but are still read.
+        #: UUIDs of pods that are no longer owned here, but are still read.
         self._after: set[str] = set()
         self._workers = Workers(_AT_ONCE, "teardown")
         #: Waits for the ends of stagers.

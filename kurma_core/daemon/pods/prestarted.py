@@ -35,9 +35,11 @@ _LEAVE_ALONE = 1.0
 
 
 class PreparedPod:
-    """A pod that was prepared to be started at once. Left as a context, without its start, it is as any other.
+    """A pod that was prepared to be started at once. If the context is left without its start, it is like any
+    prepared pod.
 
-    :param record: the pod's. :param prestarted: what its start is given; None: the pod has none.
+    :param record: the pod's.
+    :param prestarted: passed to its start; None: the pod has none.
     :param images: holds its images; closed with it.
     """
 
@@ -255,7 +257,7 @@ class PrestartedPods:
         return found
 
     def _keep(self, one: PrestartedPod, generation: int) -> None:
-        """:param generation: of the configuration that it was made by."""
+        """:param generation: number of the configuration with which it was made."""
         with self._lock:
             if self._closing or generation != self._interface.generation:
                 self._old.append(one)
