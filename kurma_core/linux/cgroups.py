@@ -16,7 +16,7 @@ from kurma_core.linux import mounts, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 CGROUP_ROOT = "/sys/fs/cgroup"
 
@@ -39,8 +39,8 @@ class Hierarchy:
         return f"<Hierarchy v{self.version} {','.join(self.controllers)} {self.directory}>"
 
 
-#: The cached result of :meth:`Layout.of_host`, and the state of the hierarchies' directory when it was made.
-_remembered: tuple[tuple[int, ...], Layout] | None = None
+#: The cached result of :meth:`Layout.of_host`, and name, device and inode of each directory of the root then.
+_remembered: tuple[list[tuple[str, int, int]], Layout] | None = None
 
 
 class Layout:
@@ -48,8 +48,8 @@ class Layout:
 
     __slots__ = ("hierarchies", "kind")
 
-    def __init__(self, hierarchies: list[Hierarchy]) -> None:
-        self.hierarchies = hierarchies
+    def __init__(self, hierarchies: Sequence[Hierarchy]) -> None:
+        self.hierarchies = tuple(hierarchies)
         versions = {hierarchy.version for hierarchy in hierarchies}
         if versions == {1, 2}:
             self.kind = "hybrid"
@@ -84,19 +84,21 @@ class Layout:
                 controllers = tuple([option for option in mount.super_options if option in known])
                 if controllers:
                     found.setdefault(controllers, Hierarchy(1, controllers, mount.target, place))
-        return cls(list(found.values()))
+        return cls(tuple(found.values()))
 
     @classmethod
     def of_host(cls) -> Layout:
-        """As :meth:`detect`, remembered by this process: a hierarchy that is mounted or unmounted changes the
-        directory in which all of them are.
+        """As :meth:`detect`, remembered by this process until a hierarchy is mounted or unmounted in the usual root,
+        be it on a directory that was there before.
         """
         global _remembered
         try:
-            status = os.stat(CGROUP_ROOT)
+            names = [".", *sorted(os.listdir(CGROUP_ROOT))]
+            found = [os.stat(f"{CGROUP_ROOT}/{name}") for name in names]
         except OSError:
             return cls.detect()
-        stamp = status.st_dev, status.st_ino, status.st_nlink, status.st_mtime_ns
+        # A mounted file system has a device number of its own.
+        stamp = [(name, status.st_dev, status.st_ino) for name, status in zip(names, found, strict=True)]
         if _remembered is None or _remembered[0] != stamp:
             _remembered = stamp, cls.detect()
         return _remembered[1]

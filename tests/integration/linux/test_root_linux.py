@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.linux import beneath, capabilities, clone, libc, loopback, mounts, namespaces, process
-from kurma_core.linux.cgroups import CgroupTree, controllers
+from kurma_core.linux.cgroups import CgroupTree, Layout, controllers
 from kurma_core.trees import overlay
 from kurma_core.trees.unmount import unmount_below
 
@@ -361,7 +361,7 @@ def test_a_leaf_leaves_the_controllers_to_the_trees_children(tree):
 def test_kill_without_cgroup_kill(tree):
     """A host of v1 alone: the same, by signals to the processes listed."""
     tree.create()
-    tree.layout.hierarchies = [one for one in tree.layout.hierarchies if one.version == 1]
+    tree.layout = Layout([one for one in tree.layout.hierarchies if one.version == 1])
     sleeper = subprocess.Popen(["sleep", "60"])
     tree.add(sleeper.pid)
     bystander = subprocess.Popen(["sleep", "60"])
@@ -372,7 +372,22 @@ def test_kill_without_cgroup_kill(tree):
     finally:
         bystander.kill()
         bystander.wait()
-        tree.layout = type(tree.layout).detect()
+        tree.layout = Layout.detect()
+
+
+def test_the_remembered_layout_follows_mounts():
+    """Also on a directory that was there before."""
+    assert os.environ.get("KURMA_TEST_HOST"), "changes this host's mounts: run it by tests/host"
+    known = Layout.of_host()
+    assert Layout.of_host() is known
+    gone = known.hierarchies[-1]
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", gone.directory], check=True)
+    try:
+        # The mount below the new one is listed still: what counts is that the list is made anew.
+        assert Layout.of_host() is not known
+    finally:
+        subprocess.run(["umount", gone.directory], check=True)
+    assert [one.directory for one in Layout.of_host().hierarchies] == [one.directory for one in known.hierarchies]
 
 
 COMERS = """
