@@ -88,8 +88,8 @@ class Layout:
 
     @classmethod
     def of_host(cls) -> Layout:
-        """As :meth:`detect`, remembered by this process until a hierarchy is mounted or unmounted in the usual root,
-        be it on a directory that was there before.
+        """As :meth:`detect`, remembered by this process until a hierarchy is mounted or unmounted in the usual
+        root, be it on a directory that was there before.
         """
         global _remembered
         try:
