@@ -130,7 +130,8 @@ class Shape:
 class Text(Shape):
     """Text; with ``check``, text of a certain form.
 
-    :param check: ``(value, path) -> text`` in canonical form; raises a KurmaError or a SchemaError.
+    :param check: ``(value, path) -> text`` in canonical form; raises a SchemaError, or a ManifestError, which
+        becomes one.
     """
 
     __slots__ = ("check", "title")
@@ -144,7 +145,15 @@ class Text(Shape):
         if isinstance(value, str) and not (value.isascii() or writable(value)):
             raise SchemaError(path, "Unicode text", "a lone surrogate")
         if self.check is not None:
-            return self.check(value, path)
+            try:
+                return self.check(value, path)
+            except Exception as error:
+                from kurma_core.errors import ManifestError
+
+                if not isinstance(error, ManifestError):
+                    raise
+                data = error.data
+                raise SchemaError(str(data["path"]), str(data["expected"]), str(data["found"])) from None
         if not isinstance(value, str):
             raise self._wrong(value, path)
         return value
