@@ -220,11 +220,13 @@ class PodManager:
                     self._check_power(launch.document)
                     self._claim(pod)
                 except BaseException:
-                    left, _ = tear_down(launch)  # now it is like any other prepared pod
-                    directory.drop_spare()
-                    directory.change_state(only_in=("preparing",), state="prepared", steps=left)
-                    events.flush()
-                    directory.drop_records()
+                    try:
+                        left, _ = tear_down(launch)  # now it is like any other prepared pod
+                        directory.drop_spare()
+                        directory.change_state(only_in=("preparing",), state="prepared", steps=left)
+                        events.flush()
+                    finally:
+                        directory.drop_records()
                     raise
                 return self._bring_up(pod, settled)
             finally:
@@ -272,16 +274,20 @@ class PodManager:
     ) -> OwnedPod:
         document = read_document(directory)
         pod = OwnedPod(Launch(self.services, directory, document, stdio), lock, self.events)
-        state = directory.read_state()
-        self._startable(document, state)
-        if state.steps:
-            raise PodStateError(
-                f"cannot start pod {document.name}: its last teardown is not complete", hint="kurma gc"
-            )
-        if state.state != "prepared":
-            executions.keep(directory)
-        self._clear_run(directory)
-        self._claim(pod, again=again)
+        try:
+            state = directory.read_state()
+            self._startable(document, state)
+            if state.steps:
+                raise PodStateError(
+                    f"cannot start pod {document.name}: its last teardown is not complete", hint="kurma gc"
+                )
+            if state.state != "prepared":
+                executions.keep(directory)
+            self._clear_run(directory)
+            self._claim(pod, again=again)
+        except BaseException:
+            pod.release()
+            raise
         return self._bring_up(pod, settled)
 
     def _claim(self, pod: OwnedPod, *, again: bool = False) -> None:

@@ -189,8 +189,11 @@ class Caretaker:
         left."""
         found = []
         for uuid in self._joined.uuids():
-            # A pod's own state says that it is joined before this record is made, and until after it is removed.
+            # The owner of a pod makes this record before the pod's state has the steps, and removes it before the
+            # steps are removed.
             if uuid in self._pods or self._joined.read(uuid) is None or uuid in self._pods:
+                continue
+            if self._services.store.directory(uuid).owned() or uuid in self._pods:
                 continue
             waits = self._services.store.reserved().get(uuid)
             if (waits is not None and waits.owned()) or uuid in self._pods:

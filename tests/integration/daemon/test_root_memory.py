@@ -120,7 +120,7 @@ def test_threads_of_kurmad_have_one_heap(kurmad):
 
 
 def test_kurmad_rests_after_work(kurmad, ask):
-    """After an end of a pod, while its client is connected yet, and after requests that have to do with no pod."""
+    """After the end of a pod, and after requests that have to do with no pod."""
     house = kurmad().house
 
     def rested(after):
@@ -130,7 +130,6 @@ def test_kurmad_rests_after_work(kurmad, ask):
     with house.connect() as client:
         _lives(house, client, 0)
         rests = rested(rests)
-    rests = rested(rests)
     with house.connect() as client:
         assert client.info()
     rested(rests)

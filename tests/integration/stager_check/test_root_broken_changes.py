@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kurma_stager_default import image
 
 from kurma_core.api.host import CheckLine
 from kurma_core.appc.image import ImageManifest
 from kurma_core.image_store.builder import build_archive
-from kurma_core.stager_check import check_image
+from kurma_core.stager_check.check_image import declared
 from kurma_core.stager_check.check_services import Patience
 from kurma_core.stager_check.pods import Lab
 from kurma_core.stager_check.report import Report
@@ -40,7 +41,7 @@ def broken(tmp_path: Path) -> Callable[..., tuple[str, ImageManifest]]:
     """``broken(FILE, (OLD, NEW), …)``: the archive of a default stager with a file changed, and its manifest."""
 
     def build(name: str, *changes: tuple[str, str]) -> tuple[str, ImageManifest]:
-        modules = check_image.own_modules("inside")
+        modules = image.own_modules("inside")
         (source,) = [path for _, path in modules if path.endswith(f"/inside/{name}")]
         text = Path(source).read_text()
         for old, new in changes:
@@ -51,7 +52,7 @@ def broken(tmp_path: Path) -> Callable[..., tuple[str, ImageManifest]]:
         sources = [(one, str(changed) if at == source else at) for one, at in modules]
         rootfs = tmp_path / "rootfs"
         os.mkdir(rootfs)
-        document = {**check_image.build(str(rootfs), sources), "annotations": [CALL_INS]}
+        document = {**image.build(str(rootfs), sources), "annotations": [CALL_INS]}
         with open(tmp_path / "stager.aci", "wb") as out:
             build_archive(str(rootfs), document, out)
         return str(tmp_path / "stager.aci"), ImageManifest.parse(document)
@@ -80,7 +81,7 @@ def test_a_mistake_fails_its_lines(
 ) -> None:
     archive, manifest = broken(*mistake)
     told: list[CheckLine] = []
-    check_image.declared(lab(archive, Patience(start=4, stop=1, answer=3)), manifest, Report(told.append))
+    declared(lab(archive, Patience(start=4, stop=1, answer=3)), manifest, Report(told.append))
     lines = {line.name: line for line in told if line.name.startswith("changing.")}
     assert set(lines) == {f"changing.{verb}" for verb in ("add", "stop", "start", "rm")}
     assert {name for name, line in lines.items() if line.outcome == "fail"} == {
