@@ -16,7 +16,7 @@ from kurma_core.linux import mounts, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
 CGROUP_ROOT = "/sys/fs/cgroup"
 
@@ -48,9 +48,9 @@ class Layout:
 
     __slots__ = ("hierarchies", "kind")
 
-    def __init__(self, hierarchies: Sequence[Hierarchy]) -> None:
+    def __init__(self, hierarchies: Iterable[Hierarchy]) -> None:
         self.hierarchies = tuple(hierarchies)
-        versions = {hierarchy.version for hierarchy in hierarchies}
+        versions = {hierarchy.version for hierarchy in self.hierarchies}
         if versions == {1, 2}:
             self.kind = "hybrid"
         else:
@@ -84,7 +84,7 @@ class Layout:
                 controllers = tuple([option for option in mount.super_options if option in known])
                 if controllers:
                     found.setdefault(controllers, Hierarchy(1, controllers, mount.target, place))
-        return cls(tuple(found.values()))
+        return cls(found.values())
 
     @classmethod
     def of_host(cls) -> Layout:

@@ -193,12 +193,11 @@ class Caretaker:
             # steps are removed.
             if uuid in self._pods or self._joined.read(uuid) is None or uuid in self._pods:
                 continue
-            if self._services.store.directory(uuid).owned() or uuid in self._pods:
+            directory = self._services.store.directory(uuid)
+            # The record is of a prestarted pod, of one that starts or ends, or of one that was just made.
+            if (self._services.store.reserved().get(uuid) or directory).owned() or uuid in self._pods:
                 continue
-            waits = self._services.store.reserved().get(uuid)
-            if (waits is not None and waits.owned()) or uuid in self._pods:
-                continue  # the record of a prestarted pod, or of one that has just been started
-            gone = not os.path.isdir(self._services.store.directory(uuid).path)
+            gone = not os.path.isdir(directory.path)
             why = f"its pod {uuid} {'is gone' if gone else 'has ended'}"
             for kind, (_, name) in PINS.items():
                 if self._joined.holds(uuid, kind):

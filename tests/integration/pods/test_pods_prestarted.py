@@ -329,7 +329,10 @@ def maker_of(prestarted):
         return words[1:2] == ["0x5"] and sorted(comm(pid) for pid in found()) == ["kurma-init", "python3"]
 
     until(waits, "it and the pod's PID 1")
-    return next(pid for pid in found() if comm(pid) == "python3")
+    maker = next(pid for pid in found() if comm(pid) == "python3")
+    # Until it closes its copy of the stager's descriptor 4, a maker that is stopped holds the pod's start up.
+    until(lambda: not os.path.lexists(f"/proc/{maker}/fd/4"), "its copies to be closed")
+    return maker
 
 
 def comm(pid):
