@@ -20,7 +20,8 @@ from kurma_core.client import Settings, connect
 from kurma_core.models.network import NetworkRequest
 from kurma_core.models.streams import Stdio
 from kurma_core.pods.manager import PodManager
-from kurma_core.pods.run.prestarted import PrestartedPod, prestart
+from kurma_core.pods.run.owner import OwnedPod
+from kurma_core.pods.run.prestarted import prestart
 from kurma_core.pods.services import Services
 
 _SCRIPT = "echo >/out/first"
@@ -48,8 +49,8 @@ class Launching:
 
     def stay(self) -> None:
         """One pod that ends at once."""
-        record = self._manager.prepare(request(self._image, None))
-        self._to_its_end(record.uuid, None)
+        _, pod = self._manager.prepare_to_start(request(self._image, None))
+        self._to_its_end(pod)
 
     def go(self, out: str) -> tuple[float, float]:
         """:returns: when it was asked for, and when it was launched."""
@@ -57,14 +58,14 @@ class Launching:
         if prestarted is not None:
             time.sleep(_SETTLES)  # it has come to where it waits
         asked = time.perf_counter()
-        record = self._manager.prepare(request(self._image, out), prestarted=prestarted)
+        record, pod = self._manager.prepare_to_start(request(self._image, out), new=prestarted)
         begun = time.perf_counter()
-        self._to_its_end(record.uuid, prestarted)
+        self._to_its_end(pod)
         self._manager.remover.remove(record.uuid)
         return asked, begun
 
-    def _to_its_end(self, uuid: str, prestarted: PrestartedPod | None) -> None:
-        pod = self._manager.start(uuid, Stdio(0, 1, 2), prestarted=prestarted)
+    def _to_its_end(self, pod: OwnedPod) -> None:
+        self._manager.start_prepared(pod, Stdio(0, 1, 2))
         try:
             pod.finish()
         finally:

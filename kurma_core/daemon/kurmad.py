@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from kurma_core.config import Config
     from kurma_core.daemon.process.service_manager import Service
     from kurma_core.models.pod import PodRecord
-    from kurma_core.pods.daemon_interface import PrestartedPod
     from kurma_core.progress import Progress
 
 Json = Any
@@ -125,7 +124,7 @@ class Daemon:
         up: Callable[[RunningPod], None] = lambda running: None,
         *,
         again: bool = False,
-        prestarted: PrestartedPod | None = None,
+        prepared: PreparedPod | None = None,
         settled: Callable[[], None] = lambda: None,
     ) -> RunningPod:
         """Starts a pod that the daemon owns.
@@ -133,13 +132,16 @@ class Daemon:
         :param stdio: None: it reads nothing, and writes to its logs only.
         :param up: called once the pod is up, before its end is waited for.
         :param again: by its policy.
-        :param prestarted: see :meth:`PrestartedPods.begin`.
+        :param prepared: the pod, if it was prepared to be started at once: see :meth:`prepared`.
         :param settled: see :meth:`PodManager.start`.
         """
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC) if stdio is None else -1
         try:
             given, begin = stdio or Stdio(null, null, null, relayed=True), time.monotonic()
-            pod = self.pods.start(reference, given, settled, prestarted, again=again)
+            if prepared is not None:
+                pod = self.pods.start_prepared(prepared.take(), given, settled)
+            else:
+                pod = self.pods.start(reference, given, settled, again=again)
             running = self.owners.take(pod, up)
             self.metrics.started(time.monotonic() - begin)
             return running
@@ -166,7 +168,7 @@ class Daemon:
             :meth:`PodManager.start`.
         """
         with self.prepared(request, progress) as prepared:
-            return self.launch(prepared.record.uuid, up=up, prestarted=prepared.prestarted)
+            return self.launch(prepared.record.uuid, up=up, prepared=prepared)
 
     @contextlib.contextmanager
     def prepared(self, request: PodRequest, progress: Progress | None = None) -> Iterator[PreparedPod]:

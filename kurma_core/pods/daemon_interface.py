@@ -20,7 +20,6 @@ from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
     from typing import TypeVar
 
     from kurma_core.api.pods import PodRequest
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.listing import Recover
     from kurma_core.pods.record.pod_store import PodDirectory
     from kurma_core.pods.record.state import PodState
-    from kurma_core.pods.run.owner import OwnedPod
+    from kurma_core.pods.run.owner import NewPod, OwnedPod
     from kurma_core.pods.run.prestarted import PrestartedPod
     from kurma_core.progress import Progress
 
@@ -117,23 +116,19 @@ class DaemonInterface:
 
     # -- prepare, start, remove --
 
-    def prepare(
-        self, request: PodRequest, progress: Progress | None, prestarted: PrestartedPod | None
-    ) -> PodRecord:
-        """See :meth:`PodManager.prepare`."""
-        return self._manager.prepare(request, progress, prestarted)
+    def prepare_to_start(
+        self, request: PodRequest, progress: Progress | None, new: NewPod | None
+    ) -> tuple[PodRecord, OwnedPod]:
+        """See :meth:`PodManager.prepare_to_start`."""
+        return self._manager.prepare_to_start(request, progress, new)
 
-    def start(
-        self,
-        reference: str,
-        stdio: Stdio,
-        settled: Callable[[], None],
-        prestarted: PrestartedPod | None,
-        *,
-        again: bool,
-    ) -> OwnedPod:
+    def start_prepared(self, pod: OwnedPod, stdio: Stdio, settled: Callable[[], None]) -> OwnedPod:
+        """See :meth:`PodManager.start_prepared`."""
+        return self._manager.start_prepared(pod, stdio, settled)
+
+    def start(self, reference: str, stdio: Stdio, settled: Callable[[], None], *, again: bool) -> OwnedPod:
         """See :meth:`PodManager.start`."""
-        return self._manager.start(reference, stdio, settled, prestarted, again=again)
+        return self._manager.start(reference, stdio, settled, again=again)
 
     def stop(self, uuid: str) -> None:
         self._manager.stopper.stop(uuid)
@@ -242,10 +237,6 @@ class DaemonInterface:
     def check_required(self) -> None:
         """:raises KurmaError: a plugin that the configuration requires does not work."""
         self._manager.services.registry.check_required()
-
-    def hold_images(self) -> AbstractContextManager[None]:
-        """A context manager: until it is left, garbage collection removes no image that is looked up in it."""
-        return self._manager.services.images.keeping()
 
     def fits_prestarted(self, request: PodRequest) -> bool:
         """See :func:`kurma_core.pods.run.prestarted.fits_request`."""

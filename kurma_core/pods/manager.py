@@ -5,6 +5,7 @@ Works from any process on one state directory; file locks and atomic renames kee
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -21,15 +22,14 @@ from kurma_core.pods.change.app_changes import APPS_PATIENCE, PodApps
 from kurma_core.pods.change.remove import PodRemover
 from kurma_core.pods.change.stop import PodStopper
 from kurma_core.pods.finder import LOCK_PATIENCE, PodFinder
-from kurma_core.pods.network import port_claims
 from kurma_core.pods.record import executions
 from kurma_core.pods.record.document import read_document
 from kurma_core.pods.record.pod_record import record_of
 from kurma_core.pods.record.pod_store import new_uuid
 from kurma_core.pods.record.state import PodState
 from kurma_core.pods.run import recovery
-from kurma_core.pods.run.launch import Launch, tear_down
-from kurma_core.pods.run.owner import OwnedPod
+from kurma_core.pods.run.launch import Launch
+from kurma_core.pods.run.owner import FreshPod, OwnedPod
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kurma_core.models.streams import Stdio
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory
-    from kurma_core.pods.run.prestarted import PrestartedPod
+    from kurma_core.pods.run.owner import NewPod
     from kurma_core.pods.services import Services
     from kurma_core.progress import Progress
 
@@ -61,38 +61,49 @@ class PodManager:
         self.stopper = PodStopper(self.finder)
         self.remover = PodRemover(self.finder, self.stopper, self.apps)
 
-    def prepare(
-        self, request: PodRequest, progress: Progress | None = None, prestarted: PrestartedPod | None = None
-    ) -> PodRecord:
+    def prepare(self, request: PodRequest, progress: Progress | None = None) -> PodRecord:
         """Makes a pod that can be started. A failure leaves nothing behind.
 
-        :param prestarted: becomes this pod; the caller must then give it to :meth:`start` or release it, and until
-            then other processes see a pod that is still being prepared. If it does not fit, it is discarded.
         :raises KurmaError: see :func:`kurma_core.pods.prepare.prepare_pod.pod_document`.
         :raises PodExistsError: its UUID or name is taken.
         """
-        directory, lock, _, record = self._prepare(request, progress, {}, prestarted)
-        directory.drop_records()
-        # The owner lock of a prestarted pod is held from its making to its start.
-        if prestarted is None or prestarted.lock < 0:
-            os.close(lock)
+        record, pod = self.prepare_to_start(request, progress)
+        pod.close()
         return record
 
     def prepare_to_start(
-        self, request: PodRequest, progress: Progress | None = None
+        self, request: PodRequest, progress: Progress | None = None, new: NewPod | None = None
     ) -> tuple[PodRecord, OwnedPod]:
         """As :meth:`prepare`; this process owns the pod from then on. The caller must call :meth:`start_prepared`,
-        or :meth:`OwnedPod.close`, which leaves the pod prepared."""
+        or :meth:`OwnedPod.close`, which leaves the pod prepared.
+
+        :param new: becomes this pod; None: nothing of it exists yet.
+        """
+        from kurma_core.pods.prepare.prepare_pod import pod_document
+
+        if new is None:
+            new = FreshPod(self.services, new_uuid() if request.uuid is None else pod_uuid(request.uuid))
+        name = self._name(request, new.uuid)
+        created_at = timestamp()
         rendered: dict[str, RenderedImage] = {}
         images = self.services.images.keeping()
         images.__enter__()
         try:
-            directory, lock, document, record = self._prepare(request, progress, rendered)
+            directory = new.become(name)
+            try:
+                document = pod_document(request, new.uuid, name, created_at, self.services, progress, rendered)
+                new = new.fitted(document)
+                new.record(document)
+                record = record_of(directory, document, PodState("prepared"))
+            except BaseException:
+                new.abandon(name)
+                raise
         except BaseException:
             images.__exit__(None, None, None)
             raise
-        launch = Launch(self.services, directory, document, rendered=rendered)
-        return record, OwnedPod(launch, lock, self.events, images)
+        pod = new.owned(document, rendered, images, self.events)
+        pod.events.tell("prepared", document)
+        return record, pod
 
     def start_prepared(self, pod: OwnedPod, stdio: Stdio, settled: Callable[[], None] = lambda: None) -> OwnedPod:
         """Starts the pod of :meth:`prepare_to_start`.
@@ -100,62 +111,13 @@ class PodManager:
         :raises KurmaError: as :meth:`start`; the pod is closed then.
         """
         try:
-            pod.use(stdio)
-            self._claim(pod)
-            return self._bring_up(pod, settled)
+            # Grants may have changed since its preparation: a client may have waited before the start.
+            self._check_power(pod.document)
         except BaseException:
             pod.close()
             raise
-
-    def _prepare(
-        self,
-        request: PodRequest,
-        progress: Progress | None,
-        rendered: dict[str, RenderedImage],
-        prestarted: PrestartedPod | None = None,
-    ) -> tuple[PodDirectory, int, PodDocument, PodRecord]:
-        """:param rendered: is filled with the apps' rendered images. :returns: the lock is the owner lock."""
-        from kurma_core.pods.prepare.prepare_pod import pod_document
-
-        if prestarted is not None and request.uuid is not None:
-            prestarted.discard()
-            prestarted = None
-        uuid = new_uuid() if request.uuid is None else pod_uuid(request.uuid)
-        if prestarted is not None:
-            uuid = prestarted.uuid
-        name = self._name(request, uuid)
-        created_at = timestamp()
-        if prestarted is None:
-            directory, lock = self.store.create(uuid, name)
-        else:
-            directory, lock = prestarted.become(name), prestarted.lock
-        try:
-            with self.services.images.keeping():
-                document = pod_document(request, uuid, name, created_at, self.services, progress, rendered)
-                if prestarted is not None and not prestarted.fits(document):
-                    lock, prestarted = prestarted.withdraw(), None
-                if prestarted is None:
-                    directory.write_state(PodState("preparing"))
-                directory.keep_records()
-                directory.write_pod(document.to_json(), document)
-            state = PodState("prepared")
-            if prestarted is None:
-                directory.write_state(state)
-            else:
-                # Stays "preparing": it is started at once, and the start records its next state.
-                prestarted.document = document
-                prestarted.rendered = rendered if prestarted.holds_images else None
-            record = record_of(directory, document, state)
-        except BaseException:
-            if prestarted is not None:
-                lock = prestarted.withdraw()
-            directory.drop_records()
-            self.store.delete(directory, name)
-            os.close(lock)
-            raise
-        events = self.events if prestarted is None else prestarted.postpone(self.events)
-        events.tell("prepared", document)
-        return directory, lock, document, record
+        pod.start(stdio, settled)
+        return pod
 
     @staticmethod
     def _name(request: PodRequest, uuid: str) -> str:
@@ -181,7 +143,6 @@ class PodManager:
         reference: str,
         stdio: Stdio,
         settled: Callable[[], None] = lambda: None,
-        prestarted: PrestartedPod | None = None,
         *,
         again: bool = False,
     ) -> OwnedPod:
@@ -189,54 +150,24 @@ class PodManager:
 
         :param settled: called once the pod is up, or is being taken down: from here on nothing may interrupt this
             process.
-        :param prestarted: the prestarted pod that it was prepared from, if any.
         :param again: its restart policy starts it, not a user.
         :raises PodStateError: it runs already, has an owner, or must not be restarted.
         :raises KurmaError: it did not start; everything is undone and recorded.
         """
-        if prestarted is not None and prestarted.uuid == reference and prestarted.lock >= 0:
-            return self._start_prestarted(prestarted, stdio, settled)
         directory = self.finder.find(reference)
         self._startable(read_document(directory), directory.read_state())
-        lock = self.finder.own(directory)
-        try:
+        with contextlib.ExitStack() as undo:
+            lock = self.finder.own(directory)
+            undo.callback(os.close, lock)
             # Waits for a process that still finishes a change of the apps of the last run.
             with directory.apps_lock(APPS_PATIENCE):
-                self._check_power(read_document(directory))
-                return self._start(directory, lock, stdio, settled, again)
-        except BaseException:
-            os.close(lock)
-            raise
-
-    def _start_prestarted(self, prestarted: PrestartedPod, stdio: Stdio, settled: Callable[[], None]) -> OwnedPod:
-        """Starts a prestarted pod. No other process has changed it since it was prepared, since its lock was
-        held."""
-        directory, lock, events = prestarted.directory, prestarted.taken(), prestarted.events or self.events
-        try:
-            launch = prestarted.launch(stdio)
-            pod = OwnedPod(launch, lock, events)
-            try:
-                try:
-                    self._check_power(launch.document)
-                    self._claim(pod)
-                except BaseException:
-                    try:
-                        left, _ = tear_down(launch)  # now it is like any other prepared pod
-                        directory.drop_spare()
-                        directory.change_state(only_in=("preparing",), state="prepared", steps=left)
-                        events.flush()
-                    finally:
-                        directory.drop_records()
-                    raise
-                return self._bring_up(pod, settled)
-            finally:
-                # Unless a start step has taken it.
-                if (listener := launch.take_listener()) is not None:
-                    listener.close()
-        except BaseException:
-            prestarted.waiting.discard()  # does nothing after the pod has taken the stager over
-            os.close(lock)
-            raise
+                document = read_document(directory)
+                self._check_power(document)
+                self._clear(directory, document)
+                pod = OwnedPod(Launch(self.services, directory, document), lock, self.events)
+                undo.pop_all()
+                pod.start(stdio, settled, again=again)
+        return pod
 
     def adopt(self, uuid: str) -> OwnedPod | None:
         """Takes over a pod whose owner has died. A dead pod is taken down, a half-made one undone.
@@ -269,43 +200,6 @@ class PodManager:
             os.close(lock)
             raise
 
-    def _start(
-        self, directory: PodDirectory, lock: int, stdio: Stdio, settled: Callable[[], None], again: bool
-    ) -> OwnedPod:
-        document = read_document(directory)
-        pod = OwnedPod(Launch(self.services, directory, document, stdio), lock, self.events)
-        try:
-            state = directory.read_state()
-            self._startable(document, state)
-            if state.steps:
-                raise PodStateError(
-                    f"cannot start pod {document.name}: its last teardown is not complete", hint="kurma gc"
-                )
-            if state.state != "prepared":
-                executions.keep(directory)
-            self._clear_run(directory)
-            self._claim(pod, again=again)
-        except BaseException:
-            pod.release()
-            raise
-        return self._bring_up(pod, settled)
-
-    def _claim(self, pod: OwnedPod, *, again: bool = False) -> None:
-        """Records that the pod is about to start, which also claims its ports."""
-        directory, document, _ = pod.records()
-        with port_claims.claimed(
-            directory, self.store, document.name, port_claims.published(document.attachments)
-        ):
-            pod.claim(again=again)
-
-    def _bring_up(self, pod: OwnedPod, settled: Callable[[], None]) -> OwnedPod:
-        try:
-            pod.start(self.services.config.start_timeout, settled)
-        except BaseException:
-            pod.release()
-            raise
-        return pod
-
     def stop_to_restart(self, reference: str, *, timeout: float | None = None, force: bool = False) -> PodRecord:
         """Stops a pod as :meth:`PodStopper.stop` does, so that it can be started again.
 
@@ -332,11 +226,22 @@ class PodManager:
         if state.state not in ("prepared", *ENDED_STATES):
             raise PodStateError(f"cannot start pod {document.name}: it is {state.state}", pod=document.uuid)
 
-    def _clear_run(self, directory: PodDirectory) -> None:
-        """Removes the files of an earlier run, since every execution starts from a clean copy (see
-        ``executions.keep``)."""
+    def _clear(self, directory: PodDirectory, document: PodDocument) -> None:
+        """Saves the logs and results of an earlier run, and removes its other files: every execution starts from a
+        clean copy.
+
+        :raises PodStateError: the pod cannot be started.
+        """
         from kurma_core.linux.beneath import remove_tree
 
+        state = directory.read_state()
+        self._startable(document, state)
+        if state.steps:
+            raise PodStateError(
+                f"cannot start pod {document.name}: its last teardown is not complete", hint="kurma gc"
+            )
+        if state.state != "prepared":
+            executions.keep(directory)
         recovery.discard_remains(self.services, directory)
         fd = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

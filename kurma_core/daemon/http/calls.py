@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kurma_core.daemon.pods.owned import RunningPod
     from kurma_core.daemon.pods.prestarted import PreparedPod
     from kurma_core.models.streams import Stdio
-    from kurma_core.pods.daemon_interface import DaemonInterface, PrestartedPod
+    from kurma_core.pods.daemon_interface import DaemonInterface
     from kurma_core.progress import Progress
 
 Json = Any
@@ -52,7 +52,7 @@ class Daemon(Protocol):
         stdio: Stdio | None = None,
         up: Callable[[RunningPod], None] = ...,
         *,
-        prestarted: PrestartedPod | None = None,
+        prepared: PreparedPod | None = None,
         settled: Callable[[], None] = ...,
     ) -> RunningPod: ...
     def run(

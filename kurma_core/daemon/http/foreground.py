@@ -84,7 +84,7 @@ class _ForegroundPod:
                     reference,
                     self._stdio,
                     lambda running: self._is_up(running, caller, stack),
-                    prestarted=None if prepared is None else prepared.prestarted,
+                    prepared=prepared,
                     settled=settled.set,
                 )
             except KurmaError:

@@ -13,7 +13,6 @@ import select
 import threading
 import time
 from collections import deque
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import Cancellation, governing, shielded
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from kurma_core.api.pods import PodRequest
     from kurma_core.models.pod import PodRecord
-    from kurma_core.pods.daemon_interface import DaemonInterface, PrestartedPod
+    from kurma_core.pods.daemon_interface import DaemonInterface, OwnedPod, PrestartedPod
     from kurma_core.progress import Progress
 
 _LOG = logging.getLogger("kurmad")
@@ -39,17 +38,12 @@ class PreparedPod:
     prepared pod.
 
     :param record: the pod's.
-    :param prestarted: passed to its start; None: the pod has none.
-    :param images: holds its images; closed with it.
     """
 
-    def __init__(
-        self, source: PrestartedPods, record: PodRecord, prestarted: PrestartedPod | None, images: ExitStack
-    ) -> None:
+    def __init__(self, source: PrestartedPods, record: PodRecord, pod: OwnedPod) -> None:
         self.record = record
-        self.prestarted = prestarted
         self._source = source
-        self._images = images
+        self._pod: OwnedPod | None = pod
         self._over = False
 
     def __enter__(self) -> PreparedPod:
@@ -59,28 +53,33 @@ class PreparedPod:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         try:
-            if self.prestarted is not None:
+            if self._pod is not None:
                 with shielded():
-                    self.prestarted.release()
+                    self._pod.close()
         except KurmaError as failed:
             # It is on record: the next command that sees or starts the pod removes it.
             _LOG.error("%s", failed.message)
         finally:
             self.up()
 
+    def take(self) -> OwnedPod:
+        """The pod, for its start, which closes it after a failure."""
+        pod, self._pod = self._pod, None
+        assert pod is not None, "a prepared pod is started once"
+        return pod
+
     def settle(self) -> None:
         """Records it as prepared: its start does not follow at once.
 
         :raises HostError: that cannot be recorded.
         """
-        if self.prestarted is not None:
-            self.prestarted.settle()
+        assert self._pod is not None
+        self._pod.settle()
 
     def up(self) -> None:
         """The started pod runs: making another prestarted one no longer delays it. Repeatable."""
         if not self._over:
             self._over = True
-            self._images.close()
             self._source._start_over()
 
 
@@ -132,20 +131,15 @@ class PrestartedPods:
         with self._lock:
             self._starts += 1
         one = None
-        held = ExitStack()
         try:
             one = self._take(request)
-            if one is not None:
-                held.enter_context(self._interface.hold_images())
-                one.holds_images = True
-            record = self._interface.prepare(request, progress, one)
+            record, pod = self._interface.prepare_to_start(request, progress, one)
         except BaseException:
-            held.close()
-            if one is not None and one.lock >= 0:
+            if one is not None and not one.taken:
                 self._keep(one, generation)
             self._start_over()
             raise
-        return PreparedPod(self, record, None if one is None or one.lock < 0 else one, held)
+        return PreparedPod(self, record, pod)
 
     def discard_all(self) -> None:
         """After a reload with another configuration."""

@@ -92,6 +92,13 @@ class Launch:
         listener, self.listener = self.listener, None
         return listener
 
+    def discard_unused(self) -> None:
+        """Ends the prestarted stager and closes the socket, unless steps have taken them over. Repeatable."""
+        if self.waiting is not None:
+            self.waiting.discard()
+        if (listener := self.take_listener()) is not None:
+            listener.close()
+
 
 class Step(Protocol):
     """A start step. ``undo`` succeeds if there is nothing to undo, also when ``do`` was never called."""
@@ -133,8 +140,7 @@ class Cgroup:
 
     def undo(self, launch: Launch) -> None:
         tree = CgroupTree(launch.document.cgroup)
-        if launch.waiting is not None:
-            launch.waiting.discard()  # does nothing after the pod has taken the stager over
+        launch.discard_unused()
         try:
             tree.kill(launch.patience)
             tree.remove()
@@ -265,6 +271,7 @@ class Stager:
         # them.
         with launch.services.images.keeping():
             rendered = render_apps(launch) if launch.rendered is None else launch.rendered
+            launch.rendered = None  # saves memory while the pod runs
             launch.metadata_url, told = pod_metadata.settled(launch.services, launch.directory)
             setup = pod_setup(launch, rendered, launch.services.note)
             driver.prepare(setup)

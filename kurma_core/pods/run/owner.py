@@ -1,4 +1,5 @@
-"""Owns a running pod: watches its stager, records its end with the exit code, and takes it down."""
+"""Owns a pod from its preparation on: starts it, watches its stager, records its end with the exit code, and takes
+it down."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ from kurma_core.errors import (
 )
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.linux.process import boot_id
+from kurma_core.pods.network import port_claims
 from kurma_core.pods.record.document import read_document
 from kurma_core.pods.record.pod_record import by_force, conclusion, forced, pod_record
 from kurma_core.pods.record.pod_store import unwritable
-from kurma_core.pods.record.state import PodEnd, mark
+from kurma_core.pods.record.state import PodEnd, PodState, mark
 from kurma_core.pods.run import pod_restarts
 from kurma_core.pods.run.launch import STEP_NAMES, Launch, bring_up, claim_places, not_complete, tear_down
 from kurma_core.staging.aci_stager import last_output
@@ -31,14 +33,90 @@ from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+    from typing import Protocol
 
     from kurma_core.hookspecs.stager import RunningStager
+    from kurma_core.models.image import RenderedImage
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import Stdio
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory
-    from kurma_core.pods.record.state import PodState
     from kurma_core.pods.services import Events, Services
+
+    class NewPod(Protocol):
+        """A pod that is being prepared: a :class:`FreshPod`, or one that was prestarted."""
+
+        uuid: str
+
+        def become(self, name: str) -> PodDirectory:
+            """Makes the pod's directory, and takes its owner lock. :raises PodExistsError: the UUID or the name is
+            taken."""
+
+        def fitted(self, document: PodDocument) -> NewPod:
+            """The same pod, without the parts that a pod with that definition cannot use."""
+
+        def record(self, document: PodDocument) -> None:
+            """Writes the pod's records. :raises HostError: they cannot be written."""
+
+        def owned(
+            self,
+            document: PodDocument,
+            rendered: dict[str, RenderedImage],
+            images: AbstractContextManager[None],
+            events: Events,
+        ) -> OwnedPod:
+            """The handle of the pod, which owns its lock and all of its parts from now on."""
+
+        def abandon(self, name: str) -> None:
+            """Removes everything, after :meth:`become`: the preparation has failed."""
+
+
+class FreshPod:
+    """A new pod of which nothing exists before its preparation. See :class:`NewPod`.
+
+    :param directory: and ``lock``: the pod's, if they exist already.
+    """
+
+    def __init__(
+        self, services: Services, uuid: str, directory: PodDirectory | None = None, lock: int = -1
+    ) -> None:
+        self.uuid = uuid
+        self._services = services
+        self._directory = directory
+        self._lock = lock
+
+    @property
+    def directory(self) -> PodDirectory:
+        assert self._directory is not None
+        return self._directory
+
+    def become(self, name: str) -> PodDirectory:
+        self._directory, self._lock = self._services.store.create(self.uuid, name)
+        return self._directory
+
+    def fitted(self, document: PodDocument) -> FreshPod:
+        return self
+
+    def record(self, document: PodDocument) -> None:
+        self.directory.write_state(PodState("preparing"))
+        self.directory.keep_records()
+        self.directory.write_pod(document.to_json(), document)
+        self.directory.write_state(PodState("prepared"))
+
+    def owned(
+        self,
+        document: PodDocument,
+        rendered: dict[str, RenderedImage],
+        images: AbstractContextManager[None],
+        events: Events,
+    ) -> OwnedPod:
+        launch = Launch(self._services, self.directory, document, rendered=rendered)
+        return OwnedPod(launch, self._lock, events, images)
+
+    def abandon(self, name: str) -> None:
+        self.directory.drop_records()
+        self._services.store.delete(self.directory, name)
+        os.close(self._lock)
 
 
 class OwnedPod:
@@ -55,7 +133,9 @@ class OwnedPod:
         self._images = images
         self._launch = launch
         self._lock = lock
-        self._events = events
+        self.events = events
+        #: Whether its start is recorded.
+        self._claimed = False
         self._over = False
         self._unrecorded: KurmaError | None = None
         self._unclaimed: Exception | None = None
@@ -83,11 +163,9 @@ class OwnedPod:
             pod_metadata.take_up(services, directory, document)
         except KurmaError as error:
             services.note(f"pod {document.name} goes on without its metadata service: {error.message}")
-        return cls(launch, lock, events)
-
-    def use(self, stdio: Stdio) -> None:
-        """Sets the standard streams of the pod that will be started."""
-        self._launch.stdio = stdio
+        pod = cls(launch, lock, events)
+        pod._claimed = True
+        return pod
 
     def records(self) -> tuple[PodDirectory, PodDocument, PodState]:
         """The pod's directory, and the present content of its records. :raises KurmaError: they cannot be read."""
@@ -126,13 +204,25 @@ class OwnedPod:
         assert self._launch.stager is not None
         return self._launch.stager
 
+    @property
+    def document(self) -> PodDocument:
+        """Its definition, as it was when this process took the pod over."""
+        return self._launch.document
+
     def claim(self, *, again: bool = False) -> None:
-        """Records that the pod is starting.
+        """Claims the pod's ports, and records that it is starting.
 
         :param again: its restart policy starts it, not a user.
+        :raises NetworkError: another pod or program has one of the ports.
         :raises PodStateError: it was stopped meanwhile, and must not be restarted.
         :raises HostError: the record cannot be written.
         """
+        directory, document = self._launch.directory, self._launch.document
+        ports = port_claims.published(document.attachments)
+        with port_claims.claimed(directory, self._launch.services.store, document.name, ports):
+            self._record_start(again=again)
+
+    def _record_start(self, *, again: bool) -> None:
         with self._launch.directory.op_lock():
             # Reads and writes under one lock, so that a concurrent stop of the ended pod is not lost.
             state = self._launch.directory.read_state()
@@ -144,9 +234,10 @@ class OwnedPod:
             try:
                 claim_places(self._launch)
             except (KurmaError, OSError) as error:
-                # No steps are recorded: undoing them would remove what belongs to another pod.
-                self._unclaimed, steps = error, ()
+                # No further steps are recorded: undoing them would remove what belongs to another pod.
+                self._unclaimed, steps = error, state.steps
             self._launch.directory.write_state(replace(state, steps=steps, **self._beginning(state, again)))
+            self._claimed = True
 
     def _beginning(self, state: PodState, again: bool) -> dict[str, Any]:
         return {
@@ -172,16 +263,33 @@ class OwnedPod:
             "restart": pod_restarts.begun(state, again=again),
         }
 
-    def start(self, timeout: float, settled: Callable[[], None]) -> None:
-        """Starts the pod, which :meth:`claim` has recorded, and waits until it runs. After a failure, everything
-        is undone and the pod recorded as errored.
+    def settle(self) -> None:
+        """Records the pod as prepared, if its start does not follow at once.
 
-        :param timeout: seconds the stager has to report the pod as running.
-        :param settled: called once the pod is up, or is being taken down: from here on nothing may interrupt us.
-        :raises KurmaError: why it did not start.
+        :raises HostError: the record cannot be written.
         """
+        self._launch.directory.change_state(only_in=("preparing",), state="prepared")
+        self.events.flush()
+
+    def start(self, stdio: Stdio, settled: Callable[[], None], *, again: bool = False) -> None:
+        """Starts the pod, and waits until it runs. After a failure, the handle is closed.
+
+        :param settled: called once the pod is up, or is being taken down: from here on nothing may interrupt us.
+        :param again: as for :meth:`claim`.
+        :raises KurmaError: why it did not start. If :meth:`claim` did not fail, everything is undone and the pod
+            recorded as errored.
+        """
+        try:
+            self.claim(again=again)
+            self._bring_up(stdio, settled)
+        except BaseException:
+            self.close()
+            raise
+
+    def _bring_up(self, stdio: Stdio, settled: Callable[[], None]) -> None:
         launch, begun = self._launch, timestamp()
-        self._events.tell("starting", launch.document, at=begun)
+        launch.stdio = stdio
+        self.events.tell("starting", launch.document, at=begun)
         try:
             try:
                 try:
@@ -192,10 +300,10 @@ class OwnedPod:
                     known = HostError.of_shortage(error)
                     raise known or error from None
                 finally:
-                    self._events.flush()
+                    self.events.flush()
                 with current().waking(lambda: self.stager.signal(signal.SIGKILL)):
                     try:
-                        running = self.stager.wait_running(timeout)
+                        running = self.stager.wait_running(launch.services.config.start_timeout)
                     except StagerError as error:
                         raise error.with_limit(self.directory) from None
                 self.over_at_once = not running
@@ -215,7 +323,7 @@ class OwnedPod:
                 raise PodStateError(f"pod {launch.document.name} was stopped while it started") from None
             raise
         if running:
-            self._events.tell("running", launch.document)
+            self.events.tell("running", launch.document)
 
     def _stopped(self) -> PodEnd | None:
         """The end to record for a pod that was stopped before it was up; None: it was not stopped."""
@@ -247,7 +355,7 @@ class OwnedPod:
         # A full disk or a removed record must not keep the pod running.
         with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
             if self._launch.directory.move_to("stopping", only_in=("starting", "running")):
-                self._events.tell("stopping", self._launch.document)
+                self.events.tell("stopping", self._launch.document)
 
     def finish(self) -> PodRecord:
         """Waits for the stager's end, takes everything down, and records how the pod ended.
@@ -329,21 +437,42 @@ class OwnedPod:
                 self._unrecorded = error
             else:
                 failures.append(error)
-        self._events.ended(end, self._launch.document)
+        self.events.ended(end, self._launch.document)
         return failures
 
     def close(self) -> None:
-        """Releases the owner lock; a pod that still runs goes on without an owner."""
-        self.release()
-        os.close(self._lock)
+        """Releases the owner lock. A pod that still runs goes on without an owner; one that was not started stays
+        prepared. Repeatable.
 
-    def release(self) -> None:
-        """As :meth:`close`, but leaves the owner lock to the caller."""
-        self._free_images()
-        self._launch.services.forget_metadata(self.uuid)
-        if self._launch.stager is not None:
-            self._launch.stager.close()
-        self._launch.directory.drop_records()
+        :raises KurmaError: that it stays prepared cannot be recorded.
+        """
+        lock, self._lock = self._lock, -1
+        if lock < 0:
+            return
+        try:
+            if not self._claimed:
+                self._stay_prepared()
+        finally:
+            self._free_images()
+            self._launch.services.forget_metadata(self.uuid)
+            if self._launch.stager is not None:
+                self._launch.stager.close()
+            self._launch.discard_unused()
+            self._launch.directory.drop_records()
+            os.close(lock)
+
+    def _stay_prepared(self) -> None:
+        """Undoes the steps that were done before the pod's preparation. Those that cannot be undone stay on
+        record, and the next command that sees the pod undoes them."""
+        directory = self._launch.directory
+        if not directory.read_state().unsettled:
+            return
+        left, failures = tear_down(self._launch)
+        directory.drop_spare()
+        directory.change_state(only_in=("preparing", "prepared"), state="prepared", steps=left)
+        self.events.flush()
+        if failures:
+            self._launch.services.note(f"pod {self.uuid}: {not_complete(self._launch, failures)}")
 
     def _free_images(self) -> None:
         """Ends the protection of the pod's images: from now on its record protects them."""

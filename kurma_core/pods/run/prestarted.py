@@ -18,23 +18,25 @@ from kurma_core.errors import HostError, KurmaError, PodNotFoundError, StagerErr
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import USERNS_ANNOTATION
 from kurma_core.networking.network_records import pin_path
-from kurma_core.pods.prepare.isolators import NAMESPACES as NAMESPACES
-from kurma_core.pods.record.document import read_document
+from kurma_core.pods.prepare.isolators import NAMESPACES
 from kurma_core.pods.record.pod_store import new_uuid
 from kurma_core.pods.record.state import PodState
 from kurma_core.pods.run import pod_metadata
 from kurma_core.pods.run.launch import Launch
+from kurma_core.pods.run.owner import FreshPod, OwnedPod
 from kurma_core.staging.prestarted import PrestartPlace
 from kurma_core.staging.start_stager import WAITS
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from kurma_core.api.pods import PodRequest
     from kurma_core.config import Config
     from kurma_core.metadata.listening import Listener
     from kurma_core.models.image import RenderedImage
-    from kurma_core.models.streams import Stdio
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.run.owner import NewPod
     from kurma_core.pods.services import Events, Services
     from kurma_core.staging.prestarted import PrestartedStager
 
@@ -44,6 +46,7 @@ PRESTARTED_STEPS, PRESTARTED = ("cgroup", "network-namespace"), ("cgroup", "net"
 
 class PrestartedPod:
     """A UUID with a cgroup, a network namespace and a waiting stager. One pod takes it over, or it is discarded.
+    For a pod, it has the methods of :class:`~kurma_core.pods.run.owner.NewPod`.
 
     :param stager: the stager's name.
     :param directory: becomes the pod's directory; ``lock`` is its owner lock.
@@ -62,17 +65,8 @@ class PrestartedPod:
         self.uuid = uuid
         self.stager = stager
         self.directory = directory
-        self.lock = lock
+        self._lock = lock
         self.waiting = waiting
-        #: Definition of the pod that was prepared from it; no other process has changed it since.
-        self.document: PodDocument | None = None
-        #: Whether the images found during the pod's preparation are protected until its start
-        #: (``ImageManager.keeping``).
-        self.holds_images = False
-        #: The apps' rendered images; None: they are looked up anew.
-        self.rendered: dict[str, RenderedImage] | None = None
-        #: Held-back events of the pod that was prepared from it.
-        self.events: Events | None = None
         self._listener: Listener | None = listener
         self._services = services
 
@@ -82,27 +76,6 @@ class PrestartedPod:
 
     def alive(self) -> bool:
         return self.waiting.alive()
-
-    def postpone(self, events: Events) -> Events:
-        """Holds back the events of the pod that is prepared from it until its start. :returns: where to send
-        them."""
-        self.events = events.postponed()
-        return self.events
-
-    def launch(self, stdio: Stdio) -> Launch:
-        """The :class:`Launch` of the pod that was prepared from it, with the parts that exist already."""
-        document = self.document or read_document(self.directory)
-        listener, self._listener = self._listener, None
-        return Launch(
-            self._services,
-            self.directory,
-            document,
-            stdio,
-            made=PRESTARTED,
-            waiting=self.waiting,
-            listener=listener,
-            rendered=self.rendered,
-        )
 
     def fits(self, document: PodDocument) -> bool:
         """Whether the pod with this UUID can use the stager and the namespaces."""
@@ -128,40 +101,43 @@ class PrestartedPod:
         self.waiting.printed_to(self.directory.file("stager"))
         return self.directory
 
-    def settle(self) -> None:
-        """Records the pod as prepared, if its start does not follow at once.
+    def fitted(self, document: PodDocument) -> NewPod:
+        return self if self.fits(document) else self._withdrawn()
 
-        :raises HostError: the record cannot be written.
-        """
-        self.directory.change_state(state="prepared")
-        self._flush()
+    def record(self, document: PodDocument) -> None:
+        # Its state stays "preparing": it is started at once, and the start records its next state.
+        self.directory.keep_records()
+        self.directory.write_pod(document.to_json(), document)
 
-    def release(self) -> None:
-        """Ends the stager and leaves the pod prepared, without an owner. Does nothing once the pod was started.
+    def owned(
+        self,
+        document: PodDocument,
+        rendered: dict[str, RenderedImage],
+        images: AbstractContextManager[None],
+        events: Events,
+    ) -> OwnedPod:
+        listener, self._listener = self._listener, None
+        launch = Launch(
+            self._services,
+            self.directory,
+            document,
+            made=PRESTARTED,
+            waiting=self.waiting,
+            listener=listener,
+            rendered=rendered,
+        )
+        return OwnedPod(launch, self._taken(), events.postponed(), images)
 
-        :raises KurmaError: a part could not be removed; it is on record, and the next command that sees the pod
-            removes it.
-        """
-        if self.lock < 0:
-            return
-        try:
-            self._end()
-            self.directory.change_state(state="prepared", steps=())
-            self._flush()
-        finally:
-            os.close(self.taken())
+    def abandon(self, name: str) -> None:
+        self._withdrawn().abandon(name)
 
-    def _flush(self) -> None:
-        if self.events is not None:
-            self.events.flush()
-
-    def withdraw(self) -> int:
-        """Ends the stager and undoes all but the directory. :returns: the owner lock, which the caller closes.
+    def _withdrawn(self) -> FreshPod:
+        """Ends the stager and undoes all but the directory, which goes to the pod that is returned.
 
         :raises HostError: a part could not be removed; it is on record.
         """
         self._end()
-        return self.taken()
+        return FreshPod(self._services, self.uuid, self.directory, self._taken())
 
     def _end(self) -> None:
         self.waiting.discard()
@@ -171,9 +147,14 @@ class PrestartedPod:
         self.directory.drop_spare()
         undo(self._services, self.uuid)
 
-    def taken(self) -> int:
-        """Marks it as taken over by a pod. :returns: the owner lock, which the caller closes."""
-        lock, self.lock = self.lock, -1
+    @property
+    def taken(self) -> bool:
+        """Whether a pod has taken it over."""
+        return self._lock < 0
+
+    def _taken(self) -> int:
+        """Marks it as taken over. :returns: the owner lock, which the caller closes."""
+        lock, self._lock = self._lock, -1
         return lock
 
     def discard(self) -> None:
@@ -181,13 +162,13 @@ class PrestartedPod:
 
         :raises HostError: a part could not be removed; it is on record, for :func:`sweep`.
         """
-        if self.lock < 0:
+        if self.taken:
             return
         try:
             self._end()
             self._services.store.discard(self.directory)
         finally:
-            os.close(self.taken())
+            os.close(self._taken())
 
 
 def can_prestart(services: Services, stager: str) -> bool:

@@ -76,7 +76,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
     """
     if _half_made(directory):
         if directory.read_steps():
-            # It was a prestarted pod, whose first steps are done before its definition is known.
+            # Steps that were done before its definition was known.
             from kurma_core.pods.run import prestarted
 
             prestarted.undo(services, directory.uuid)

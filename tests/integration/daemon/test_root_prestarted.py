@@ -293,7 +293,7 @@ def test_those_of_another_image_go(make_house, monkeypatch):
 
     def run():
         with prestarted.begin(house.request("exec sleep 1000")) as begun:
-            pod = client.here.pods.start(begun.record.uuid, Stdio(null, null, null), prestarted=begun.prestarted)
+            pod = client.here.pods.start_prepared(begun.take(), Stdio(null, null, null))
         state = client.here.services.store.directory(pod.uuid).read_state()
         pod.stop(force=True)
         pod.finish()

@@ -87,9 +87,9 @@ def test_what_is_executed_in_a_prestarted_pod(house, tmp_path):
     pods = house.client.here.pods
     with entering.traced(tmp_path) as found:
         prestarted = prestart(house.client.here.services, "default")
-        record = pods.prepare(house.request("echo first; exec sleep 1000"), prestarted=prestarted)
+        _, pod = pods.prepare_to_start(house.request("echo first; exec sleep 1000"), new=prestarted)
         with null() as none:
-            pod = pods.start(record.uuid, Stdio(none, none, none), prestarted=prestarted)
+            pods.start_prepared(pod, Stdio(none, none, none))
         pod.stop(force=True)
         pod.finish()
         pod.close()

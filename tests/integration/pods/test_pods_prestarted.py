@@ -17,7 +17,7 @@ from kurma_core.errors import ImageError, StagerError, VolumeError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.network import NetworkRequest
 from kurma_core.models.streams import Stdio
-from kurma_core.pods.run.prestarted import prestart
+from kurma_core.pods.run.prestarted import fits_request, prestart
 from tests.kit.images import shell
 from tests.kit.waiting import alive, until
 
@@ -75,10 +75,10 @@ def left(house, uuid):
 def begin(house, prestarted, apps="sleep 1000", **options):
     """The pod made of it, and the record of it as it was prepared."""
     pods = house.client.here.pods
-    record = pods.prepare(house.request(apps, **options), prestarted=prestarted)
+    record, pod = pods.prepare_to_start(house.request(apps, **options), new=prestarted)
     null = os.open("/dev/null", os.O_RDWR)
     try:
-        return pods.start(record.uuid, Stdio(null, null, null), prestarted=prestarted), record
+        return pods.start_prepared(pod, Stdio(null, null, null)), record
     finally:
         os.close(null)
 
@@ -184,48 +184,69 @@ def test_nobody_sees_it(house, make):
 
 def test_a_pod_that_was_prepared_of_it_is_left_alone_until_it_is_started(house, make):
     prestarted = make()
-    record = house.client.here.pods.prepare(house.request("exec sleep 1000"), prestarted=prestarted)
+    record, prepared = house.client.here.pods.prepare_to_start(house.request("exec sleep 1000"), new=prestarted)
     with house.connect() as other:
         assert other.pod(record.uuid).state == "preparing", "it is about to be started"
-        prestarted.settle()
+        prepared.settle()
         assert other.pod(record.uuid).state == "prepared"
         assert not [line for line in other.gc(grace=3600).lines if prestarted.uuid in line]
         assert not [one for one in other.network_check() if one.pod == prestarted.uuid]
     assert prestarted.alive()
     null = os.open("/dev/null", os.O_RDWR)
-    pod = house.client.here.pods.start(record.uuid, Stdio(null, null, null), prestarted=prestarted)
+    pod = house.client.here.pods.start_prepared(prepared, Stdio(null, null, null))
     os.close(null)
     assert pod.stager.pid == prestarted.waiting.pid
     finish(pod)
 
 
-@pytest.mark.parametrize("why", ["host network", "standard input", "user namespace", "an UUID of its own"])
+@pytest.mark.parametrize("why", ["host network", "standard input", "user namespace"])
 def test_a_pod_that_it_does_not_fit_is_made_without(house, make, why):
     prestarted = make()
     options = {
         "host network": {"networks": (NetworkRequest("host"),)},
         "standard input": {"interactive": "main"},
         "user namespace": {"userns": "auto"},
-        "an UUID of its own": {"uuid": "12345678-1234-4234-8234-123456789abc"},
     }[why]
     pod, record = begin(house, prestarted, "exec sleep 1000", **options)
     assert pod.stager.pid != prestarted.waiting.pid
     assert not alive(prestarted.waiting.pid)
-    assert (record.uuid == prestarted.uuid) == (why != "an UUID of its own")
+    assert record.uuid == prestarted.uuid
     finish(pod)
     house.client.rm(record.uuid)
-    assert left(house, record.uuid) == left(house, prestarted.uuid) == []
+    assert left(house, record.uuid) == []
+
+
+def test_a_pod_with_a_uuid_of_its_own_gets_none(house):
+    request = house.request("true", uuid="12345678-1234-4234-8234-123456789abc")
+    assert not fits_request(request, house.client.here.services.config)
+
+
+def test_a_pod_that_is_not_started_after_all_stays_prepared(house, make):
+    """As any prepared pod, without an owner; it can be started later."""
+    prestarted = make()
+    record, prepared = house.client.here.pods.prepare_to_start(house.request("true"), new=prestarted)
+    prepared.close()
+    prepared.close()
+    assert not alive(prestarted.waiting.pid)
+    assert house.state_of(record)["state"] == "prepared"
+    assert house.state_of(record)["steps"] == []
+    assert len(left(house, record.uuid)) == 1, "its directory"
+    null = os.open("/dev/null", os.O_RDWR)
+    pod = house.client.here.pods.start(record.uuid, Stdio(null, null, null))
+    os.close(null)
+    assert pod.finish().state == "stopped"
+    pod.close()
 
 
 def test_a_stager_that_dies_in_between_is_replaced(house, make):
     """After the pod was prepared of it: it gets another one, in the namespace and the cgroup that are there."""
     prestarted = make()
-    record = house.client.here.pods.prepare(house.request("exec sleep 1000"), prestarted=prestarted)
+    _, prepared = house.client.here.pods.prepare_to_start(house.request("exec sleep 1000"), new=prestarted)
     namespace = os.stat(f"/run/netns/kurma-{prestarted.uuid}").st_ino
     os.kill(prestarted.waiting.pid, signal.SIGKILL)
     until(lambda: not prestarted.alive(), "its end")
     null = os.open("/dev/null", os.O_RDWR)
-    pod = house.client.here.pods.start(record.uuid, Stdio(null, null, null), prestarted=prestarted)
+    pod = house.client.here.pods.start_prepared(prepared, Stdio(null, null, null))
     os.close(null)
     assert pod.stager.pid != prestarted.waiting.pid
     assert os.stat(f"/proc/{pod.stager.pid}/ns/net").st_ino == namespace
@@ -236,7 +257,7 @@ def test_a_pod_that_cannot_be_made_leaves_nothing(house, make):
     prestarted = make()
     missing = PodTemplate.parse({"apps": [{"name": "main", "image": "sha512-" + "0" * 128}]})
     with pytest.raises(ImageError):
-        house.client.here.pods.prepare(house.request(None, template=missing.to_json()), prestarted=prestarted)
+        house.client.here.pods.prepare_to_start(house.request(None, template=missing.to_json()), new=prestarted)
     assert left(house, prestarted.uuid) == []
     assert not alive(prestarted.waiting.pid)
 
@@ -249,10 +270,10 @@ def test_a_pod_that_does_not_come_up_is_taken_down(house, make, tmp_path):
     volumes = [{"name": "v", "kind": "host", "source": str(source)}]
     app = {"exec": ["/bin/true"], "user": "0", "group": "0"}
     request = house.request({"main": {"app": app, "mounts": [{"volume": "v", "path": "/v"}]}}, volumes=volumes)
-    record = house.client.here.pods.prepare(request, prestarted=prestarted)
+    record, prepared = house.client.here.pods.prepare_to_start(request, new=prestarted)
     source.rmdir()
     with pytest.raises(VolumeError):
-        house.client.here.pods.start(record.uuid, Stdio(0, 1, 2), prestarted=prestarted)
+        house.client.here.pods.start_prepared(prepared, Stdio(0, 1, 2))
     assert not alive(prestarted.waiting.pid)
     assert house.state_of(record)["state"] == "errored"
     assert house.state_of(record)["steps"] == []
