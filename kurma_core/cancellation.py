@@ -17,9 +17,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import TypeVar
+    from typing import Protocol, TypeVar
 
     T = TypeVar("T")
+
+    class HasFileno(Protocol):
+        def fileno(self) -> int: ...
+
 
 #: Seconds to wait for a call without support for cancellation, once its operation is cancelled.
 GRACE = 0.3
@@ -165,6 +169,52 @@ def lock(fd: int, how: int) -> None:
             return flock(fd, how | LOCK_NB)
         except BlockingIOError:
             pause(_LOCK_POLL)
+
+
+class CancellationFd:
+    """For a ``with`` statement: a descriptor that polls readable once this thread's operation is cancelled. The end
+    of the block then raises :class:`Cancelled`."""
+
+    def __init__(self) -> None:
+        import _socket
+
+        self._read, self._write = _socket.socketpair()
+        # The callback must hold the socket, not ``self``: a reference cycle would stay until garbage collection.
+        write = self._write
+        self._operation = current()
+        self._waking = self._operation.waking(lambda: write.send(b"."))
+
+    def fileno(self) -> int:
+        return self._read.fileno()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._operation.cancelled
+
+    def __enter__(self) -> CancellationFd:
+        self._waking.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._read.close()
+        self._write.close()
+        self._waking.__exit__(kind, error, trace)
+
+
+def wait_readable(timeout: float | None, *those: HasFileno | None) -> None:
+    """Waits until one of the descriptors polls readable, or ``timeout`` seconds have passed; a few weeks at
+    most. To end the wait when the operation is cancelled, pass a :class:`CancellationFd`, too."""
+    import select
+
+    from kurma_core.linux.process import LONGEST_POLL
+
+    poll = select.poll()
+    for one in those:
+        if one is not None:
+            poll.register(one, select.POLLIN)
+    poll.poll(None if timeout is None else min(max(0.0, timeout), LONGEST_POLL) * 1000)
 
 
 def abandoning(call: Callable[[], T], dispose: Callable[[T], object] | None = None, grace: float = GRACE) -> T:

@@ -105,9 +105,9 @@ class Client(Api):
         whole: bool = False,
         follow: bool = False,
     ) -> None:
-        """Copies from an app that runs; see :func:`kurma_core.pods.inside.copy.copy_out`."""
+        """Copies from an app that runs; see :func:`kurma_core.pods.inside.copy_files.copy_out`."""
         self._need_root("copy from a pod")
-        from kurma_core.pods.inside.copy import copy_out
+        from kurma_core.pods.inside.copy_files import copy_out
 
         copy_out(self.pod(pod), app, path, target, self.settings.note, whole=whole, follow=follow)
 
@@ -121,9 +121,9 @@ class Client(Api):
         whole: bool = False,
         follow: bool = False,
     ) -> None:
-        """Copies to an app that runs; see :func:`kurma_core.pods.inside.copy.copy_in`."""
+        """Copies to an app that runs; see :func:`kurma_core.pods.inside.copy_files.copy_in`."""
         self._need_root("copy to a pod")
-        from kurma_core.pods.inside.copy import copy_in
+        from kurma_core.pods.inside.copy_files import copy_in
 
         copy_in(self.pod(pod), app, source, path, self.settings.note, whole=whole, follow=follow)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError
 from kurma_core.pods.inside.logs import Following, LogReader
-from kurma_core.pods.prepare import grants, host_access
+from kurma_core.pods.prepare import grants, isolators
 from kurma_core.pods.record import listing
 from kurma_core.pods.record.document import read_document
 from kurma_core.pods.record.listing import Proof
@@ -47,7 +47,7 @@ STOPPED, SHUT_DOWN = pod_restarts.STOPPED, pod_restarts.SHUT_DOWN
 #: The pod's annotation that names its restart policy.
 RESTART_POLICY = pod_restarts.POLICY
 #: Name of an app's API socket in its directory.
-API_SOCKET = host_access.API_SOCKET
+API_SOCKET = isolators.API_SOCKET
 
 
 class DaemonInterface:
@@ -262,7 +262,7 @@ class DaemonInterface:
 
     def api_apps(self, document: PodDocument) -> tuple[str, ...]:
         """The apps of a pod that get the API."""
-        return host_access.api_users(document)
+        return isolators.api_users(document)
 
     def api_rights(self, document: PodDocument, app: str) -> str:
         """``full`` or ``read``. :raises PowerError: the grants no longer give the app's image any rights."""
@@ -271,7 +271,7 @@ class DaemonInterface:
     @staticmethod
     def api_directory(pod: str, app: str) -> str:
         """The directory of the app's socket. :param pod: the pod's directory."""
-        return host_access.api_directory(pod, app)
+        return isolators.api_directory(pod, app)
 
     # -- listings --
 

@@ -7,6 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from kurma_core.cancellation import CancellationFd, wait_readable
 from kurma_core.errors import (
     HostError,
     KurmaError,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.pod_store import PodDirectory
     from kurma_core.pods.record.state import PodState
     from kurma_core.pods.services import Services
-    from kurma_core.pods.waiting import GivenUp
 
 #: Seconds to wait for an owner lock that other processes hold only briefly.
 LOCK_PATIENCE = 2.0
@@ -90,11 +90,9 @@ class PodFinder:
         :raises PodNotFoundError: it was removed in the meantime, as ephemeral pods are.
         :raises Cancelled: the thread's operation was cancelled.
         """
-        from kurma_core.pods.waiting import GivenUp
-
         directory = self.find(reference)
-        with GivenUp() as given_up:
-            self.wait_ended(directory, None, given_up)
+        with CancellationFd() as cancellation:
+            self.wait_ended(directory, None, cancellation)
         return self.read(directory)
 
     def used_images(self) -> set[str]:
@@ -230,11 +228,12 @@ class PodFinder:
             reason=None if state == "preparing" else why,
         )
 
-    def wait_ended(self, directory: PodDirectory, deadline: float | None, given_up: GivenUp | None = None) -> None:
+    def wait_ended(
+        self, directory: PodDirectory, deadline: float | None, cancellation: CancellationFd | None = None
+    ) -> None:
         """Waits until the pod is recorded as ended by its owner, is recovered here if it has no owner, is removed,
-        or the wait is given up."""
+        or the wait is cancelled."""
         from kurma_core.linux.inotify import SharedWatch
-        from kurma_core.pods.waiting import wait_readable
 
         watch = None
         try:
@@ -267,11 +266,11 @@ class PodFinder:
                 try:
                     left = None if deadline is None else deadline - time.monotonic()
                     # An owner that could not record the end changes no file in the directory.
-                    wait_readable(_LOOK_AGAIN if stager is None else left, watch, stager, given_up)
+                    wait_readable(_LOOK_AGAIN if stager is None else left, watch, stager, cancellation)
                 finally:
                     if stager is not None:
                         stager.close()
-                if given_up is not None and given_up.is_so():
+                if cancellation is not None and cancellation.cancelled:
                     return
                 if watch is not None:
                     watch.drain()

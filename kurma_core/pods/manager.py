@@ -22,9 +22,8 @@ from kurma_core.pods.change.app_changes import APPS_PATIENCE, PodApps
 from kurma_core.pods.change.remove import PodRemover
 from kurma_core.pods.change.stop import PodStopper
 from kurma_core.pods.finder import LOCK_PATIENCE, PodFinder
-from kurma_core.pods.record import executions
 from kurma_core.pods.record.document import read_document
-from kurma_core.pods.record.pod_record import record_of
+from kurma_core.pods.record.pod_record import keep_executions, record_of
 from kurma_core.pods.record.pod_store import new_uuid
 from kurma_core.pods.record.state import PodState
 from kurma_core.pods.run import recovery
@@ -241,7 +240,7 @@ class PodManager:
                 f"cannot start pod {document.name}: its last teardown is not complete", hint="kurma gc"
             )
         if state.state != "prepared":
-            executions.keep(directory)
+            keep_executions(directory)
         recovery.discard_remains(self.services, directory)
         fd = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

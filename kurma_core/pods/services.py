@@ -54,7 +54,7 @@ class Services:
         #: Whether a daemon serves the state directory.
         self.served: Callable[[], bool] = lambda: False
         #: Called with a pod and its directory when its apps may have got access to the API
-        #: (``prepare/host_access.py``).
+        #: (``prepare/isolators.py``).
         self.api_changed: Callable[[PodDocument, str], None] = lambda document, directory: None
 
     @property

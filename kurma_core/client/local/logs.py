@@ -87,12 +87,11 @@ class PodLogs:
     @staticmethod
     def _file_of_execution(record: PodRecord, app: str | None, instance: int) -> tuple[list[tuple[str, str]], str]:
         """The log of one execution of an app, and the directory that it is in."""
-        from kurma_core.pods.record import executions
-        from kurma_core.pods.record.pod_record import the_app
+        from kurma_core.pods.record.pod_record import execution_logs, find_execution, the_app
 
         status = the_app(record, app)
-        found = executions.find(record.name, status, instance)
-        return [(status.name, found.log or f"{status.name}.log")], executions.log_directory(status, found)
+        found = find_execution(record.name, status, instance)
+        return [(status.name, found.log or f"{status.name}.log")], execution_logs(status, found)
 
     def _read(
         self,

@@ -180,7 +180,7 @@ class LocalPods:
 
     def processes(self, pod: str, app: str | None) -> list[Process]:
         self._m.need_root("see the processes of a pod")
-        from kurma_core.pods.inside.processes import processes
+        from kurma_core.pods.inside.usage import processes
 
         return processes(self._m.pods.finder.pod(pod), app)
 

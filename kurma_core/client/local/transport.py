@@ -312,7 +312,7 @@ def read_events(journal: Journal, since: int | None, *, follow: bool) -> Iterato
         if not follow:
             yield from cursor.read()
             return
-        from kurma_core.pods.waiting import wait_readable
+        from kurma_core.cancellation import wait_readable
 
         watch = journal.watch()
         try:

@@ -20,6 +20,7 @@ from kurma_core.errors import (
 )
 from kurma_core.pods.prepare import volumes
 from kurma_core.pods.record.document import read_document
+from kurma_core.pods.record.pod_record import forget_executions
 from kurma_core.pods.record.state import AppChange
 from kurma_core.pods.run import pod_limits, pod_metadata, recovery
 from kurma_core.pods.run.launch import Launch, pod_setup
@@ -255,7 +256,6 @@ class PodApps:
         :raises StagerError: the stager could not remove the app.
         """
         from kurma_core.pods.change.new_app import without
-        from kurma_core.pods.record import executions
 
         directory, app = pod.directory, change.app
         document = read_document(directory)
@@ -284,7 +284,7 @@ class PodApps:
         except KurmaError as error:
             # Limits that are not lowered must not keep the pod from being changed.
             self._services.note(f"{error.message}; what app {app} has asked for stays")
-        executions.forget(directory, app)
+        forget_executions(directory, app)
         layers = dict(directory.read_state().layers)
         layers.pop(app, None)
         directory.change_state(change=None, layers=layers)

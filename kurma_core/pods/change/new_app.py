@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, reify
 from kurma_core.errors import PodStateError, UsageError
-from kurma_core.pods.prepare import app_settings, grants, host_access, isolators, volumes
+from kurma_core.pods.prepare import app_settings, grants, isolators, volumes
 from kurma_core.pods.prepare.app_settings import is_docker, overridden
-from kurma_core.pods.prepare.prepare_pod import mount_setups, told_of_api
+from kurma_core.pods.prepare.prepare_pod import mount_setups
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
@@ -114,9 +114,9 @@ def new_app(
         registry_images=frozenset([app.name] if from_registry else []),
     )
     added = {app.name: mount_setups(reified)[app.name]}
-    pod, mounts = host_access.with_host_mounts(reified.pod, added, replace(isolation, pod=document.pod_plan))
-    pod, mounts = host_access.with_api(pod, mounts, isolation.apps)
-    told = told_of_api(reified.pod.apps[-1], image[1], isolation.apps[app.name])
+    pod, mounts = isolators.with_host_mounts(reified.pod, added, replace(isolation, pod=document.pod_plan))
+    pod, mounts = isolators.with_api(pod, mounts, isolation.apps)
+    told = isolators.api_environment(reified.pod.apps[-1], image[1], isolation.apps[app.name])
     new = tuple(volume.name for volume in pod.volumes if volume.name not in had)
     changed = replace(
         document,

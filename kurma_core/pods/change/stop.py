@@ -7,6 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, cast
 
+from kurma_core.cancellation import wait_readable
 from kurma_core.errors import (
     AppNotFoundError,
     HostError,
@@ -97,7 +98,6 @@ class PodStopper:
     def _await_stager(self, directory: PodDirectory) -> RunningStager | None:
         """The stager of a starting pod, once it runs. None: it did not start in time, or the pod has ended."""
         from kurma_core.linux.inotify import SharedWatch
-        from kurma_core.pods.waiting import wait_readable
 
         deadline = time.monotonic() + _COMING
         try:

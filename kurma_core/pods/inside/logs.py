@@ -13,12 +13,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from kurma_core.cancellation import CancellationFd
 from kurma_core.errors import HostError, PodError
 from kurma_core.formats.cri_log import LogFile
 from kurma_core.formats.rotated_log import LogChain
 from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO, SharedWatch
 from kurma_core.models.streams import LogText
-from kurma_core.pods.waiting import GivenUp
 from kurma_core.staging.stager_status import read_status_file
 
 if TYPE_CHECKING:
@@ -158,9 +158,9 @@ class LogReader:
         :param idle: called before each wait.
         :raises Cancelled: the operation that this thread works for was cancelled.
         """
-        with Following(self) as following, GivenUp() as given_up:
+        with Following(self) as following, CancellationFd() as cancelled:
             poll = select.poll()
-            poll.register(given_up, select.POLLIN)
+            poll.register(cancelled, select.POLLIN)
             poll.register(following, select.POLLIN)
             poll.register(ended, select.POLLIN)
             over = False
@@ -169,7 +169,7 @@ class LogReader:
                 yield from then(self.present())
                 idle()
                 ready = [fd for fd, _ in poll.poll()]
-                if given_up.fileno() in ready:
+                if cancelled.fileno() in ready:
                     return
                 over = ended in ready
                 following.more()

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from kurma_core.cancellation import CancellationFd
 from kurma_core.errors import KurmaError, StagerError
 from kurma_core.formats.timestamps import stamp
 from kurma_core.models.streams import LogText, Stdio
-from kurma_core.pods.waiting import GivenUp
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStager, Stager
@@ -100,8 +100,8 @@ class _Call:
         poll = select.poll()
         poll.register(self.output, select.POLLIN)
         poll.register(self._ended, select.POLLHUP)
-        with GivenUp() as given_up:
-            poll.register(given_up, select.POLLIN)
+        with CancellationFd() as cancelled:
+            poll.register(cancelled, select.POLLIN)
             idle()
             ready = [fd for fd, _ in poll.poll()]
         return os.read(self.output, _CHUNK) if self.output in ready else b""

@@ -21,7 +21,6 @@ from kurma_core.errors import PowerError, UsageError
 from kurma_core.hookspecs.isolator import Power
 from kurma_core.isolation import powers
 from kurma_core.pods.prepare import isolators
-from kurma_core.pods.prepare.host_access import API_ACCESS
 from kurma_core.pods.record.document import OF_APP, OF_IMAGE, OF_POD, Need
 from kurma_core.value import frozen, replace
 
@@ -411,4 +410,4 @@ def api_rights(document: PodDocument, services: Services, app: str) -> str:
     wanted = document.plans[app].api or "read"
     if not document.needs:
         return wanted
-    return "read" if f"{API_ACCESS}=read" in had(document, services, app) else wanted
+    return "read" if f"{isolators.API_ACCESS}=read" in had(document, services, app) else wanted

@@ -27,13 +27,12 @@ if TYPE_CHECKING:
 
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.image import ImageManifest, Isolator
-    from kurma_core.appc.pod import PodApp
     from kurma_core.appc.reify import Reified
     from kurma_core.appc.template import PodTemplate
     from kurma_core.hookspecs.isolator import Isolator as IsolatorDriver
     from kurma_core.isolation import Isolation
     from kurma_core.models.image import RenderedImage
-    from kurma_core.models.isolator import IdRange, IsolatorPlan
+    from kurma_core.models.isolator import IdRange
     from kurma_core.models.network import Attachment
     from kurma_core.pods.record.document import Need
     from kurma_core.pods.services import Services
@@ -305,23 +304,15 @@ def _with_host_mounts(
     app."""
     pod, mounts = reified.pod, mount_setups(reified)
     if any(plan.mounts for plan in (isolation.pod, *isolation.apps.values())):
-        from kurma_core.pods.prepare import host_access
-
-        pod, mounts = host_access.with_host_mounts(pod, mounts, isolation)
+        pod, mounts = isolators.with_host_mounts(pod, mounts, isolation)
     if not any(plan.api for plan in isolation.apps.values()):
         return pod, mounts, {}
-    from kurma_core.pods.prepare import host_access
-
-    manifest, mounts = host_access.with_api(pod, mounts, isolation.apps)
-    told = {app.name: told_of_api(app, resolved[app.name][1], isolation.apps[app.name]) for app in pod.apps}
+    manifest, mounts = isolators.with_api(pod, mounts, isolation.apps)
+    told = {
+        app.name: isolators.api_environment(app, resolved[app.name][1], isolation.apps[app.name])
+        for app in pod.apps
+    }
     return manifest, mounts, {app: pairs for app, pairs in told.items() if pairs}
-
-
-def told_of_api(app: PodApp, image: ImageManifest, plan: IsolatorPlan) -> tuple[tuple[str, str], ...]:
-    """The environment variables by which an app finds the daemon's API."""
-    from kurma_core.pods.prepare import host_access
-
-    return host_access.api_environment({pair.name for pair in effective_app(app, image).environment}, plan)
 
 
 def _shared(asked: frozenset[str], host_network: bool, userns: str) -> frozenset[str]:

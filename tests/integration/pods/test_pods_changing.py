@@ -411,7 +411,7 @@ def test_executions_of_earlier_runs_are_kept(house):
 
 @pytest.mark.full
 def test_only_the_last_runs_are_kept(house, monkeypatch):
-    monkeypatch.setattr("kurma_core.pods.record.executions.KEPT_RUNS", 2)
+    monkeypatch.setattr("kurma_core.pods.record.pod_record.KEPT_RUNS", 2)
     record, _ = house.run("echo hello")
     for _ in range(4):
         house.start(record.uuid)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import HostError
 from kurma_core.linux.beneath import remove_tree
-from kurma_core.pods.inside.copy.walk import PIECE, UNFINISHED, Entry
+from kurma_core.pods.inside.copy_source import PIECE, UNFINISHED, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kurma_core.pods.inside.copy.place import Place
+    from kurma_core.pods.inside.copy_source import Place
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
