@@ -19,7 +19,6 @@ from kurma_core.hookspecs.pod_setup import PodSetup
 from kurma_core.linux.process import exit_status
 from kurma_core.models.streams import Stdio
 from kurma_core.pods.manager import PodManager
-from kurma_core.pods.record.document import read_document
 from kurma_core.pods.run.launch import STEP_NAMES, Launch, bring_up, claim_places, tear_down
 from kurma_core.pods.services import Services
 from kurma_core.spawn_plan import SpawnPlan
@@ -51,7 +50,7 @@ class Starting:
         """One pod, whose app sleeps."""
         record = self._manager.prepare(self._request)
         directory = self._services.store.directory(record.uuid)
-        launch = Launch(self._services, directory, read_document(directory), Stdio(0, 1, 2))
+        launch = Launch(self._services, directory, directory.read_document(), Stdio(0, 1, 2))
         claim_places(launch)
         launch.record(steps=STEP_NAMES)
         bring_up(launch)

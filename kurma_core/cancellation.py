@@ -172,8 +172,8 @@ def lock(fd: int, how: int) -> None:
 
 
 class CancellationFd:
-    """For a ``with`` statement: a descriptor that polls readable once this thread's operation is cancelled. The end
-    of the block then raises :class:`Cancelled`."""
+    """For a ``with`` statement: a descriptor that polls readable once this thread's operation is cancelled. The
+    end of the block then raises :class:`Cancelled`."""
 
     def __init__(self) -> None:
         import _socket

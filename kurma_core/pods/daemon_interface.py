@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError
 from kurma_core.pods.inside.logs import Following, LogReader
 from kurma_core.pods.prepare import grants, isolators
-from kurma_core.pods.record import listing
-from kurma_core.pods.record.document import read_document
-from kurma_core.pods.record.listing import Proof
+from kurma_core.pods.record import pod_store
 from kurma_core.pods.run import pod_restarts, prestarted, recovery
 from kurma_core.value import replace
 
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from kurma_core.models.summary import PodSummary
     from kurma_core.pods.manager import PodManager
     from kurma_core.pods.record.document import PodDocument
-    from kurma_core.pods.record.listing import Recover
-    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.pod_directory import PodDirectory, Recover
     from kurma_core.pods.record.state import PodState
     from kurma_core.pods.run.owner import NewPod, OwnedPod
     from kurma_core.pods.run.prestarted import PrestartedPod
@@ -101,7 +100,7 @@ class DaemonInterface:
 
     def document(self, uuid: str) -> PodDocument:
         """The present ``pod.json``. :raises KurmaError: it cannot be read."""
-        return read_document(self._directory(uuid))
+        return self._directory(uuid).read_document()
 
     def is_owned(self, uuid: str) -> bool:
         """Whether a living process owns the pod."""
@@ -179,7 +178,7 @@ class DaemonInterface:
         :returns: the seconds until then; None: it must not be restarted.
         """
         directory = self._directory(uuid)
-        document = read_document(directory)
+        document = directory.read_document()
         with directory.op_lock():
             state = directory.read_state()
             if not self._wants_restart(document, state):
@@ -197,7 +196,7 @@ class DaemonInterface:
         :returns: its name and its policy; None: it must not be restarted any more.
         """
         directory = self._directory(uuid)
-        document = read_document(directory)
+        document = directory.read_document()
         if not self._wants_restart(document, directory.read_state()):
             return None
         self._manager.events.tell("restarting", document)
@@ -278,8 +277,8 @@ class DaemonInterface:
     def each(
         self, tell: Callable[[PodDirectory, Recover | None], T], broken: Callable[[PodDirectory, str, str], T]
     ) -> Iterator[T]:
-        """See :func:`kurma_core.pods.record.listing.each`."""
-        return listing.each(self._manager.store, self._manager.finder.recover, tell, broken)
+        """See :meth:`PodStore.each`."""
+        return self._manager.store.each(self._manager.finder.recover, tell, broken)
 
     def proof(self, directory: PodDirectory) -> Proof | None:
         """Must be taken before :meth:`describe`; shows later whether the answer is still true. See
@@ -295,10 +294,10 @@ class DaemonInterface:
         :returns: the value; whether it stays true as long as the pod's files are unchanged; whether this holds
             only while the pod has an owner.
         """
-        document, state = listing.records(directory, recover)
+        document, state = directory.read_records(recover)
         unsettled = state.unsettled
         if summary:
-            return listing.summary(directory, document, state), True, unsettled
+            return pod_store.summary(directory, document, state), True, unsettled
         value = self._manager.finder.record(directory, document, state)
         # Not cached if an owner came or died while the pod was read.
         same_owner = not state.live or value.owner == state.owner
@@ -307,8 +306,59 @@ class DaemonInterface:
 
     def broken(self, directory: PodDirectory, state: str, why: str, *, summary: bool) -> PodRecord | PodSummary:
         """The record or summary of a pod whose records cannot be read."""
-        how = listing.broken_summary if summary else self._manager.finder.broken
+        how = pod_store.broken_summary if summary else self._manager.finder.broken
         return how(directory, state, why)
+
+
+#: The files that decide the contents of a pod's record; the last is written by the stager.
+_FILES = ("pod.json", "state.json", "pod/status.json")
+#: Seconds for which a file must have been unchanged: a second change within one tick of the kernel's coarse clock
+#: might leave the time stamp as it was. Some file systems store whole seconds only.
+_TICK = 2.0
+_Stamp = tuple[tuple[int, ...] | None, ...]
+
+
+class Proof:
+    """Proof that a pod's files are unchanged since they were read, so that reading them again would give the same.
+
+    :param stamp: device, inode, size, and times of the last changes of each file. Replacing a file gives it
+        another inode; writing to it changes its ctime, which no process can set back.
+    """
+
+    __slots__ = ("_stamp",)
+
+    def __init__(self, stamp: _Stamp) -> None:
+        self._stamp = stamp
+
+    @classmethod
+    def take(cls, directory: PodDirectory) -> Proof | None:
+        """Must be called before the files are read. None: there can be no proof, since a file has just changed, or
+        cannot be read."""
+        stamp = _stamp(directory.path)
+        if stamp is None:
+            return None
+        now = time.time_ns()
+        newest = max(each[-1] for each in stamp if each is not None)
+        return cls(stamp) if now - newest > _TICK * 1e9 else None
+
+    def holds(self, directory: PodDirectory) -> bool:
+        """Whether the files are unchanged."""
+        return _stamp(directory.path) == self._stamp
+
+
+def _stamp(path: str) -> _Stamp | None:
+    found: list[tuple[int, ...] | None] = []
+    for name in _FILES:
+        try:
+            status = os.lstat(f"{path}/{name}")
+        except OSError as error:
+            # Every pod has the two records; only a started pod whose stager writes one has a status.json.
+            if name in _FILES[:2] or not isinstance(error, FileNotFoundError | NotADirectoryError):
+                return None
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return tuple(found)
 
 
 @contextlib.contextmanager

@@ -18,10 +18,8 @@ from kurma_core.errors import (
     StagerError,
 )
 from kurma_core.models.pod import ENDED_STATES, PodRecord
-from kurma_core.pods.record import listing
-from kurma_core.pods.record.document import read_document
+from kurma_core.pods.record.pod_directory import unwritable
 from kurma_core.pods.record.pod_record import record_of
-from kurma_core.pods.record.pod_store import unwritable
 from kurma_core.pods.run import recovery
 from kurma_core.pods.services import Events
 
@@ -30,8 +28,7 @@ if TYPE_CHECKING:
     from kurma_core.models.summary import PodSummary
     from kurma_core.pods.network.network_check import Caretaker
     from kurma_core.pods.record.document import PodDocument
-    from kurma_core.pods.record.listing import Recover
-    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.pod_directory import PodDirectory, Recover
     from kurma_core.pods.record.state import PodState
     from kurma_core.pods.services import Services
 
@@ -66,14 +63,14 @@ class PodFinder:
         others."""
 
         def tell(directory: PodDirectory, recover: Recover | None) -> PodRecord:
-            return self.record(directory, *listing.records(directory, recover))
+            return self.record(directory, *directory.read_records(recover))
 
-        found = listing.each(self.store, self.recover, tell, self.broken)
+        found = self.store.each(self.recover, tell, self.broken)
         return sorted(found, key=lambda record: record.created_at)
 
     def summaries(self) -> list[PodSummary]:
         """As :meth:`pods`, with only the fields of a table."""
-        return listing.summaries(self.store, self.recover)
+        return self.store.summaries(self.recover)
 
     def pod(self, reference: str) -> PodRecord:
         """:raises PodNotFoundError: no pod has that UUID, prefix or name."""
@@ -82,7 +79,7 @@ class PodFinder:
 
     def is_ephemeral(self, uuid: str) -> bool:
         """Whether the pod is removed once it has ended. :raises PodNotFoundError: it was removed."""
-        return read_document(self.store.directory(uuid)).ephemeral
+        return self.store.directory(uuid).read_document().ephemeral
 
     def wait(self, reference: str) -> PodRecord:
         """Waits until the pod has ended and its teardown is done.
@@ -110,7 +107,7 @@ class PodFinder:
         for uuid in self.store.uuids():
             directory = self.store.directory(uuid)
             try:
-                used.update(read_document(directory).images.values())
+                used.update(directory.read_document().images.values())
                 state = directory.read_state()
             except PodNotFoundError:
                 continue  # it was removed, or is just being made
@@ -169,7 +166,7 @@ class PodFinder:
                 self.services.note(error.message)
 
     def read(self, directory: PodDirectory) -> PodRecord:
-        return self.record(directory, *listing.records(directory, None))
+        return self.record(directory, *directory.read_records())
 
     def record(self, directory: PodDirectory, document: PodDocument, state: PodState) -> PodRecord:
         """The record of a pod, with the status of its apps as the stager reports it.
@@ -203,7 +200,7 @@ class PodFinder:
         return getattr(driver, "status_file", False) and os.path.lexists(directory.file("pod/status.json"))
 
     def driver(self, directory: PodDirectory) -> Stager:
-        return self.services.stagers.of_pod(read_document(directory).stager)
+        return self.services.stagers.of_pod(directory.read_document().stager)
 
     @staticmethod
     def own(directory: PodDirectory) -> int:

@@ -22,7 +22,6 @@ from kurma_core.pods.change.app_changes import APPS_PATIENCE, PodApps
 from kurma_core.pods.change.remove import PodRemover
 from kurma_core.pods.change.stop import PodStopper
 from kurma_core.pods.finder import LOCK_PATIENCE, PodFinder
-from kurma_core.pods.record.document import read_document
 from kurma_core.pods.record.pod_record import keep_executions, record_of
 from kurma_core.pods.record.pod_store import new_uuid
 from kurma_core.pods.record.state import PodState
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from kurma_core.models.image import RenderedImage
     from kurma_core.models.streams import Stdio
     from kurma_core.pods.record.document import PodDocument
-    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.run.owner import NewPod
     from kurma_core.pods.services import Services
     from kurma_core.progress import Progress
@@ -154,13 +153,13 @@ class PodManager:
         :raises KurmaError: it did not start; everything is undone and recorded.
         """
         directory = self.finder.find(reference)
-        self._startable(read_document(directory), directory.read_state())
+        self._startable(directory.read_document(), directory.read_state())
         with contextlib.ExitStack() as undo:
             lock = self.finder.own(directory)
             undo.callback(os.close, lock)
             # Waits for a process that still finishes a change of the apps of the last run.
             with directory.apps_lock(APPS_PATIENCE):
-                document = read_document(directory)
+                document = directory.read_document()
                 self._check_power(document)
                 self._clear(directory, document)
                 pod = OwnedPod(Launch(self.services, directory, document), lock, self.events)
@@ -193,7 +192,7 @@ class PodManager:
             except BaseException:
                 stager.close()
                 raise
-            self.events.tell("adopted", read_document(directory))
+            self.events.tell("adopted", directory.read_document())
             return pod
         except BaseException:
             os.close(lock)
@@ -205,7 +204,7 @@ class PodManager:
         :raises PowerError: it must not be started again; it is left as it is.
         """
         directory = self.finder.find(reference)
-        self._check_power(read_document(directory))
+        self._check_power(directory.read_document())
         return self.stopper.stop(directory.uuid, timeout=timeout, force=force)
 
     def _check_power(self, document: PodDocument) -> None:

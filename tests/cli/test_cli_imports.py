@@ -15,7 +15,7 @@ NOT_FOR_LISTS = {
     *("dataclasses", "inspect", "uuid", "pluggy", "socket", "subprocess", "threading", "random", "ctypes"),
     *("typing", "re", "enum", "json", "importlib"),
     *("kurma_core.hookspecs", "kurma_core.plugins.registry", "kurma_core.journal", "kurma_core.staging"),
-    *(f"kurma_core.pods.{name}" for name in ("finding", "launch", "manager", "records", "recovery", "services")),
+    *(f"kurma_core.pods.{name}" for name in ("finder", "manager", "record.pod_record", "run.launch", "services")),
 }
 PROGRAM = """
 import sys

@@ -21,9 +21,9 @@ from kurma_core.daemon.http.caller_rights import redacted
 from kurma_core.daemon.http.exchange import Said, json_line
 from kurma_core.daemon.pods.listing import _MOST, RECORDS, SHOWN, SUMMARIES, Listing
 from kurma_core.models.network import Attachment, NetworkRequest
+from kurma_core.pods import daemon_interface
 from kurma_core.pods.daemon_interface import DaemonInterface
-from kurma_core.pods.record import listing as pod_listing
-from kurma_core.pods.record.pod_store import PodDirectory
+from kurma_core.pods.record.pod_directory import PodDirectory
 from kurma_core.pods.record.state import PodState
 from tests.pods.documents import pod_document
 
@@ -87,7 +87,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(pod_listing, "_TICK", TICK)
+    monkeypatch.setattr(daemon_interface, "_TICK", TICK)
     made = Place(tmp_path)
     read = PodDirectory._read
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.pods.record import listing
-from kurma_core.pods.record.listing import Proof
-from kurma_core.pods.record.pod_store import PodDirectory
+from kurma_core.pods import daemon_interface
+from kurma_core.pods.daemon_interface import Proof
+from kurma_core.pods.record.pod_directory import PodDirectory
 from kurma_core.pods.record.state import PodState
 
 TICK = 0.05
@@ -20,7 +20,7 @@ TICK = 0.05
 @pytest.fixture
 def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PodDirectory:
     """One that has been as it is for long enough."""
-    monkeypatch.setattr(listing, "_TICK", TICK)
+    monkeypatch.setattr(daemon_interface, "_TICK", TICK)
     found = PodDirectory(str(tmp_path / "pod"))
     os.makedirs(found.file("pod"))
     found.write_pod({"name": "a"})

@@ -20,7 +20,8 @@ from kurma_core.errors import (
     PodExistsError,
     PodNotFoundError,
 )
-from kurma_core.pods.record.pod_store import PodDirectory, PodStore
+from kurma_core.pods.record.pod_directory import PodDirectory
+from kurma_core.pods.record.pod_store import PodStore
 from kurma_core.pods.record.state import PodState
 
 A = "aaaa0000-0000-4000-8000-000000000001"
@@ -128,7 +129,7 @@ def test_looking_for_an_owner_is_in_nobodys_way(store: PodStore) -> None:
     pod, lock = store.create(A, "one")
     os.close(lock)
     script = (
-        "import sys; from kurma_core.pods.record.pod_store import PodDirectory\n"
+        "import sys; from kurma_core.pods.record.pod_directory import PodDirectory\n"
         "pod = PodDirectory(sys.argv[1]); print(flush=True)\n"
         "while True: pod.owned()"
     )
@@ -186,7 +187,7 @@ def test_the_owner_lock_is_one_processs_and_dies_with_it(store: PodStore) -> Non
     pod, lock = store.create(A, "one")
     os.close(lock)
     script = (
-        "import sys; from kurma_core.pods.record.pod_store import PodDirectory\n"
+        "import sys; from kurma_core.pods.record.pod_directory import PodDirectory\n"
         "fd = PodDirectory(sys.argv[1]).try_own(); print('held' if fd is not None else 'busy', flush=True)\n"
         "sys.stdin.read()"
     )

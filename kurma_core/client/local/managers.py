@@ -231,8 +231,6 @@ def _of_isolators(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
 
 def _of_pods(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
     """Finds plugins that the configuration disables and that pods on record need."""
-    from kurma_core.pods.record.document import read_document
-
     sections = managers.config.plugins
     kinds = ("renderers", "stagers", "networks")
     off = {
@@ -246,7 +244,7 @@ def _of_pods(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
     store = managers.services.store
     for uuid in store.uuids():
         try:
-            pod = read_document(store.directory(uuid))
+            pod = store.directory(uuid).read_document()
         except KurmaError:
             continue  # removed meanwhile; or damaged, so that it is never started again
         section = managers.config.stagers.get(pod.stager)

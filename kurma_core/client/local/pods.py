@@ -157,9 +157,7 @@ class LocalPods:
     def summaries(self) -> list[PodSummary]:
         """No stager is asked."""
         self._m.need_root("list pods")
-        from kurma_core.pods.record import listing
-
-        return listing.summaries(self._m.store, lambda directory: self._m.pods.finder.recover(directory))
+        return self._m.store.summaries(lambda directory: self._m.pods.finder.recover(directory))
 
     def pod(self, pod: str) -> PodRecord:
         self._m.need_root("look at a pod")

@@ -19,7 +19,6 @@ from kurma_core.errors import (
     StagerError,
 )
 from kurma_core.pods.prepare import volumes
-from kurma_core.pods.record.document import read_document
 from kurma_core.pods.record.pod_record import forget_executions
 from kurma_core.pods.record.state import AppChange
 from kurma_core.pods.run import pod_limits, pod_metadata, recovery
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.change.new_app import NewApp
     from kurma_core.pods.finder import PodFinder
     from kurma_core.pods.record.document import PodDocument
-    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.progress import Progress
 
 Json = Any
@@ -76,7 +75,7 @@ class PodApps:
 
         directory = self._finder.find(reference)
         name = new_app.wanted_app(request).name
-        document = read_document(directory)
+        document = directory.read_document()
         # Errors that can be known early are raised before an image is fetched.
         new_app.check_name(document, name)
         with self._stager_of(directory, document, "add") as (driver, _):
@@ -199,14 +198,14 @@ class PodApps:
         :raises PodStateError: it does not run, or another process holds the lock for too long.
         """
         with directory.apps_lock(APPS_PATIENCE):
-            document = read_document(directory)
+            document = directory.read_document()
             with self._stager_of(directory, document, verb) as (driver, stager):
                 self._check_verbs(document, driver, directory, verb)
                 pod = Changeable(directory, document, driver, stager, directory.read_state().stager)
                 change = directory.read_state().change
                 if change is not None:
                     self._finish_change(pod, change)
-                    pod = replace(pod, document=read_document(directory))
+                    pod = replace(pod, document=directory.read_document())
                 if app is not None:
                     pod.document.manifest.app(app)
                 yield pod
@@ -258,7 +257,7 @@ class PodApps:
         from kurma_core.pods.change.new_app import without
 
         directory, app = pod.directory, change.app
-        document = read_document(directory)
+        document = directory.read_document()
         there = app in document.app_names
         if there and change.do == "add":
             directory.change_state(change=None)

@@ -20,8 +20,7 @@ from kurma_core.errors import (
 )
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.pod import ENDED_STATES
-from kurma_core.pods.record.document import read_document
-from kurma_core.pods.record.pod_store import unwritable
+from kurma_core.pods.record.pod_directory import unwritable
 from kurma_core.pods.run import recovery
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.change.stop import PodStopper
     from kurma_core.pods.finder import PodFinder
     from kurma_core.pods.record.document import PodDocument
-    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.record.state import PodState
     from kurma_core.pods.services import Services
 
@@ -68,7 +67,7 @@ class PodRemover:
         if not os.path.isdir(directory.path):
             return  # half-made, or ephemeral and dead: the recovery has removed it
         try:
-            document = read_document(directory)
+            document = directory.read_document()
             state = directory.read_state().state
         except _UNREADABLE:
             self._remove_broken(directory, force=force)
@@ -203,7 +202,7 @@ def _whole_state(directory: PodDirectory) -> PodState:
     """The state of a pod. Also checks that its definition can be read, once the pod is past its preparation."""
     state = directory.read_state()
     if state.state != "preparing":
-        read_document(directory)
+        directory.read_document()
     return state
 
 

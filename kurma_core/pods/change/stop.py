@@ -17,7 +17,6 @@ from kurma_core.errors import (
     PodStateError,
 )
 from kurma_core.models.pod import ENDED_STATES, PodRecord
-from kurma_core.pods.record.document import read_document
 from kurma_core.pods.record.pod_record import by_force, pod_record, the_app
 from kurma_core.pods.run import pod_restarts, recovery
 from kurma_core.value import replace
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import AppChanger, RunningStager, Stager
     from kurma_core.linux.cgroups import CgroupTree
     from kurma_core.pods.finder import PodFinder
-    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.pod_directory import PodDirectory
 
 #: Seconds that an owner has for its teardown once the stager has ended.
 _TEARDOWN_PATIENCE = 60.0
@@ -126,7 +125,7 @@ class PodStopper:
         # A full disk must not keep the pod running; and its owner may already have recorded its end.
         with contextlib.suppress(HostError, PodNotFoundError):
             if directory.move_to("stopping", only_in=("starting", "running")):
-                self._events.tell("stopping", read_document(directory))
+                self._events.tell("stopping", directory.read_document())
         # Time for the apps, for their post-stop handlers, and a reserve for processes that are slow to die.
         patience = 2 * self._services.config.stop_timeout + 5 if timeout is None else timeout
         if _ends(stager, patience):
@@ -176,7 +175,7 @@ class PodStopper:
         if app is not None and the_app(record, app).name not in running:
             raise AppNotFoundError(f"app {app} of pod {record.name} does not run")
         # The stager's answer is untrusted: only a process in this pod's own cgroup is ever signalled.
-        tree = CgroupTree(read_document(directory).cgroup)
+        tree = CgroupTree(directory.read_document().cgroup)
         for name, pid in running.items():
             if app in (None, name):
                 _signal_member(pid, number, tree, name)

@@ -14,7 +14,6 @@ from kurma_core.linux import process
 from kurma_core.linux.programs import is_killed
 from kurma_core.models.streams import Stdio
 from kurma_core.pods.prepare.app_settings import has_terminal
-from kurma_core.pods.record.document import read_document
 from kurma_core.pods.record.pod_record import the_app
 from kurma_core.pods.run import recovery
 from kurma_core.staging.relay import CallerRelay
@@ -120,7 +119,7 @@ def _account(services: Services, record: PodRecord, app: str, user: str | None) 
     if user is not None:
         group, further = services.images.groups_of(record.images[app], user)
         return {"group": group, "supplementaryGIDs": list(further)}
-    manifest = read_document(services.store.directory(record.uuid)).manifest.app(app)
+    manifest = services.store.directory(record.uuid).read_document().manifest.app(app)
     own = manifest.app
     if own is None:
         own = services.images.manifest(record.images[app]).app
@@ -161,7 +160,7 @@ def attaches_terminal(services: Services, record: PodRecord, app: str | None) ->
     :raises AppNotFoundError: no such app, or several and none named.
     """
     app = the_app(record, app).name
-    document = read_document(services.store.directory(record.uuid))
+    document = services.store.directory(record.uuid).read_document()
     found = document.manifest.app(app)
     return found is not None and has_terminal(document, found)
 

@@ -17,7 +17,6 @@ from kurma_core.hookspecs.network import Leak
 from kurma_core.networking.network_records import PINS, clear, pin_path
 from kurma_core.networking.repair import finding
 from kurma_core.pods.network import port_claims
-from kurma_core.pods.record.document import read_document
 from kurma_core.pods.run import recovery
 
 if TYPE_CHECKING:
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
     from kurma_core.networking.network_records import JoinRecord
     from kurma_core.networking.repair import DriverCare
     from kurma_core.pods.record.document import PodDocument
-    from kurma_core.pods.record.pod_store import PodDirectory, PodStore
+    from kurma_core.pods.record.pod_directory import PodDirectory
+    from kurma_core.pods.record.pod_store import PodStore
     from kurma_core.pods.record.state import PodState
     from kurma_core.pods.services import Events, Services
 
@@ -215,7 +215,7 @@ class Caretaker:
         state = directory.read_state()
         if state.state == "preparing" or not (state.live or state.steps):
             return []
-        document = read_document(directory)
+        document = directory.read_document()
         if networks and not any(one.network in networks for one in document.attachments):
             return []
         stager = recovery.find_stager(self._services, directory)

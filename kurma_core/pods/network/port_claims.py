@@ -25,7 +25,7 @@ from kurma_core.linux.process import boot_id
 from kurma_core.models.network import PortMapping
 from kurma_core.models.pod import ENDED_STATES
 from kurma_core.networking.network_records import pin_path
-from kurma_core.pods.record.pod_store import PodDirectory
+from kurma_core.pods.record.pod_directory import PodDirectory
 from kurma_core.schema import COUNT, fit
 from kurma_core.value import frozen
 
@@ -97,7 +97,6 @@ def check_free(
 
 
 def _of_the_host() -> Claims:
-
     return Claims()
 
 
@@ -112,7 +111,6 @@ def _held_by(directory: PodDirectory, name: str, port: PortMapping) -> NetworkEr
 
 def _how(directory: PodDirectory) -> tuple[str, str]:
     """How a pod has its ports, and the command that frees them."""
-
     try:
         ended = keeps_ports(directory, directory.read_state().state)
     except KurmaError:
@@ -200,12 +198,10 @@ def let_go(directory: PodDirectory) -> None:
 
 def _held(store: PodStore, uuid: str) -> Iterator[tuple[str, PortMapping]]:
     """The pod's name with each port that leads to it now; nothing if its record cannot be read."""
-    from kurma_core.pods.record.document import read_document
-
     directory = store.directory(uuid)
     try:
         if holds_ports(directory):
-            document = read_document(directory)
+            document = directory.read_document()
             for port in published(document.attachments):
                 yield document.name, port
     except KurmaError:

@@ -161,11 +161,9 @@ def foreground_input(services: Services, record: PodRecord) -> tuple[bool, bool]
     With a stager that has no call-ins, such as a stage1, the stager's own standard input is used, whatever the
     apps' settings are.
     """
-    from kurma_core.pods.record.document import read_document  # not for the command line
-
     if getattr(services.stagers.of_pod(record.stager), "begin", None) is None:
         return True, True
-    document = read_document(services.store.directory(record.uuid))
+    document = services.store.directory(record.uuid).read_document()
     return document.interactive is not None, typed_into(document) is not None
 
 

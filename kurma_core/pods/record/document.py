@@ -5,7 +5,6 @@ from __future__ import annotations
 from _collections_abc import Mapping  # without collections
 
 from kurma_core.appc.pod import PodManifest
-from kurma_core.errors import ManifestError
 from kurma_core.models.isolator import IdRange, IsolatorPlan, IsolatorReport
 from kurma_core.models.network import Attachment
 from kurma_core.models.pod import MountSetup
@@ -15,8 +14,6 @@ from kurma_core.value import field, frozen
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
-
-    from kurma_core.pods.record.pod_store import PodDirectory
 
     Json = Any
 
@@ -140,23 +137,6 @@ class PodDocument(JsonValue):
                 if app not in by_app:
                     raise SchemaError(f"{key}.{app}", "an entry", MISSING)
         return found
-
-
-def read_document(directory: PodDirectory) -> PodDocument:
-    """:raises PodNotFoundError: the pod was never wholly made. :raises PodDamagedError: its record cannot be
-    parsed."""
-    return directory.record("pod.json", lambda: _read_document(directory))
-
-
-def _read_document(directory: PodDirectory) -> PodDocument:
-    value = directory.read_pod()
-    try:
-        document = PodDocument.from_json(value)
-    except (ValueError, ManifestError) as error:
-        raise directory.damaged("pod.json", str(error)) from None
-    if document.uuid != directory.uuid:
-        raise directory.damaged("pod.json", f"it is of pod {document.uuid[:36]!a}")
-    return document
 
 
 def user_namespace(uuid: str) -> str:

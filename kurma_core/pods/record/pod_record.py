@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.errors import AppNotFoundError, HostError, KurmaError, PodDamagedError, PodNotFoundError
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.models.pod import ENDED_STATES, AppEnd, AppExecution, AppStatus, PodRecord
-from kurma_core.pods.record.document import PodDocument, read_document
+from kurma_core.pods.record.document import PodDocument
 from kurma_core.pods.record.state import PodEnd
 from kurma_core.pods.run import pod_metadata, pod_restarts
 from kurma_core.staging.stager_status import exit_code, parse_apps, read_status_file
@@ -26,7 +26,7 @@ from kurma_core.value import fields, replace
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStager, Stager
-    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.record.state import PodState
 
 Json = Any
@@ -39,7 +39,7 @@ def pod_record(
 
     :param stager: is asked for the status of the apps; None: only the files on disk are read.
     """
-    return record_of(directory, read_document(directory), directory.read_state(), stager, running)
+    return record_of(directory, directory.read_document(), directory.read_state(), stager, running)
 
 
 def record_of(

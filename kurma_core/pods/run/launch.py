@@ -23,7 +23,7 @@ from kurma_core.models.network import Attachment
 from kurma_core.pods.network import port_claims
 from kurma_core.pods.network.hosts_and_resolv_conf import findable, pod_dns, pod_hosts, replaced_files
 from kurma_core.pods.prepare import app_settings, volumes
-from kurma_core.pods.record.pod_store import unwritable
+from kurma_core.pods.record.pod_directory import unwritable
 from kurma_core.pods.run import pod_limits
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kurma_core.models.image import RenderedImage, RenderedLayer
     from kurma_core.models.streams import Stdio
     from kurma_core.pods.record.document import PodDocument
-    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.services import Services
     from kurma_core.staging.prestarted import PrestartedStager
 

@@ -22,9 +22,8 @@ from kurma_core.errors import (
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.linux.process import boot_id
 from kurma_core.pods.network import port_claims
-from kurma_core.pods.record.document import read_document
+from kurma_core.pods.record.pod_directory import unwritable
 from kurma_core.pods.record.pod_record import by_force, conclusion, forced, pod_record
-from kurma_core.pods.record.pod_store import unwritable
 from kurma_core.pods.record.state import PodEnd, PodState, mark
 from kurma_core.pods.run import pod_restarts
 from kurma_core.pods.run.launch import STEP_NAMES, Launch, bring_up, claim_places, not_complete, tear_down
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import Stdio
     from kurma_core.pods.record.document import PodDocument
-    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.services import Events, Services
 
     class NewPod(Protocol):
@@ -154,7 +153,7 @@ class OwnedPod:
         """
         from kurma_core.pods.run import pod_metadata
 
-        document = read_document(directory)
+        document = directory.read_document()
         attachments = directory.read_state().attachments
         launch = Launch(services, directory, document, attachments=attachments, stager=stager)
         launch.record(owner=os.getpid())
@@ -403,7 +402,7 @@ class OwnedPod:
     def _document(self) -> PodDocument:
         """The present definition: apps may have been added or removed."""
         try:
-            return read_document(self._launch.directory)
+            return self._launch.directory.read_document()
         except KurmaError:
             return self._launch.document
 

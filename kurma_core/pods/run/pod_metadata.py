@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kurma_core.metadata.listening import Listener
     from kurma_core.metadata.secrets import Secrets
     from kurma_core.pods.record.document import PodDocument
-    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.record.state import PodState
     from kurma_core.pods.services import Services
 

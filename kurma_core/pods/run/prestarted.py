@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kurma_core.metadata.listening import Listener
     from kurma_core.models.image import RenderedImage
     from kurma_core.pods.record.document import PodDocument
-    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.run.owner import NewPod
     from kurma_core.pods.services import Events, Services
     from kurma_core.staging.prestarted import PrestartedStager

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.linux.process import boot_id
-from kurma_core.pods.record.document import read_document
+from kurma_core.pods.record.pod_directory import REMAINS, unwritable
 from kurma_core.pods.record.pod_record import conclusion
-from kurma_core.pods.record.pod_store import REMAINS, unwritable
 from kurma_core.pods.record.state import PodEnd, mark
 from kurma_core.pods.run import pod_restarts
 from kurma_core.pods.run.launch import Launch, ends_now, not_complete, tear_down
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from kurma_core.hookspecs.stager import CollectorOfRemains, RunningStager
     from kurma_core.pods.record.document import PodDocument
-    from kurma_core.pods.record.pod_store import PodDirectory
+    from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.record.state import PodState
     from kurma_core.pods.services import Events, Services
 
@@ -37,7 +36,7 @@ def find_stager(services: Services, directory: PodDirectory) -> RunningStager | 
     identity = state.stager
     if not identity:
         return None
-    driver = services.stagers.of_pod(read_document(directory).stager)
+    driver = services.stagers.of_pod(directory.read_document().stager)
     return driver.attach_to(directory.path, identity)
 
 
@@ -82,7 +81,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
             prestarted.undo(services, directory.uuid)
         services.store.delete(directory, services.store.name_of(directory.uuid))
         return True
-    document, state = read_document(directory), directory.read_state()
+    document, state = directory.read_document(), directory.read_state()
     if not state.live and not state.steps:
         return False
     stager = find_stager(services, directory)

@@ -14,7 +14,6 @@ import kurma_core
 from kurma_core.api.pods import AppOverrides, EnterRequest
 from kurma_core.errors import IsolatorError, PowerError, PrivilegeError
 from kurma_core.models.streams import Stdio
-from kurma_core.pods.record.document import read_document
 from kurma_core.value import replace
 from tests.kit.command import KURMA
 from tests.kit.images import shell
@@ -247,7 +246,7 @@ def test_root_says_so_and_any_user_of_a_namespace(kurmad, granting):
         kurma = Inside(house, pod.uuid)
         until(lambda: kurma("list")[0] == 0, "the API")
         first = house.client.pod(pod.uuid)
-        user = 1000 + read_document(house.client.here.services.store.directory(pod.uuid)).ids.first
+        user = 1000 + house.client.here.services.store.directory(pod.uuid).read_document().ids.first
         assert [one.outcome for one in first.isolators if one.name == API] == ["enforced"]
         # A clean end takes the socket along, and the next daemon brings it back.
         assert daemon.end() == 0

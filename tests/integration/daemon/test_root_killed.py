@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.root, pytest.mark.full]
 
 NAMES = [step.name for step in STEPS]
 _STORE, _OWNED = "kurma_core.pods.record.pod_store:PodStore", "kurma_core.pods.run.owner:OwnedPod"
-_DIRECTORY, _ACI = "kurma_core.pods.record.pod_store:PodDirectory", "kurma_core.staging.aci_stager:AciStager"
+_DIRECTORY, _ACI = "kurma_core.pods.record.pod_directory:PodDirectory", "kurma_core.staging.aci_stager:AciStager"
 _ENDS = "trap 'echo bye; exit 4' TERM; echo up; while :; do sleep 0.02; done"
 _NET = "default"
 

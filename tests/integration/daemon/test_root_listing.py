@@ -12,8 +12,8 @@ import pytest
 
 from kurma_core.client.remote.http import Connection
 from kurma_core.daemon.pods.listing import RECORDS, Listing
+from kurma_core.pods import daemon_interface
 from kurma_core.pods.daemon_interface import DaemonInterface
-from kurma_core.pods.record import listing as pod_listing
 from tests.cli.test_cli_imports import HEAVY, NOT_FOR_LISTS
 from tests.cli.test_cli_imports import PROGRAM as LISTER
 from tests.integration.daemon.test_root_metrics import figures
@@ -32,7 +32,7 @@ class Watcher:
 
     def settle(self):
         """Until all that is told is kept."""
-        time.sleep(pod_listing._TICK + 0.1)
+        time.sleep(daemon_interface._TICK + 0.1)
         self.told()
 
     def told(self):
@@ -151,7 +151,7 @@ def test_owners_and_stagers_that_are_killed_are_missed_at_once(watcher):
 
 def test_answers_of_a_store_are_no_more_than_its_pods(watcher, monkeypatch):
     """In the daemon's own terms, on pods that ran."""
-    monkeypatch.setattr(pod_listing, "_TICK", 0.05)
+    monkeypatch.setattr(daemon_interface, "_TICK", 0.05)
     house, here = watcher.daemon.house, watcher.here
     listing = Listing(DaemonInterface(here.here.pods))
     with house.running(name="up") as up:

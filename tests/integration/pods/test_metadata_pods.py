@@ -16,7 +16,6 @@ import pytest
 
 from kurma_core.errors import HostError
 from kurma_core.linux.namespaces import in_network_namespace
-from kurma_core.pods.record.document import read_document
 from kurma_core.pods.run import pod_metadata
 from tests.integration.pods import early
 from tests.kit.client import open_client
@@ -99,7 +98,7 @@ def test_everything_by_wget(house, noted, who):
     """From any network, as root and as a plain user, and in a user namespace."""
     user, options = who.get("user"), {key: value for key, value in who.items() if key != "user"}
     with house.running({"main": noted_app(noted)}, annotations=NOTES, **options) as pod:
-        manifest = read_document(house.client.here.services.store.directory(pod.uuid)).manifest.to_json()
+        manifest = house.client.here.services.store.directory(pod.uuid).read_document().manifest.to_json()
         app = [
             {"name": "homepage", "value": "http://a/"},
             {"name": "example.com/b", "value": "of the app"},
@@ -402,7 +401,7 @@ class TestLife:
         assert ask(house, pod, "get pod/uuid; wget $AC_METADATA_URL 2>&1").count("Connection refused") == 1
         assert not connects(listening(house, pod)) or net == "none"
         directory = house.client.here.services.store.directory(pod.uuid)
-        pod_metadata.take_up(house.client.here.services, directory, read_document(directory))
+        pod_metadata.take_up(house.client.here.services, directory, directory.read_document())
         try:
             assert ask(house, pod, script) == before
             assert url_of(house, pod) == url
@@ -421,7 +420,7 @@ class TestLife:
         directory = house.client.here.services.store.directory(pod.uuid)
         os.unlink(house.path(pod, "metadata/key"))
         with pytest.raises(HostError, match="is lost") as caught:
-            pod_metadata.take_up(house.client.here.services, directory, read_document(directory))
+            pod_metadata.take_up(house.client.here.services, directory, directory.read_document())
         assert caught.value.hint == f"kurma restart {pod.uuid[:8]}"
         house.client.stop(pod.uuid, force=True)
 
@@ -432,7 +431,7 @@ class TestLife:
         run.kill()
         directory = house.client.here.services.store.directory(pod.uuid)
         with socket.create_server(listening(house, pod)), pytest.raises(HostError, match="in use"):
-            pod_metadata.take_up(house.client.here.services, directory, read_document(directory))
+            pod_metadata.take_up(house.client.here.services, directory, directory.read_document())
         house.client.stop(pod.uuid, force=True)
 
     def test_a_kernel_without_such_programs(self, house, monkeypatch):

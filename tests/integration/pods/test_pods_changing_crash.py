@@ -26,15 +26,15 @@ ADDING = [
     ("leaving", "kurma_core.staging.app_callins:LiveRoot.bind", False),
     ("leaving", f"{_DRIVER}:ask", False),
     ("leaving", f"{_DRIVER}:_write", False),
-    ("entering", "kurma_core.pods.record.pod_store:PodDirectory.write_pod", False),
-    ("leaving", "kurma_core.pods.record.pod_store:PodDirectory.write_pod", True),
+    ("entering", "kurma_core.pods.record.pod_directory:PodDirectory.write_pod", False),
+    ("leaving", "kurma_core.pods.record.pod_directory:PodDirectory.write_pod", True),
 ]
 REMOVING = [
     ("leaving", "kurma_core.pods.change.app_changes:_change_state"),
     ("leaving", f"{_DRIVER}:ask"),
     ("leaving", f"{_DRIVER}:_write"),
     ("leaving", "kurma_core.staging.app_callins:LiveRoot.unbind"),
-    ("leaving", "kurma_core.pods.record.pod_store:PodDirectory.write_pod"),
+    ("leaving", "kurma_core.pods.record.pod_directory:PodDirectory.write_pod"),
     ("leaving", "kurma_core.pods.prepare.volumes:remove_empty"),
 ]
 

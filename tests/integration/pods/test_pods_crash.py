@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.root, pytest.mark.full]
 
 NAMES = [step.name for step in STEPS]
 LAST = ("after", NAMES[-1])
-CHANGE = "kurma_core.pods.record.pod_store:PodDirectory.change_state"
+CHANGE = "kurma_core.pods.record.pod_directory:PodDirectory.change_state"
 
 
 def left_of(uuid):
@@ -168,9 +168,9 @@ def test_killed_before_it_has_recorded_that_the_pod_has_run(house):
         "entering kurma_core.pods.record.pod_store:PodStore._reserve",
         "leaving kurma_core.pods.record.pod_store:PodStore._reserve",
         "entering kurma_core.pods.prepare.prepare_pod:reify",
-        "entering kurma_core.pods.record.pod_store:PodDirectory.write_pod",
-        "leaving kurma_core.pods.record.pod_store:PodDirectory.write_pod",
-        "entering kurma_core.pods.record.pod_store:PodDirectory.write_state#2",
+        "entering kurma_core.pods.record.pod_directory:PodDirectory.write_pod",
+        "leaving kurma_core.pods.record.pod_directory:PodDirectory.write_pod",
+        "entering kurma_core.pods.record.pod_directory:PodDirectory.write_state#2",
     ],
 )
 def test_killed_while_it_is_prepared(house, where):
@@ -184,7 +184,7 @@ def test_killed_while_it_is_prepared(house, where):
 
 def test_killed_before_its_directory_is_a_pod(house):
     run = house.launch(
-        "true", faults=[["leaving", "kurma_core.pods.record.pod_store:PodDirectory.try_own"]], wait=None
+        "true", faults=[["leaving", "kurma_core.pods.record.pod_directory:PodDirectory.try_own"]], wait=None
     )
     assert_dead(run)
     assert house.client.pods() == []

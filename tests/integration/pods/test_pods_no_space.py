@@ -239,7 +239,7 @@ def test_an_end_that_cannot_be_recorded(house, monkeypatch):
     with house.running("trap 'exit 3' TERM; echo ready; while :; do sleep 0.02; done") as pod:
         uuid = pod.uuid
         until(lambda: "ready" in house.log(pod), "the trap")
-        monkeypatch.setattr("kurma_core.pods.record.pod_store.replace_file", full)
+        monkeypatch.setattr("kurma_core.pods.record.pod_directory.replace_file", full)
         pod.stop(force=False)
         record = pod.finish()
         assert record.exit_code == 3

@@ -1,0 +1,427 @@
+"""Reads and writes the records of one pod, and takes its locks; only root can read them.
+
+``pods/UUID/`` holds ``pod.json`` (the pod's definition: replaced as a whole when apps are added or removed),
+``state.json`` (its state: replaced atomically), ``owner.lock``, ``apps.lock`` and ``op.lock``, ``pod/`` (written
+by the stager), ``earlier/`` (logs of earlier runs), ``volumes/`` and ``stager/``.
+
+A process holds the *owner* lock for as long as it owns the pod, from the moment at which the pod's directory
+becomes visible; the *apps* lock while it starts the pod or changes its apps; the *op* lock for one change of
+``state.json``. Locks are taken in this order. The kernel releases the locks of a process that dies, which is how
+other processes notice. The locks are open file description locks (``F_OFD_SETLK``): a process can test whether one
+is held without taking it, and so without blocking a process that is about to take it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import time
+from _thread import allocate_lock
+
+from kurma_core.errors import (
+    FormatVersionError,
+    HostError,
+    KurmaError,
+    ManifestError,
+    PodDamagedError,
+    PodNotFoundError,
+    PodStateError,
+)
+from kurma_core.json_text import loads
+from kurma_core.linux.files import replace_file, spare_file, use_spare
+from kurma_core.pods.record.document import PodDocument
+from kurma_core.pods.record.state import PodState
+from kurma_core.schema import SchemaError
+from kurma_core.value import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from typing import Any, TypeVar, cast
+
+    Json = Any
+    T = TypeVar("T")
+    Recover = Callable[["PodDirectory"], None]
+else:
+    cast = lambda kind, value: value  # noqa: E731 - typing is not light
+
+VERSION = 1
+#: ``struct flock``; zeros in it mean the whole file.
+_FLOCK = "hhqqi4x"
+#: Names the stager that has left something of the pod to free (see :mod:`kurma_core.pods.run.recovery`).
+REMAINS = "stager/remains"
+#: Spare files of a prestarted pod for its first records: two states, and its definition.
+_SPARES, _SPARE_POD = ("state.json.spare", "state.json.spare2"), "pod.json.spare"
+
+
+class _Kept:
+    """A cached record, and the identity of its file.
+
+    :param fd: of that file, opened with O_PATH: while it is open, the kernel gives its inode number to no other
+        file.
+    """
+
+    __slots__ = ("fd", "stamp", "value")
+
+    def __init__(self, path: str) -> None:
+        self.fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self.stamp = _stamp(os.fstat(self.fd))
+        self.value: Any = None
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class PodDirectory:
+    """The files of one pod. Cheap to make: it opens nothing by itself.
+
+    Each access to a record reads its file. For the pod's owner, which reads often, :meth:`keep_records` caches
+    records until another process replaces their files.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.uuid = os.path.basename(path)
+        self._kept: dict[str, _Kept] | None = None
+        self._lock = allocate_lock()
+        self._spares: list[str] = []
+        #: Whether this process has called :meth:`spare`, so that it must call :meth:`drop_spare`.
+        self.spared = False
+
+    def moved_to(self, path: str) -> PodDirectory:
+        """This directory after its renaming."""
+        found = PodDirectory(path)
+        found._spares, found.spared = self._spares, self.spared
+        return found
+
+    def file(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    def has_remains(self) -> bool:
+        """Whether the stager has left something to free (:mod:`kurma_core.pods.run.recovery`)."""
+        return os.path.lexists(self.file(REMAINS))
+
+    # -- records --
+
+    def keep_records(self) -> None:
+        """Caches records: reads one again only if its file was replaced. The caller must call :meth:`drop_records`
+        later."""
+        if self._kept is None:
+            self._kept = {}
+
+    def drop_records(self) -> None:
+        """Closes the files that :meth:`keep_records` holds open. Repeatable."""
+        with self._lock:
+            kept, self._kept = self._kept, None
+        for one in (kept or {}).values():
+            os.close(one.fd)
+
+    def record(self, name: str, read: Callable[[], T]) -> T:
+        """The value of a record. :param read: reads the file."""
+        if self._kept is None:
+            return read()
+        with self._lock:
+            kept = (self._kept or {}).get(name)
+            with contextlib.suppress(OSError):
+                if kept is not None and _stamp(os.stat(self.file(name))) == kept.stamp:
+                    return cast("T", kept.value)
+        # The file is opened before it is read: if it is replaced in between, the next access reads it again.
+        return self._keep(name, read)
+
+    def _keep(self, name: str, read: Callable[[], T]) -> T:
+        """Reads a record and caches it.
+
+        :param read: gives the value of the record that is there now.
+        """
+        try:
+            found = _Kept(self.file(name))
+        except OSError:
+            return read()  # it is gone, or damaged
+        try:
+            found.value = value = read()
+        except BaseException:
+            os.close(found.fd)
+            raise
+        with self._lock:
+            before: _Kept | None = found
+            if self._kept is not None:
+                before, self._kept[name] = self._kept.get(name), found
+        if before is not None:
+            os.close(before.fd)
+        return value
+
+    def read_pod(self) -> dict[str, Json]:
+        """``pod.json`` as JSON.
+
+        :raises PodNotFoundError: there is none: the pod was never wholly made, or is gone.
+        :raises PodDamagedError: it cannot be parsed.
+        :raises FormatVersionError: a newer version wrote it.
+        """
+        return self._read("pod.json")
+
+    def write_pod(self, value: dict[str, Json], document: object = None) -> None:
+        """Replaces ``pod.json``.
+
+        :param document: the same value as a :class:`PodDocument`, for the cache of :meth:`keep_records`.
+        """
+        with self._writing("pod.json"):
+            use_spare(self.file(_SPARE_POD), self.file("pod.json"), _lines(value))
+        if self._kept is not None and document is not None:
+            self._keep("pod.json", lambda: document)
+
+    def read_document(self) -> PodDocument:
+        """The same as a value. :raises: as :meth:`read_pod`."""
+        return self.record("pod.json", self._read_document)
+
+    def _read_document(self) -> PodDocument:
+        try:
+            document = PodDocument.from_json(self.read_pod())
+        except (ValueError, ManifestError) as error:
+            raise self.damaged("pod.json", str(error)) from None
+        if document.uuid != self.uuid:
+            raise self.damaged("pod.json", f"it is of pod {document.uuid[:36]!a}")
+        return document
+
+    def read_records(self, recover: Recover | None = None) -> tuple[PodDocument, PodState]:
+        """The pod's definition and its state.
+
+        :param recover: takes down a dead pod that has no owner; None: dead pods are left as they are.
+        :raises PodNotFoundError: it does not exist, or is not wholly made.
+        :raises KurmaError: its records cannot be read.
+        """
+        try:
+            state = self.read_state()
+        except PodNotFoundError:
+            if recover is None or self.owned():
+                raise
+            recover(self)
+            state = self.read_state()
+        else:
+            if recover is not None and state.unsettled and not self.owned():
+                recover(self)
+                state = self.read_state()
+        return self.read_document(), state
+
+    def read_state(self) -> PodState:
+        """``state.json``. :raises: as :meth:`read_pod`."""
+        return self.record("state.json", self._read_state)
+
+    def _read_state(self) -> PodState:
+        try:
+            return PodState.from_json(self._read("state.json"), "the record")
+        except SchemaError as error:
+            raise self.damaged("state.json", str(error)) from None
+
+    def raw(self, name: str) -> Json:
+        """Content of a record that may be damaged; None: it is not even JSON."""
+        try:
+            with open(self.file(name), "rb") as stream:
+                return loads(stream.read(), own=True)
+        except (OSError, ValueError):
+            return None
+
+    def read_steps(self) -> list[str]:
+        """The steps on record; empty if there is no record yet."""
+        try:
+            return list(self.read_state().steps)
+        except PodNotFoundError:
+            return []
+
+    def write_state(self, state: PodState) -> None:
+        """Replaces ``state.json``, by a spare file of :meth:`spare` while there is one left.
+
+        The caller holds the op lock, or is the only process that knows of the pod.
+        """
+        path, lines = self.file("state.json"), _lines(state.to_json())
+        with self._writing("state.json"):
+            if self._spares:
+                use_spare(self.file(self._spares.pop(0)), path, lines)
+            else:
+                replace_file(path, lines)
+        if self._kept is not None:
+            self._keep("state.json", lambda: state)
+
+    def spare(self, state: PodState) -> None:
+        """Makes files for the pod's first records, so that :meth:`write_state` and :meth:`write_pod` need not make
+        new ones then. The caller must call :meth:`drop_spare` later.
+
+        :param state: the present content of ``state.json``.
+        """
+        with self._writing("state.json"):
+            for name in _SPARES:
+                spare_file(self.file(name), _lines(state.to_json()))
+            # A second link to each file that will be renamed over: otherwise the rename would free the old file,
+            # and the start of the pod would wait for that.
+            for name in ("state.json", *_SPARES[:-1]):
+                os.link(self.file(name), self.file(f"{name}.old"))
+        with self._writing("pod.json"):
+            spare_file(self.file(_SPARE_POD), b"")
+        self._spares, self.spared = list(_SPARES), True
+
+    def drop_spare(self) -> None:
+        """Removes the remaining files of :meth:`spare`, also of a process that died. Repeatable."""
+        self._spares, self.spared = [], False
+        for name in (*_SPARES, *(f"{name}.old" for name in ("state.json", *_SPARES[:-1])), _SPARE_POD):
+            with contextlib.suppress(OSError):
+                os.unlink(self.file(name))
+
+    def change_state(self, *, only_in: Collection[str] | None = None, **changes: Any) -> PodState:
+        """Reads, changes and replaces ``state.json`` under the op lock.
+
+        :param only_in: change nothing unless the pod is in one of these states.
+        :param changes: fields of :class:`PodState`.
+        :returns: the resulting state.
+        """
+        with self.op_lock():
+            state = self.read_state()
+            if only_in is None or state.state in only_in:
+                state = replace(state, **changes)
+                self.write_state(state)
+            return state
+
+    def move_to(self, state: str, *, only_in: Collection[str]) -> bool:
+        """Replaces the state under the op lock, if it is one of ``only_in``. :returns: whether it was."""
+        with self.op_lock():
+            now = self.read_state()
+            if now.state not in only_in:
+                return False
+            self.write_state(replace(now, state=state))
+            return True
+
+    def _read(self, name: str) -> dict[str, Json]:
+        try:
+            with open(self.file(name), "rb") as stream:
+                value = loads(stream.read(), own=True)
+        except FileNotFoundError:
+            raise PodNotFoundError(f"pod {self.uuid}: no {name}", pod=self.uuid) from None
+        except ValueError as error:
+            raise self.damaged(name, str(error)) from None
+        except OSError as error:
+            raise self.damaged(name, os.strerror(error.errno or 0)) from None
+        version = value.get("version") if isinstance(value, dict) else None
+        if type(version) is not int:
+            raise self.damaged(name, "it has no version")
+        if version > VERSION:
+            raise FormatVersionError(
+                f"pod {self.uuid}: {name} was written by a newer version of kurma", pod=self.uuid
+            )
+        return dict(value)
+
+    def damaged(self, name: str, why: str) -> PodDamagedError:
+        """Makes the error for a record that cannot be parsed."""
+        return PodDamagedError(
+            f"pod {self.uuid}: {name} is damaged: {why}", hint=f"kurma rm {self.uuid}", pod=self.uuid
+        )
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        """:raises HostError: that file cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            raise HostError(
+                f"pod {self.uuid}: cannot write {name}: {os.strerror(error.errno or 0)}",
+                errno=error.errno,
+                path=self.file(name),
+                pod=self.uuid,
+            ) from None
+
+    # -- locks --
+
+    def try_own(self, patience: float = 0.0) -> int | None:
+        """Takes the owner lock.
+
+        :param patience: seconds to wait for it: a process that takes it only for a recovery soon releases it.
+        :returns: its descriptor (close it to release the lock); None: another process holds it.
+        """
+        return self._try_lock("owner.lock", patience)
+
+    def _try_lock(self, name: str, patience: float) -> int | None:
+        deadline = time.monotonic() + patience
+        fd = self._open_lock(name)
+        while True:
+            try:
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+                return fd
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    os.close(fd)
+                    return None
+            time.sleep(0.01)
+
+    def owned(self) -> bool:
+        """Whether a living process holds the owner lock. Takes no lock and writes nothing."""
+        return self._locked("owner.lock")
+
+    def _locked(self, name: str) -> bool:
+        try:
+            fd = self._open_lock(name, os.O_RDONLY)
+        except PodNotFoundError:
+            return False
+        try:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
+        finally:
+            os.close(fd)
+        return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+    @contextlib.contextmanager
+    def apps_lock(self, patience: float) -> Iterator[None]:
+        """Locks the pod's apps: only the holder may add, remove, start or stop them.
+
+        :param patience: seconds to wait for it.
+        :raises PodStateError: another process holds it for longer.
+        """
+        fd = self._try_lock("apps.lock", patience)
+        if fd is None:
+            raise PodStateError(
+                f"pod {self.uuid}: another process changes its apps", hint="try again in a moment", pod=self.uuid
+            )
+        try:
+            yield
+        finally:
+            os.close(fd)
+
+    def apps_locked(self) -> bool:
+        """Whether a living process holds the apps lock."""
+        return self._locked("apps.lock")
+
+    @contextlib.contextmanager
+    def op_lock(self) -> Iterator[None]:
+        """The short lock around a change of ``state.json``."""
+        fd = self._open_lock("op.lock")
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            yield
+        finally:
+            os.close(fd)
+
+    def _open_lock(self, name: str, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+        try:
+            return os.open(self.file(name), flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            raise PodNotFoundError(f"pod {self.uuid} is gone", pod=self.uuid) from None
+        except OSError as error:
+            raise HostError(
+                f"pod {self.uuid}: cannot open {name}: {os.strerror(error.errno or 0)}",
+                errno=error.errno,
+                path=self.file(name),
+            ) from None
+
+
+def _lines(value: dict[str, Json]) -> bytes:
+    """A record as JSON with one line for each key: easy for people to read, and the values are written by the
+    encoder's C code."""
+    import json  # not for a listing, which writes nothing
+
+    lines = [f"{json.dumps(key)}: {json.dumps(part)}" for key, part in {"version": VERSION, **value}.items()]
+    return ("{\n " + ",\n ".join(lines) + "\n}\n").encode()
+
+
+def unwritable(error: KurmaError) -> bool:
+    """Whether the write failed because the disk or a quota is full, or the file system is read-only."""
+    return error.data.get("errno") in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
