@@ -50,7 +50,8 @@ class Starting:
         """One pod, whose app sleeps."""
         record = self._manager.prepare(self._request)
         directory = self._services.store.directory(record.uuid)
-        launch = Launch(self._services, directory, directory.read_document(), Stdio(0, 1, 2))
+        launch = Launch(self._services, directory, directory.read_document())
+        launch.stdio = Stdio(0, 1, 2)
         claim_places(launch)
         launch.record(steps=STEP_NAMES)
         bring_up(launch)

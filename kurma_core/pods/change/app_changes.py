@@ -19,10 +19,10 @@ from kurma_core.errors import (
     StagerError,
 )
 from kurma_core.pods.prepare import volumes
+from kurma_core.pods.prepare.app_settings import pod_setup
 from kurma_core.pods.record.pod_record import forget_executions
 from kurma_core.pods.record.state import AppChange
 from kurma_core.pods.run import pod_limits, pod_metadata, recovery
-from kurma_core.pods.run.launch import Launch, pod_setup
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
@@ -102,10 +102,11 @@ class PodApps:
                 pod_limits.hold_traffic(app.document, self._services.note)
             if change.memory:
                 pod_limits.keep_memory(app.document)
-            attachments = directory.read_state().attachments
+            attachments = directory.read_state().attachments or app.part.attachments
             url = pod_metadata.url_of(directory)
-            launch = Launch(self._services, directory, app.part, attachments=attachments, metadata_url=url)
-            pod.driver.add_app(pod_setup(launch, {app.name: app.rendered}), pod.stager)
+            rendered = {app.name: app.rendered}
+            setup = pod_setup(self._services, app.part, directory.path, rendered, attachments, url)
+            pod.driver.add_app(setup, pod.stager)
             self._commit(pod, app.document)
         except BaseException:
             # If this fails, too, the change stays on record, and the next change of the pod's apps undoes it.

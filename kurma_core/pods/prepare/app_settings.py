@@ -1,22 +1,27 @@
-"""Decides the settings with which an app is started: overrides of its manifest, Docker annotations, terminal and
-input."""
+"""Decides the settings with which an app is started (overrides of its manifest, Docker annotations, terminal and
+input), and collects all that the stager's driver gets to know of a pod."""
 
 from __future__ import annotations
 
 from kurma_core.appc.image import App, ImageManifest, Isolator, NameValue
 from kurma_core.errors import UsageError
+from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup, UserNamespace
 from kurma_core.models.pod import STDIN, TERMINAL
+from kurma_core.pods.network.hosts_and_resolv_conf import findable, pod_dns, pod_hosts, replaced_files
+from kurma_core.pods.prepare import volumes
 from kurma_core.value import replace
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from kurma_core.api.pods import AppOverrides
     from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.pod import PodApp
+    from kurma_core.models.image import RenderedImage, RenderedLayer
+    from kurma_core.models.network import Attachment
     from kurma_core.models.pod import PodRecord
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.services import Services
@@ -172,3 +177,79 @@ def _says(app: PodApp, name: str) -> bool:
     if value not in (None, "true", "false"):
         raise UsageError(f"app {app.name}: its annotation {name} is {value!r}", hint="it is true or false")
     return bool(value == "true")
+
+
+def pod_setup(
+    services: Services,
+    document: PodDocument,
+    directory: str,
+    rendered: Mapping[str, RenderedImage],
+    attachments: tuple[Attachment, ...],
+    metadata_url: str | None,
+    note: Callable[[str], None] = lambda _: None,
+) -> PodSetup:
+    """Everything that the stager's driver gets to know of the pod.
+
+    :param directory: the pod's.
+    :param rendered: the image of each app.
+    :param attachments: with their results, if the networks are joined.
+    :param metadata_url: URL of the pod's metadata service; holds its token.
+    :param note: called with warnings about the pod's name servers.
+    """
+    manifests: dict[str, Any] = {}
+    for image in rendered.values():
+        manifests.update(image.manifests)
+    variables = () if metadata_url is None else (("AC_METADATA_URL", metadata_url),)
+    return PodSetup(
+        uuid=document.uuid,
+        name=document.name,
+        directory=directory,
+        manifest=document.manifest,
+        images=manifests,
+        apps=tuple(
+            _app_setup(services, document, app, rendered[app].layers, attachments, variables)
+            for app in document.app_names
+        ),
+        volumes=volumes.setups(document.manifest, directory, document.ids),
+        network_namespace=document.network_namespace,
+        cgroup=document.cgroup,
+        plans=document.plans,
+        pod_plan=document.pod_plan,
+        config=services.stagers.config(document.stager),
+        hostname=document.hostname,
+        dns=pod_dns(document, attachments, note),
+        hosts=pod_hosts(document, attachments),
+        volume_links=document.volume_links,
+        userns=None if document.ids is None else UserNamespace(document.user_namespace or "", document.ids),
+        keep=document.keep,
+        metadata_url=metadata_url,
+        names=document.network_namespace is not None and bool(findable(attachments)),
+        attachments=attachments if document.own_networks else (),
+        asked=tuple(what for what, said in (("dns", document.dns), ("hosts", document.hosts)) if said),
+    )
+
+
+def _app_setup(
+    services: Services,
+    document: PodDocument,
+    app: str,
+    layers: tuple[RenderedLayer, ...],
+    attachments: tuple[Attachment, ...],
+    variables: tuple[tuple[str, str], ...],
+) -> AppSetup:
+    image = services.images.manifest(document.images[app])
+    runtime = document.manifest.app(app)
+    terminal = has_terminal(document, runtime)
+    return AppSetup(
+        name=app,
+        layers=layers,
+        mounts=document.mounts[app],
+        environment=(*variables, *document.environment.get(app, ())),
+        # Input for an app with a terminal comes by the attach call-in instead.
+        interactive=document.interactive == app and not terminal,
+        stdin_open=keeps_stdin(document, runtime),
+        terminal=terminal,
+        make_working_directory=is_docker(image),
+        stop_signal=stop_signal(image),
+        replace_files=replaced_files(document, is_docker(image), attachments),
+    )

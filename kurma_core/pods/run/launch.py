@@ -10,26 +10,26 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kurma_core.cancellation import check, shielded
 from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoundError, StagerError
-from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup
-from kurma_core.hookspecs.pod_setup import UserNamespace as PodUserNamespace
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import needs_powers
 from kurma_core.models.network import Attachment
 from kurma_core.pods.network import port_claims
-from kurma_core.pods.network.hosts_and_resolv_conf import findable, pod_dns, pod_hosts, replaced_files
-from kurma_core.pods.prepare import app_settings, volumes
+from kurma_core.pods.network.hosts_and_resolv_conf import findable
+from kurma_core.pods.prepare import volumes
+from kurma_core.pods.prepare.app_settings import pod_setup
 from kurma_core.pods.record.pod_directory import unwritable
 from kurma_core.pods.run import pod_limits
 
 if TYPE_CHECKING:
+    from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_core.hookspecs.stager import RunningStager
     from kurma_core.metadata.listening import Listener
-    from kurma_core.models.image import RenderedImage, RenderedLayer
+    from kurma_core.models.image import RenderedImage
     from kurma_core.models.streams import Stdio
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_directory import PodDirectory
@@ -50,8 +50,6 @@ class Launch:
     :param waiting: the prestarted stager.
     :param listener: the metadata service's socket.
     :param rendered: the apps' images, held by the caller; None: they are looked up.
-    :param kept: kinds of the namespaces that exist already.
-    :param metadata_url: URL of the pod's metadata service; holds its token.
     """
 
     def __init__(
@@ -59,28 +57,26 @@ class Launch:
         services: Services,
         directory: PodDirectory,
         document: PodDocument,
-        stdio: Stdio | None = None,
         attachments: tuple[Attachment, ...] = (),
         stager: RunningStager | None = None,
         made: Collection[str] = (),
         waiting: PrestartedStager | None = None,
         listener: Listener | None = None,
         rendered: Mapping[str, RenderedImage] | None = None,
-        kept: Collection[str] = (),
-        metadata_url: str | None = None,
     ) -> None:
         self.services = services
         self.directory = directory
         self.document = document
-        self.stdio = stdio
+        #: The pod's standard streams; set before :func:`bring_up`.
+        self.stdio: Stdio | None = None
         self.attachments = attachments
         self.stager = stager
         self.made = made
         self.waiting = waiting
         self.listener = listener
         self.rendered = rendered
-        self.kept = kept
-        self.metadata_url = metadata_url
+        #: Kinds of the namespaces that exist already.
+        self.kept: Collection[str] = ()
         #: Seconds to wait for a process to die.
         self.patience = _KILL_PATIENCE
 
@@ -270,10 +266,18 @@ class Stager:
         # Garbage collection must remove neither the stager's image nor the apps' layers before the record names
         # them.
         with launch.services.images.keeping():
-            rendered = render_apps(launch) if launch.rendered is None else launch.rendered
+            rendered = _render_apps(launch) if launch.rendered is None else launch.rendered
             launch.rendered = None  # saves memory while the pod runs
-            launch.metadata_url, told = pod_metadata.settled(launch.services, launch.directory)
-            setup = pod_setup(launch, rendered, launch.services.note)
+            url, told = pod_metadata.settled(launch.services, launch.directory)
+            setup = pod_setup(
+                launch.services,
+                launch.document,
+                launch.directory.path,
+                rendered,
+                launch.attachments or launch.document.attachments,
+                url,
+                launch.services.note,
+            )
             driver.prepare(setup)
             launch.stager = _handed_over(launch, driver, setup) or driver.start(setup, launch.stdio)
             launch.record(
@@ -409,78 +413,13 @@ def not_complete(launch: Launch, failures: list[KurmaError]) -> str:
     return f"teardown is not complete: {why}"
 
 
-def _app_setup(
-    launch: Launch, app: str, layers: tuple[RenderedLayer, ...], attachments: tuple[Attachment, ...]
-) -> AppSetup:
-    document = launch.document
-    image = launch.services.images.manifest(document.images[app])
-    runtime = document.manifest.app(app)
-    terminal = app_settings.has_terminal(document, runtime)
-    return AppSetup(
-        name=app,
-        layers=layers,
-        mounts=document.mounts[app],
-        environment=(*_metadata_url(launch), *document.environment.get(app, ())),
-        # Input for an app with a terminal comes by the attach call-in instead.
-        interactive=document.interactive == app and not terminal,
-        stdin_open=app_settings.keeps_stdin(document, runtime),
-        terminal=terminal,
-        make_working_directory=app_settings.is_docker(image),
-        stop_signal=app_settings.stop_signal(image),
-        replace_files=replaced_files(document, app_settings.is_docker(image), attachments),
-    )
-
-
-def _metadata_url(launch: Launch) -> tuple[tuple[str, str], ...]:
-    return () if launch.metadata_url is None else (("AC_METADATA_URL", launch.metadata_url),)
-
-
-def render_apps(launch: Launch) -> dict[str, RenderedImage]:
+def _render_apps(launch: Launch) -> dict[str, RenderedImage]:
     """The rendered image of each app, from the cache and checked."""
     images, document = launch.services.images, launch.document
     return {
         app: images.render(image, document.renderer, verify=document.verify, insecure=document.insecure)
         for app, image in document.images.items()
     }
-
-
-def pod_setup(
-    launch: Launch, rendered: Mapping[str, RenderedImage], note: Callable[[str], None] = lambda _: None
-) -> PodSetup:
-    """Everything that the stager's driver gets to know of the pod.
-
-    :param note: called with warnings about the pod's name servers.
-    """
-    services, document = launch.services, launch.document
-    manifests: dict[str, Json] = {}
-    for image in rendered.values():
-        manifests.update(image.manifests)
-    attachments = launch.attachments or document.attachments
-    apps = tuple(_app_setup(launch, app, rendered[app].layers, attachments) for app in document.app_names)
-    return PodSetup(
-        uuid=document.uuid,
-        name=document.name,
-        directory=launch.directory.path,
-        manifest=document.manifest,
-        images=manifests,
-        apps=apps,
-        volumes=volumes.setups(document.manifest, launch.directory.path, document.ids),
-        network_namespace=document.network_namespace,
-        cgroup=document.cgroup,
-        plans=document.plans,
-        pod_plan=document.pod_plan,
-        config=services.stagers.config(document.stager),
-        hostname=document.hostname,
-        dns=pod_dns(document, attachments, note),
-        hosts=pod_hosts(document, attachments),
-        volume_links=document.volume_links,
-        userns=None if document.ids is None else PodUserNamespace(document.user_namespace or "", document.ids),
-        keep=document.keep,
-        metadata_url=launch.metadata_url,
-        names=document.network_namespace is not None and bool(findable(attachments)),
-        attachments=attachments if document.own_networks else (),
-        asked=tuple(what for what, said in (("dns", document.dns), ("hosts", document.hosts)) if said),
-    )
 
 
 def _in_use(rendered: Mapping[str, RenderedImage]) -> dict[str, list[str]]:
