@@ -71,6 +71,20 @@ class BusyError(KurmaError):
 class HostError(KurmaError):
     """A system call failed. ``data`` has ``errno`` and, where there is one, ``path``."""
 
+    @classmethod
+    def of(
+        cls, what: str, error: OSError, *, hint: str | None = None, beneath: str = "", **data: object
+    ) -> HostError:
+        """The error ``WHAT: FILE: REASON``, with the error's number and path.
+
+        :param what: what cannot be done.
+        :param beneath: the directory that a relative path of ``error`` is in.
+        """
+        name = error.filename if isinstance(error.filename, str) else ""
+        on = f"{name}: " if name else ""
+        path = f"{beneath}/{name}" if beneath and name and not name.startswith("/") else name or None
+        return cls(f"{what}: {on}{error.strerror or error}", hint=hint, errno=error.errno, path=path, **data)
+
     @staticmethod
     def of_shortage(error: BaseException) -> HostError | None:
         """Converts an error that a limit of the host caused (see :mod:`.shortage`); None for other errors."""

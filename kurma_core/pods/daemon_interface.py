@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError
 from kurma_core.pods.inside.logs import Following, LogReader
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-Json = Any
 #: Reasons for which kurmad stops a pod (``cause`` in ``state.json``): see
 #: :func:`kurma_core.pods.run.pod_restarts.wanted`.
 STOPPED, SHUT_DOWN = pod_restarts.STOPPED, pod_restarts.SHUT_DOWN
@@ -108,7 +107,7 @@ class DaemonInterface:
 
     def is_ephemeral(self, uuid: str) -> bool:
         """Whether the pod is removed once it has ended. :raises PodNotFoundError: it was removed."""
-        return self._manager.finder.is_ephemeral(uuid)
+        return self.document(uuid).ephemeral
 
     def _directory(self, uuid: str) -> PodDirectory:
         return self._manager.store.directory(uuid)

@@ -77,10 +77,6 @@ class PodFinder:
         directory = self.find(reference)
         return self.read(directory)
 
-    def is_ephemeral(self, uuid: str) -> bool:
-        """Whether the pod is removed once it has ended. :raises PodNotFoundError: it was removed."""
-        return self.store.directory(uuid).read_document().ephemeral
-
     def wait(self, reference: str) -> PodRecord:
         """Waits until the pod has ended and its teardown is done.
 

@@ -9,7 +9,6 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from kurma_core.api.pods import Collected
 from kurma_core.appc.types import pod_uuid, sanitize_name
 from kurma_core.errors import (
     ManifestError,
@@ -250,6 +249,3 @@ class PodManager:
                     continue
         finally:
             os.close(fd)
-
-
-__all__ = ["Collected", "PodManager"]

@@ -243,12 +243,7 @@ def _take_down_damaged(services: Services, directory: PodDirectory, *, force: bo
         services.joined.forget(uuid)
         tree.remove()
     except OSError as error:
-        raise HostError(
-            f"cannot take down pod {uuid}: {error.filename or ''}: {os.strerror(error.errno or 0)}",
-            errno=error.errno,
-            path=error.filename,
-            pod=uuid,
-        ) from None
+        raise HostError.of(f"cannot take down pod {uuid}", error, pod=uuid) from None
 
 
 def _joined_networks(services: Services, uuid: str) -> tuple[Attachment, ...]:

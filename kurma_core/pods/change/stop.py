@@ -18,6 +18,7 @@ from kurma_core.errors import (
 )
 from kurma_core.models.pod import ENDED_STATES, PodRecord
 from kurma_core.pods.record.pod_record import by_force, pod_record, the_app
+from kurma_core.pods.record.state import LIVE
 from kurma_core.pods.run import pod_restarts, recovery
 from kurma_core.value import replace
 
@@ -59,7 +60,7 @@ class PodStopper:
         directory = self._finder.find(reference)
         # Recorded first, so that no policy restarts it. A full disk must not keep the pod running.
         with contextlib.suppress(HostError):
-            directory.change_state(only_in=("starting", "running", "stopping", *ENDED_STATES), cause=cause)
+            directory.change_state(only_in=(*LIVE, *ENDED_STATES), cause=cause)
         state = directory.read_state().state
         if state in ENDED_STATES or state == "prepared":
             return self._finder.read(directory)

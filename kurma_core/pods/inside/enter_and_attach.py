@@ -171,7 +171,7 @@ def type_into(services: Services, pod: OwnedPod, app: str, stdio: Stdio) -> Call
 
     :param stdio: relayed.
     """
-    driver = services.stagers.of_pod(pod.stager_name)
+    driver = services.stagers.of_pod(pod.document.stager)
     begin = getattr(driver, "begin", None)
     if begin is None:
         return None

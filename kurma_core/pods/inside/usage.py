@@ -11,6 +11,7 @@ from kurma_core.api.pods import Process, ResourceUsage, Usage
 from kurma_core.errors import PodStateError
 from kurma_core.linux.cgroups import CgroupTree, Layout
 from kurma_core.pods.record.pod_record import the_app
+from kurma_core.pods.record.state import LIVE
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -19,16 +20,13 @@ if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
 
 
-_RUN = ("starting", "running", "stopping")
-
-
 def usage(records: Iterable[PodRecord]) -> list[Usage]:
     """Measures those of the pods that run."""
     layout = Layout.detect()
     versions = layout.versions()
     found = []
     for record in records:
-        if record.state in _RUN:
+        if record.state in LIVE:
             tree = CgroupTree(f"kurma/{record.uuid}", layout)
             if tree.exists():
                 found.append(_usage(record, tree, versions))
@@ -37,7 +35,7 @@ def usage(records: Iterable[PodRecord]) -> list[Usage]:
 
 def check_measurable(record: PodRecord) -> PodRecord:
     """:raises PodStateError: the pod does not run."""
-    if record.state not in _RUN:
+    if record.state not in LIVE:
         raise PodStateError(f"pod {record.name} uses nothing: it is {record.state}", pod=record.uuid)
     return record
 

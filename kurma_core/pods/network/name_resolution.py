@@ -13,20 +13,18 @@ no name resolves to an address that another machine or pod may have by now.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import struct
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.json_text import loads
-from kurma_core.linux.files import replace_file
+from kurma_core.linux.files import locked, replace_file
 from kurma_core.pods.network import hosts_and_resolv_conf
 from kurma_core.schema import SchemaError, fit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from kurma_core.models.network import Attachment
     from kurma_core.pods.record.document import PodDocument
@@ -43,7 +41,6 @@ _MEMBER = {
     "own": [str],
     "networks": {str: [str]},
 }
-_FLOCK = "hhqqi"
 
 
 class Names:
@@ -78,7 +75,7 @@ class Names:
             "networks": networks,
         }
         self._make_place(document)
-        with self._locked():
+        with locked(self._lock_file):
             members, changed = self._members(document.uuid)
             members[document.uuid] = member
             self._write(members)
@@ -94,7 +91,7 @@ class Names:
         networks = [one.network for one in hosts_and_resolv_conf.findable(attachments or ())]
         if (attachments is not None and not networks) or not os.path.exists(self._record):
             return
-        with self._locked():
+        with locked(self._lock_file):
             members, changed = self._members(uuid)
             try:
                 self._write(members)
@@ -103,16 +100,6 @@ class Names:
                 self._tell(members, changed.union(networks))
 
     # -- the record --
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        os.makedirs(os.path.dirname(self._lock_file), mode=0o700, exist_ok=True)
-        fd = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-            yield
-        finally:
-            os.close(fd)
 
     def _members(self, leaving: str) -> tuple[dict[str, Json], set[str]]:
         """Reads the record, without ``leaving`` and without pods whose network namespace is gone.

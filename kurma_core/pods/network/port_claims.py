@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kurma_core.errors import HostError, KurmaError, NetworkError, PodNotFoundError
 from kurma_core.json_text import loads
@@ -231,7 +231,6 @@ def _text(port: PortMapping) -> str:
     return f"{address}:{port.host_port}/{port.protocol}" if address else f"{port.host_port}/{port.protocol}"
 
 
-Json = Any
 OF_THE_HOST = "/run/kurma/ports"
 VERSION = 1
 _SHAPE = {
@@ -243,8 +242,6 @@ _SHAPE = {
     "ports": [PortMapping],
 }
 _LOCK = ".lock"
-#: States of a pod that holds its ports, or is about to.
-_HOLDING = ("starting", "running", "stopping")
 
 
 @frozen

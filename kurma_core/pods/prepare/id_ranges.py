@@ -9,7 +9,6 @@ second directory; a pod claims its range there again when it is started.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -174,12 +173,7 @@ class IdRanges:
             lock = lock_file(f"{self._host}/.lock")
             yield
         except OSError as error:
-            raise HostError(
-                f"cannot record the pod's range of ids: {error.filename or self._host}: "
-                f"{os.strerror(error.errno or errno.EIO)}",
-                errno=error.errno,
-                path=error.filename,
-            ) from None
+            raise HostError.of("cannot record the pod's range of ids", error) from None
         finally:
             if lock >= 0:
                 os.close(lock)

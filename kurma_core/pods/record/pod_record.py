@@ -13,13 +13,13 @@ import os
 import signal
 import stat
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kurma_core.errors import AppNotFoundError, HostError, KurmaError, PodDamagedError, PodNotFoundError
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.models.pod import ENDED_STATES, AppEnd, AppExecution, AppStatus, PodRecord
 from kurma_core.pods.record.document import PodDocument
-from kurma_core.pods.record.state import PodEnd
+from kurma_core.pods.record.state import LIVE, PodEnd
 from kurma_core.pods.run import pod_metadata, pod_restarts
 from kurma_core.staging.stager_status import exit_code, parse_apps, read_status_file
 from kurma_core.value import fields, replace
@@ -29,17 +29,10 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.record.state import PodState
 
-Json = Any
 
-
-def pod_record(
-    directory: PodDirectory, stager: Stager | None = None, running: RunningStager | None = None
-) -> PodRecord:
-    """The record of a pod.
-
-    :param stager: is asked for the status of the apps; None: only the files on disk are read.
-    """
-    return record_of(directory, directory.read_document(), directory.read_state(), stager, running)
+def pod_record(directory: PodDirectory) -> PodRecord:
+    """The record of a pod, by the files on disk alone."""
+    return record_of(directory, *directory.read_records())
 
 
 def record_of(
@@ -49,7 +42,10 @@ def record_of(
     stager: Stager | None = None,
     running: RunningStager | None = None,
 ) -> PodRecord:
-    """As :func:`pod_record`, for a caller that has already read the records."""
+    """The record of a pod whose records the caller has read.
+
+    :param stager: is asked for the status of the apps; None: only the files on disk are read.
+    """
     apps = app_statuses(directory, document, state, stager, running)
     live = state.live
     return PodRecord(
@@ -205,7 +201,7 @@ def by_force(directory: PodDirectory) -> None:
     record the end."""
     # A full disk or a removed record must not keep the pod running.
     with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
-        directory.change_state(only_in=("starting", "running", "stopping"), forced=True)
+        directory.change_state(only_in=LIVE, forced=True)
 
 
 def forced(directory: PodDirectory) -> bool:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from kurma_core.pods.services import Services
     from kurma_core.staging.prestarted import PrestartedStager
 
-Json = Any
 #: Seconds to wait for a killed process.
 _KILL_PATIENCE = 10.0
 #: Seconds to wait for a process that survived SIGKILL before: it hangs in the kernel until the kernel releases it.
@@ -440,15 +439,10 @@ def _release(launch: Launch, kind: str) -> None:
 
 
 def _host_error(what: str, launch: Launch, error: OSError) -> HostError:
-    on = f"{error.filename}: " if error.filename else ""
-    return HostError(
-        f"pod {launch.document.uuid}: cannot {what}: {on}{error.strerror or error}",
-        errno=error.errno,
-        # A path that was used relative to a descriptor is in the state directory's file system, as the pod's
-        # directory is.
-        path=os.path.join(launch.directory.path, error.filename) if isinstance(error.filename, str) else None,
-        pod=launch.document.uuid,
-    )
+    # A path that was used relative to a descriptor is in the state directory's file system, as the pod's directory
+    # is.
+    uuid, place = launch.document.uuid, launch.directory.path
+    return HostError.of(f"pod {uuid}: cannot {what}", error, beneath=place, pod=uuid)
 
 
 def free_layers(directory: str) -> None:

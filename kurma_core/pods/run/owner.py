@@ -183,10 +183,6 @@ class OwnedPod:
         return self._launch.directory.path
 
     @property
-    def stager_name(self) -> str:
-        return self._launch.document.stager
-
-    @property
     def stays(self) -> bool:
         """Whether the pod keeps running when all of its apps have ended."""
         return self._launch.document.keep

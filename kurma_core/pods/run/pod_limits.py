@@ -77,12 +77,8 @@ def keep_memory(document: PodDocument) -> None:
     try:
         keep_low(CgroupTree(document.cgroup), requested_memory(document))
     except OSError as error:
-        raise HostError(
-            f"pod {document.uuid}: cannot keep the memory that it requests: {error.filename}: {error.strerror}",
-            errno=error.errno,
-            path=error.filename,
-            pod=document.uuid,
-        ) from error
+        what = f"pod {document.uuid}: cannot keep the memory that it requests"
+        raise HostError.of(what, error, pod=document.uuid) from error
 
 
 def _of(plan: IsolatorPlan) -> int | None:

@@ -147,13 +147,8 @@ def _load(directory: PodDirectory) -> Secrets:
 
 
 def _unusable(directory: PodDirectory, error: OSError) -> HostError:
-    return HostError(
-        f"pod {directory.uuid}: the secrets of its metadata service cannot be used: "
-        f"{error.filename or ''}: {error.strerror}",
-        errno=error.errno,
-        path=error.filename,
-        pod=directory.uuid,
-    )
+    what = f"pod {directory.uuid}: the secrets of its metadata service cannot be used"
+    return HostError.of(what, error, pod=directory.uuid)
 
 
 class PodFacts:

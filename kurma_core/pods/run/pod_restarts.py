@@ -6,7 +6,7 @@ The stager restarts single apps in a running pod (``kurma.io/restart``); this mo
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError, UsageError
 from kurma_core.formats.timestamps import timestamp
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.state import PodState
 
-Json = Any
 #: The annotation of a pod that names its restart policy.
 POLICY = "kurma.io/pod/restart"
 POLICIES = ("never", "on-failure", "always")

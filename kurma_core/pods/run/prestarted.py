@@ -303,9 +303,4 @@ def sweep(services: Services, grace: float) -> None:
 
 
 def _host_error(what: str, uuid: str, error: OSError) -> HostError:
-    return HostError(
-        f"cannot {what} for pod {uuid}, which is to come: {error.filename or ''}: {error.strerror or error}",
-        errno=error.errno,
-        path=error.filename,
-        pod=uuid,
-    )
+    return HostError.of(f"cannot {what} for prestarted pod {uuid}", error, pod=uuid)

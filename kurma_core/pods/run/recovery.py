@@ -177,14 +177,8 @@ def discard_remains(services: Services, directory: PodDirectory) -> None:
     try:
         notes: tuple[str, ...] = driver.discard(directory.path)
     except OSError as error:
-        raise HostError(
-            f"pod {directory.uuid}: cannot free what stager {name} has left: {error.filename or ''}: "
-            f"{error.strerror or error}",
-            hint="kurma gc tries again",
-            errno=error.errno,
-            path=error.filename,
-            pod=directory.uuid,
-        ) from None
+        what = f"pod {directory.uuid}: cannot free what stager {name} has left"
+        raise HostError.of(what, error, hint="kurma gc tries again", pod=directory.uuid) from None
     from kurma_core.pods.network import port_claims
 
     port_claims.let_go(directory)
