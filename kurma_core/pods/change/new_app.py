@@ -5,15 +5,13 @@ Nothing here changes the host outside the state directory, or what was decided f
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
-from kurma_core.appc.pod import PodManifest
-from kurma_core.appc.reify import effective_app, reify
+from kurma_core.appc.reify import effective_app
 from kurma_core.errors import PodStateError, UsageError
 from kurma_core.pods.prepare import app_settings, grants, isolators, volumes
-from kurma_core.pods.prepare.app_settings import is_docker, overridden
-from kurma_core.pods.prepare.prepare_pod import mount_setups
+from kurma_core.pods.prepare.app_settings import is_docker
+from kurma_core.pods.prepare.prepare_pod import checked_manifest, mount_setups, noted, overridden_app
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
@@ -71,26 +69,18 @@ def new_app(
     """
     app = wanted_app(request)
     check_name(document, app.name)
-    overrides = request.overrides.get(app.name)
-    if overrides:
-        groups_of = functools.partial(services.images.groups_of, image[0])
-        app = replace(app, app=overridden(app.app or image[1].app, overrides, image[1], groups_of))
+    app = overridden_app(request, app, image, services)
     manifest = document.manifest
     resolved = {name: (ident, services.images.manifest(ident)) for name, ident in document.images.items()}
     whole = replace(manifest, apps=(*manifest.apps, app), volumes=_volumes(document, request.template.pod.volumes))
-    reified = reify(whole, {**resolved, app.name: image}, strict_volumes=request.strict_volumes)
-    for note in reified.notes:
-        services.note(note)
-    # Parsed again: no parser has seen the overridden values yet, and each later reader of the pod parses this
-    # manifest.
-    PodManifest.parse(reified.pod.to_json())
+    reified = checked_manifest(whole, {**resolved, app.name: image}, request)
+    noted(services, reified.notes)
     app_settings.check_terminal(reified.pod.apps[-1])
     # The pod's old volumes are mounted already, whatever has happened to their sources: only new ones are checked.
     had = {volume.name for volume in manifest.volumes}
     come = [volume for volume in reified.pod.volumes if volume.name not in had]
     links = document.volume_links or request.allow_volume_links
-    for note in (dangers := volumes.look_at(come, services.config.state_dir, links)):
-        services.note(note)
+    dangers = noted(services, volumes.look_at(come, services.config.state_dir, links))
     if document.ids is not None:
         volumes.check_owners(reified.pod, document.ids)
     declared = effective_app(reified.pod.apps[-1], image[1]).isolators
@@ -100,9 +90,7 @@ def new_app(
     own = grants.needs_of_new(request, manifest, declared, drivers, host, registry_image=from_registry)
     needs, all_grants = {**document.needs, **own.needs}, {**document.grants, app.name: request.grants}
     granted = grants.check_app(needs, app.name, image[0], services, request.insecure, all_grants)
-    granted += own.notes(configured=False)
-    for note in granted:
-        services.note(note)
+    noted(services, granted := (*granted, *own.notes(configured=False)))
     isolation = isolators.isolation(
         services,
         manifest.isolators,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.image import ImageManifest, Isolator
+    from kurma_core.appc.pod import PodApp
     from kurma_core.appc.reify import Reified
     from kurma_core.appc.template import PodTemplate
     from kurma_core.hookspecs.isolator import Isolator as IsolatorDriver
@@ -228,12 +229,13 @@ def _looked_at(
 ) -> tuple[str, ...]:
     """Checks the pod's volumes. :returns: the notes on them. :raises KurmaError: one has no source, or an unsafe
     one."""
-    idle = _told(services, idle_volumes(request.template, reified, resolved))
+    idle = noted(services, idle_volumes(request.template, reified, resolved))
     links = request.allow_volume_links
-    return (*idle, *_told(services, volumes.look_at(reified.pod.volumes, services.config.state_dir, links)))
+    return (*idle, *noted(services, volumes.look_at(reified.pod.volumes, services.config.state_dir, links)))
 
 
-def _told(services: Services, notes: tuple[str, ...]) -> tuple[str, ...]:
+def noted(services: Services, notes: tuple[str, ...]) -> tuple[str, ...]:
+    """Tells the user these notes, and returns them."""
     for note in notes:
         services.note(note)
     return notes
@@ -261,11 +263,18 @@ def _reified(
 
         template = with_images(template, {app: manifest for app, (_, manifest) in resolved.items()})
     template = _override(request, template, resolved, services)
+    return template, checked_manifest(template, resolved, request)
+
+
+def checked_manifest(
+    template: PodTemplate | PodManifest, resolved: Mapping[str, tuple[str, ImageManifest]], request: PodRequest
+) -> Reified:
+    """The manifest that a template with these images makes. :raises ManifestError: it is invalid."""
     reified = reify(template, resolved, strict_volumes=request.strict_volumes)
     # Parsed again: no parser has seen the overridden values yet, and each later reader of the pod parses this
     # manifest.
     PodManifest.parse(reified.pod.to_json())
-    return template, reified
+    return reified
 
 
 def _isolators(
@@ -294,7 +303,7 @@ def _judged(
     found = grants.needs(request, pod, apps, services.isolators(), shared, host, registry_images, of_file)
     images = {app.name: str(app.image.id) for app in pod.apps}
     granted = grants.check_pod(found.needs, images, services, request.insecure, _grants(request))
-    return found.needs, _told(services, (*granted, *found.notes(request.configured)))
+    return found.needs, noted(services, (*granted, *found.notes(request.configured)))
 
 
 def _with_host_mounts(
@@ -368,16 +377,21 @@ def _override(
     for name in [*request.overrides, *filter(None, (request.interactive, request.terminal))]:
         if name not in names:
             raise UsageError(f"the pod has no app {name}", hint="its apps: " + (", ".join(names) or "none"))
-    apps = []
-    for app in template.pod.apps:
-        overrides = request.overrides.get(app.name)
-        if overrides:
-            image_id, image = resolved[app.name]
-            groups_of = functools.partial(services.images.groups_of, image_id)
-            app = replace(app, app=overridden(app.app or image.app, overrides, image, groups_of))
-        apps.append(app)
+    apps = [overridden_app(request, app, resolved[app.name], services) for app in template.pod.apps]
     isolators = with_isolators(template.pod.isolators, request.isolators)
     return replace(template, pod=replace(template.pod, apps=tuple(apps), isolators=isolators))
+
+
+def overridden_app(
+    request: PodRequest, app: PodApp, image: tuple[str, ImageManifest], services: Services
+) -> PodApp:
+    """The app with the request's overrides. :param image: ID and manifest of its image."""
+    overrides = request.overrides.get(app.name)
+    if not overrides:
+        return app
+    image_id, manifest = image
+    groups_of = functools.partial(services.images.groups_of, image_id)
+    return replace(app, app=overridden(app.app or manifest.app, overrides, manifest, groups_of))
 
 
 def _networks(request: PodRequest, template: PodTemplate) -> list[NetworkRequest] | None:
