@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Seconds to wait for an owner lock that other processes hold only briefly.
 LOCK_PATIENCE = 2.0
+#: Seconds to wait for another process that changes the pod's apps; its call-ins are limited in time.
+APPS_PATIENCE = 120.0
 #: States in which the stager is asked for the status of the apps.
 _UP = ("running", "stopping")
 #: Seconds between two looks at a dead pod that still has an owner.

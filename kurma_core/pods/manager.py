@@ -6,6 +6,7 @@ Works from any process on one state directory; file locks and atomic renames kee
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,8 @@ from kurma_core.errors import (
     UsageError,
 )
 from kurma_core.formats.timestamps import timestamp
-from kurma_core.models.pod import ENDED_STATES, PodRecord
-from kurma_core.pods.change.app_changes import APPS_PATIENCE, PodApps
-from kurma_core.pods.change.remove import PodRemover
-from kurma_core.pods.change.stop import PodStopper
-from kurma_core.pods.finder import LOCK_PATIENCE, PodFinder
+from kurma_core.models.pod import PodRecord
+from kurma_core.pods.finder import APPS_PATIENCE, LOCK_PATIENCE, PodFinder
 from kurma_core.pods.record.pod_record import keep_executions, record_of
 from kurma_core.pods.record.pod_store import new_uuid
 from kurma_core.pods.record.state import PodState
@@ -34,6 +32,9 @@ if TYPE_CHECKING:
     from kurma_core.api.pods import PodRequest
     from kurma_core.models.image import RenderedImage
     from kurma_core.models.streams import Stdio
+    from kurma_core.pods.change.app_changes import PodApps
+    from kurma_core.pods.change.remove import PodRemover
+    from kurma_core.pods.change.stop import PodStopper
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.run.owner import NewPod
@@ -54,9 +55,24 @@ class PodManager:
         self.finder = PodFinder(services)
         self.store = services.store
         self.events = self.finder.events
-        self.apps = PodApps(self.finder)
-        self.stopper = PodStopper(self.finder)
-        self.remover = PodRemover(self.finder, self.stopper, self.apps)
+
+    @functools.cached_property
+    def apps(self) -> PodApps:
+        from kurma_core.pods.change.app_changes import PodApps
+
+        return PodApps(self.finder)
+
+    @functools.cached_property
+    def stopper(self) -> PodStopper:
+        from kurma_core.pods.change.stop import PodStopper
+
+        return PodStopper(self.finder)
+
+    @functools.cached_property
+    def remover(self) -> PodRemover:
+        from kurma_core.pods.change.remove import PodRemover
+
+        return PodRemover(self.finder, lambda: self.stopper, lambda: self.apps)
 
     def prepare(self, request: PodRequest, progress: Progress | None = None) -> PodRecord:
         """Makes a pod that can be started. A failure leaves nothing behind.
@@ -220,7 +236,7 @@ class PodManager:
 
     @staticmethod
     def _startable(document: PodDocument, state: PodState) -> None:
-        if state.state not in ("prepared", *ENDED_STATES):
+        if not state.startable:
             raise PodStateError(f"cannot start pod {document.name}: it is {state.state}", pod=document.uuid)
 
     def _clear(self, directory: PodDirectory, document: PodDocument) -> None:

@@ -18,6 +18,7 @@ from kurma_core.errors import (
     PodStateError,
     StagerError,
 )
+from kurma_core.pods.finder import APPS_PATIENCE
 from kurma_core.pods.prepare import volumes
 from kurma_core.pods.prepare.app_settings import pod_setup
 from kurma_core.pods.record.pod_record import forget_executions
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from kurma_core.progress import Progress
 
 Json = Any
-#: Seconds to wait for another process that changes the pod's apps; its call-ins are limited in time.
-APPS_PATIENCE = 120.0
 #: Seconds for the start of one app, including its pre-start handler.
 _START = 60.0
 
@@ -289,18 +288,13 @@ class PodApps:
         layers.pop(app, None)
         directory.change_state(change=None, layers=layers)
 
-    @staticmethod
-    def half_changed(directory: PodDirectory) -> bool:
-        state = directory.read_state()
-        return state.state == "running" and state.change is not None and not directory.apps_locked()
-
     def finish_change(self, directory: PodDirectory) -> bool:
         """Finishes the change of a running pod's apps that a process left unfinished when it died.
 
         :returns: whether there was one.
         :raises KurmaError: it could not be finished; it stays on record.
         """
-        if not self.half_changed(directory):
+        if not directory.half_changed():
             return False
         with self._changeable(directory, "rm"):
             return True

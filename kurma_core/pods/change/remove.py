@@ -24,7 +24,7 @@ from kurma_core.pods.record.pod_directory import unwritable
 from kurma_core.pods.run import recovery
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from kurma_core.models.network import Attachment
     from kurma_core.pods.change.app_changes import PodApps
@@ -45,10 +45,11 @@ _UNREADABLE = (PodNotFoundError, PodDamagedError, FormatVersionError)
 class PodRemover:
     """Removes pods, and collects the remains of dead ones.
 
-    :param apps: finishes changes of the apps of running pods whose process has died.
+    :param stopper: gives the manager's; it stops pods that are removed by force.
+    :param apps: gives the manager's; it finishes changes of the apps of running pods whose process has died.
     """
 
-    def __init__(self, finder: PodFinder, stopper: PodStopper, apps: PodApps) -> None:
+    def __init__(self, finder: PodFinder, stopper: Callable[[], PodStopper], apps: Callable[[], PodApps]) -> None:
         self._finder = finder
         self._stopper = stopper
         self._apps = apps
@@ -68,16 +69,16 @@ class PodRemover:
             return  # half-made, or ephemeral and dead: the recovery has removed it
         try:
             document = directory.read_document()
-            state = directory.read_state().state
+            state = directory.read_state()
         except _UNREADABLE:
             self._remove_broken(directory, force=force)
             return
-        if force and state not in ("prepared", *ENDED_STATES):
-            self._stopper.stop(document.uuid, force=True)
+        if force and not state.startable:
+            self._stopper().stop(document.uuid, force=True)
             if not os.path.isdir(directory.path):
                 return  # ephemeral, and removed by its owner
-        elif state not in ("prepared", *ENDED_STATES) and directory.owned():
-            raise _not_removable(document, state)
+        elif not state.startable and directory.owned():
+            raise _not_removable(document, state.state)
         lock = self._finder.own(directory)
         try:
             self._make_removable(directory, document)
@@ -93,7 +94,7 @@ class PodRemover:
         """Takes the pod down if it is dead. A full disk, which keeps that from being recorded, does not prevent
         the removal."""
         now = directory.read_state()
-        if now.state in ("prepared", *ENDED_STATES) and not now.steps:
+        if now.startable and not now.steps:
             return
         try:
             recovery.take_down(self._services, directory, self._events)
@@ -102,7 +103,7 @@ class PodRemover:
                 return
             raise
         now = directory.read_state()
-        if now.state not in ("prepared", *ENDED_STATES):
+        if not now.startable:
             raise _not_removable(document, now.state)
 
     def _remove_broken(self, directory: PodDirectory, *, force: bool) -> None:
@@ -169,9 +170,9 @@ class PodRemover:
             if not dry_run:
                 self.remove(directory.uuid)
             yield f"pod {directory.uuid}: {'would be ' if dry_run else ''}removed"
-        elif self._apps.half_changed(directory):
+        elif directory.half_changed():
             if not dry_run:
-                self._apps.finish_change(directory)
+                self._apps().finish_change(directory)
             cleared = "would be cleared" if dry_run else "cleared"
             yield f"pod {directory.uuid}: {cleared} of a half-made change of its apps"
 

@@ -17,7 +17,7 @@ from kurma_core.errors import (
     PodStateError,
 )
 from kurma_core.models.pod import ENDED_STATES, PodRecord
-from kurma_core.pods.record.pod_record import by_force, pod_record, the_app
+from kurma_core.pods.record.pod_record import by_force, pod_record, request_stop, the_app
 from kurma_core.pods.record.state import LIVE
 from kurma_core.pods.run import pod_restarts, recovery
 from kurma_core.value import replace
@@ -120,13 +120,7 @@ class PodStopper:
 
     def _end(self, directory: PodDirectory, stager: RunningStager, timeout: float | None, force: bool) -> None:
         driver = self._finder.driver(directory)
-        if force:
-            by_force(directory)
-        driver.stop(directory.path, stager, force=force)
-        # A full disk must not keep the pod running; and its owner may already have recorded its end.
-        with contextlib.suppress(HostError, PodNotFoundError):
-            if directory.move_to("stopping", only_in=("starting", "running")):
-                self._events.tell("stopping", directory.read_document())
+        request_stop(directory, directory.read_document(), driver, stager, self._events, force=force)
         # Time for the apps, for their post-stop handlers, and a reserve for processes that are slow to die.
         patience = 2 * self._services.config.stop_timeout + 5 if timeout is None else timeout
         if _ends(stager, patience):

@@ -390,6 +390,11 @@ class PodDirectory:
         """Whether a living process holds the apps lock."""
         return self._locked("apps.lock")
 
+    def half_changed(self) -> bool:
+        """Whether a process that died has left a change of the running pod's apps unfinished."""
+        state = self.read_state()
+        return state.state == "running" and state.change is not None and not self.apps_locked()
+
     @contextlib.contextmanager
     def op_lock(self) -> Iterator[None]:
         """The short lock around a change of ``state.json``."""

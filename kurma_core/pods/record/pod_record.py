@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStager, Stager
     from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.record.state import PodState
+    from kurma_core.pods.services import Events
 
 
 def pod_record(directory: PodDirectory) -> PodRecord:
@@ -202,6 +203,28 @@ def by_force(directory: PodDirectory) -> None:
     # A full disk or a removed record must not keep the pod running.
     with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
         directory.change_state(only_in=LIVE, forced=True)
+
+
+def request_stop(
+    directory: PodDirectory,
+    document: PodDocument,
+    driver: Stager,
+    stager: RunningStager,
+    events: Events,
+    *,
+    force: bool,
+) -> None:
+    """Asks the stager to end the pod, and records the pod as stopping. Does not wait.
+
+    :param force: kill it.
+    """
+    if force:
+        by_force(directory)
+    driver.stop(directory.path, stager, force=force)
+    # A full disk or a removed record must not keep the pod running; its owner may have recorded its end already.
+    with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
+        if directory.move_to("stopping", only_in=("starting", "running")):
+            events.tell("stopping", document)
 
 
 def forced(directory: PodDirectory) -> bool:

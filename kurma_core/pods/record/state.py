@@ -11,7 +11,7 @@ from _collections_abc import Mapping  # without collections
 
 from kurma_core.linux.process import boot_id
 from kurma_core.models.network import Attachment
-from kurma_core.models.pod import AppExecution
+from kurma_core.models.pod import ENDED_STATES, AppExecution
 from kurma_core.models.summary import State
 from kurma_core.schema import Count, JsonValue, Port, Whole, Words
 from kurma_core.value import field, frozen
@@ -165,6 +165,11 @@ class PodState(JsonValue):
     def live(self) -> bool:
         """Whether it has a stager, or is about to."""
         return self.state in LIVE
+
+    @property
+    def startable(self) -> bool:
+        """Whether it is prepared or has ended: it may be started, or removed."""
+        return self.state in ("prepared", *ENDED_STATES)
 
     @property
     def unsettled(self) -> bool:

@@ -23,7 +23,7 @@ from kurma_core.formats.timestamps import timestamp
 from kurma_core.linux.process import boot_id
 from kurma_core.pods.network import port_claims
 from kurma_core.pods.record.pod_directory import unwritable
-from kurma_core.pods.record.pod_record import by_force, conclusion, forced, pod_record
+from kurma_core.pods.record.pod_record import conclusion, forced, pod_record, request_stop
 from kurma_core.pods.record.state import PodEnd, PodState, mark
 from kurma_core.pods.run import pod_restarts
 from kurma_core.pods.run.launch import STEP_NAMES, Launch, bring_up, claim_places, not_complete, tear_down
@@ -339,18 +339,12 @@ class OwnedPod:
 
         :param cause: the reason; see :func:`kurma_core.pods.run.pod_restarts.wanted`.
         """
-        # Recorded before the stager is asked, so that the restart policy does not start it again. Errors: see
-        # below.
+        # Recorded before the stager is asked, so that the restart policy does not start it again. A full disk or a
+        # removed record must not keep the pod running.
         with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
             self._launch.directory.change_state(only_in=("starting", "running"), cause=cause)
         driver = self._launch.services.stagers.of_pod(self._launch.document.stager)
-        if force:
-            by_force(self._launch.directory)
-        driver.stop(self.directory, self.stager, force=force)
-        # A full disk or a removed record must not keep the pod running.
-        with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
-            if self._launch.directory.move_to("stopping", only_in=("starting", "running")):
-                self.events.tell("stopping", self._launch.document)
+        request_stop(self._launch.directory, self._launch.document, driver, self.stager, self.events, force=force)
 
     def finish(self) -> PodRecord:
         """Waits for the stager's end, takes everything down, and records how the pod ended.
