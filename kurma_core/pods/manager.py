@@ -24,7 +24,7 @@ from kurma_core.pods.record.pod_store import new_uuid
 from kurma_core.pods.record.state import PodState
 from kurma_core.pods.run import recovery
 from kurma_core.pods.run.launch import Launch
-from kurma_core.pods.run.owner import FreshPod, OwnedPod
+from kurma_core.pods.run.owner import NewPod, OwnedPod
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from kurma_core.pods.change.stop import PodStopper
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_directory import PodDirectory
-    from kurma_core.pods.run.owner import NewPod
     from kurma_core.pods.services import Services
     from kurma_core.progress import Progress
 
@@ -95,7 +94,7 @@ class PodManager:
         from kurma_core.pods.prepare.prepare_pod import pod_document
 
         if new is None:
-            new = FreshPod(self.services, new_uuid() if request.uuid is None else pod_uuid(request.uuid))
+            new = NewPod(self.services, new_uuid() if request.uuid is None else pod_uuid(request.uuid))
         name = self._name(request, new.uuid)
         created_at = timestamp()
         rendered: dict[str, RenderedImage] = {}

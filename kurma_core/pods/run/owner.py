@@ -32,7 +32,6 @@ from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-    from typing import Protocol
 
     from kurma_core.hookspecs.stager import RunningStager
     from kurma_core.models.image import RenderedImage
@@ -42,36 +41,10 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.services import Events, Services
 
-    class NewPod(Protocol):
-        """A pod that is being prepared: a :class:`FreshPod`, or one that was prestarted."""
 
-        uuid: str
-
-        def become(self, name: str) -> PodDirectory:
-            """Makes the pod's directory, and takes its owner lock. :raises PodExistsError: the UUID or the name is
-            taken."""
-
-        def fitted(self, document: PodDocument) -> NewPod:
-            """The same pod, without the parts that a pod with that definition cannot use."""
-
-        def record(self, document: PodDocument) -> None:
-            """Writes the pod's records. :raises HostError: they cannot be written."""
-
-        def owned(
-            self,
-            document: PodDocument,
-            rendered: dict[str, RenderedImage],
-            images: AbstractContextManager[None],
-            events: Events,
-        ) -> OwnedPod:
-            """The handle of the pod, which owns its lock and all of its parts from now on."""
-
-        def abandon(self, name: str) -> None:
-            """Removes everything, after :meth:`become`: the preparation has failed."""
-
-
-class FreshPod:
-    """A new pod of which nothing exists before its preparation. See :class:`NewPod`.
+class NewPod:
+    """A pod that is being prepared. Nothing of it exists before :meth:`become`, unless it was prestarted
+    (:class:`~kurma_core.pods.run.prestarted.PrestartedPod`).
 
     :param directory: and ``lock``: the pod's, if they exist already.
     """
@@ -90,13 +63,17 @@ class FreshPod:
         return self._directory
 
     def become(self, name: str) -> PodDirectory:
+        """Makes the pod's directory, and takes its owner lock. :raises PodExistsError: the UUID or the name is
+        taken."""
         self._directory, self._lock = self._services.store.create(self.uuid, name)
         return self._directory
 
-    def fitted(self, document: PodDocument) -> FreshPod:
+    def fitted(self, document: PodDocument) -> NewPod:
+        """The same pod, without parts that a pod with that definition cannot use."""
         return self
 
     def record(self, document: PodDocument) -> None:
+        """Writes the pod's records. :raises HostError: they cannot be written."""
         self.directory.write_state(PodState("preparing"))
         self.directory.keep_records()
         self.directory.write_pod(document.to_json(), document)
@@ -109,10 +86,12 @@ class FreshPod:
         images: AbstractContextManager[None],
         events: Events,
     ) -> OwnedPod:
+        """The handle of the pod, which owns its lock and all of its parts from now on."""
         launch = Launch(self._services, self.directory, document, rendered=rendered)
         return OwnedPod(launch, self._lock, events, images)
 
     def abandon(self, name: str) -> None:
+        """Removes everything, after :meth:`become`: the preparation has failed."""
         self.directory.drop_records()
         self._services.store.delete(self.directory, name)
         os.close(self._lock)

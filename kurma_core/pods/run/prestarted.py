@@ -23,7 +23,7 @@ from kurma_core.pods.record.pod_store import new_uuid
 from kurma_core.pods.record.state import PodState
 from kurma_core.pods.run import pod_metadata
 from kurma_core.pods.run.launch import Launch
-from kurma_core.pods.run.owner import FreshPod, OwnedPod
+from kurma_core.pods.run.owner import NewPod, OwnedPod
 from kurma_core.staging.prestarted import PrestartPlace
 from kurma_core.staging.start_stager import WAITS
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from kurma_core.models.image import RenderedImage
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_directory import PodDirectory
-    from kurma_core.pods.run.owner import NewPod
     from kurma_core.pods.services import Events, Services
     from kurma_core.staging.prestarted import PrestartedStager
 
@@ -44,9 +43,8 @@ if TYPE_CHECKING:
 PRESTARTED_STEPS, PRESTARTED = ("cgroup", "network-namespace"), ("cgroup", "net")
 
 
-class PrestartedPod:
+class PrestartedPod(NewPod):
     """A UUID with a cgroup, a network namespace and a waiting stager. One pod takes it over, or it is discarded.
-    For a pod, it has the methods of :class:`~kurma_core.pods.run.owner.NewPod`.
 
     :param stager: the stager's name.
     :param directory: becomes the pod's directory; ``lock`` is its owner lock.
@@ -62,13 +60,10 @@ class PrestartedPod:
         waiting: PrestartedStager,
         listener: Listener,
     ) -> None:
-        self.uuid = uuid
+        super().__init__(services, uuid, directory, lock)
         self.stager = stager
-        self.directory = directory
-        self._lock = lock
         self.waiting = waiting
         self._listener: Listener | None = listener
-        self._services = services
 
     def fileno(self) -> int:
         """Polls readable once its stager has ended."""
@@ -94,7 +89,7 @@ class PrestartedPod:
             failure.
         """
         try:
-            self.directory = self._services.store.publish(self.directory, self.uuid, name)
+            self._directory = self._services.store.publish(self.directory, self.uuid, name)
         except BaseException:
             self.discard()
             raise
@@ -131,13 +126,13 @@ class PrestartedPod:
     def abandon(self, name: str) -> None:
         self._withdrawn().abandon(name)
 
-    def _withdrawn(self) -> FreshPod:
+    def _withdrawn(self) -> NewPod:
         """Ends the stager and undoes all but the directory, which goes to the pod that is returned.
 
         :raises HostError: a part could not be removed; it is on record.
         """
         self._end()
-        return FreshPod(self._services, self.uuid, self.directory, self._taken())
+        return NewPod(self._services, self.uuid, self.directory, self._taken())
 
     def _end(self) -> None:
         self.waiting.discard()
