@@ -171,6 +171,8 @@ class PodManager:
         with contextlib.ExitStack() as undo:
             lock = self.finder.own(directory)
             undo.callback(os.close, lock)
+            directory.keep_records()
+            undo.callback(directory.drop_records)
             # Waits for a process that still finishes a change of the apps of the last run.
             with directory.apps_lock(APPS_PATIENCE):
                 document = directory.read_document()
