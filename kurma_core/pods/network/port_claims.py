@@ -82,7 +82,7 @@ def check_free(
             taken = next((port for port in ports if _clash(port, theirs)), None)
             if taken is not None:
                 raise _held_by(store.directory(other), name, taken)
-    for claim in (claims or _of_the_host()).others(store.directory(uuid).path, sweep=sweep):
+    for claim in (claims or Claims()).others(store.directory(uuid).path, sweep=sweep):
         taken = next((port for port in ports if any(_clash(port, theirs) for theirs in claim.ports)), None)
         if taken is not None:
             raise _claimed_by(claim, taken)
@@ -94,10 +94,6 @@ def check_free(
                 hint="choose another port, or end it",
                 pod=uuid,
             )
-
-
-def _of_the_host() -> Claims:
-    return Claims()
 
 
 def _held_by(directory: PodDirectory, name: str, port: PortMapping) -> NetworkError:
@@ -152,7 +148,7 @@ def claimed(
         yield
         return
 
-    claims = claims or _of_the_host()
+    claims = claims or Claims()
     with claims.locked():
         check_free(store, directory.uuid, ports, claims=claims, sweep=True)
         for port in ports:
@@ -193,7 +189,7 @@ def _check_address(port: PortMapping, pod: str) -> None:
 def let_go(directory: PodDirectory) -> None:
     """Removes the claim of a pod that is taken down, unless its stager has left something to free. Repeatable."""
     if not directory.has_remains():
-        _of_the_host().drop(directory.path)
+        Claims().drop(directory.path)
 
 
 def _held(store: PodStore, uuid: str) -> Iterator[tuple[str, PortMapping]]:
@@ -341,7 +337,9 @@ class Claims:
                 if sweep:
                     with contextlib.suppress(OSError):
                         os.unlink(path)
-            elif claim.directory != own and not (_gone(claim.directory) and claim.uuid == os.path.basename(own)):
+            elif claim.directory != own and not (
+                not os.path.isdir(claim.directory) and claim.uuid == os.path.basename(own)
+            ):
                 yield claim
 
     def _path(self, directory: str) -> str:
@@ -383,10 +381,6 @@ def _holds(claim: Claim) -> bool:
         return os.stat(pin).st_dev == os.stat("/proc/self/ns/net").st_dev
     except OSError:
         return False
-
-
-def _gone(directory: str) -> bool:
-    return not os.path.isdir(directory)
 
 
 def _network_inode() -> int:

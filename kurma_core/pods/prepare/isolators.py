@@ -236,7 +236,10 @@ def with_host_mounts(
                     f"app {app.name}: volume {name} is another one than what it is to see of the host"
                 )
         if more:
-            found[app.name] = (*mounts[app.name], *(_mount_setup(name, mount) for name, mount in more.items()))
+            found[app.name] = (
+                *mounts[app.name],
+                *(MountSetup(name, one.target, one.read_only) for name, one in more.items()),
+            )
             entries = tuple(Mount(name, mount.target) for name, mount in more.items())
             app = replace(app, mounts=(*app.mounts, *entries))
         apps.append(app)
@@ -246,7 +249,3 @@ def with_host_mounts(
 def _volume_name(mount: HostMount) -> str:
     """``/host/root`` as ``kurma-host-root``."""
     return "kurma" + mount.target.replace("/", "-")
-
-
-def _mount_setup(name: str, mount: HostMount) -> MountSetup:
-    return MountSetup(name, mount.target, mount.read_only)
