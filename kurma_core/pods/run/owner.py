@@ -433,8 +433,9 @@ class OwnedPod:
         """Undoes the steps that were done before the pod's preparation. Those that cannot be undone stay on
         record, and the next command that sees the pod undoes them."""
         directory = self._launch.directory
-        if not directory.read_state().unsettled:
-            return
+        with contextlib.suppress(KurmaError):  # tear_down undoes everything if the record is gone
+            if not directory.read_state().unsettled:
+                return
         left, failures = tear_down(self._launch)
         directory.drop_spare()
         directory.change_state(only_in=("preparing", "prepared"), state="prepared", steps=left)
