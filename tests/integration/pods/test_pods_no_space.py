@@ -287,7 +287,7 @@ def test_a_directory_that_somebody_removed(house, end):
 
 
 @pytest.mark.parametrize(
-    "moment", ["kurma_core.pods.run.owner:OwnedPod.records#2", "kurma_core.pods.inside.logs:Following.__init__"]
+    "moment", ["kurma_core.pods.run.owner:OwnedPod.records", "kurma_core.pods.inside.logs:Following.__init__"]
 )
 def test_a_directory_removed_before_anybody_looks_at_its_logs(house, moment):
     names = house.names()
