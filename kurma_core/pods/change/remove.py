@@ -20,6 +20,7 @@ from kurma_core.errors import (
 )
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.pod import ENDED_STATES
+from kurma_core.pods.record.document import cgroup_of
 from kurma_core.pods.record.pod_directory import unwritable
 from kurma_core.pods.run import recovery
 
@@ -220,12 +221,12 @@ def _take_down_damaged(services: Services, directory: PodDirectory, *, force: bo
     :raises PodStateError: processes of it run, and ``force`` is not given.
     :raises KurmaError: a part cannot be undone.
     """
-    from kurma_core.networking.network_records import PINS
+    from kurma_core.networking.network_records import PINS, pin_path
     from kurma_core.pods.network import port_claims
 
     uuid = directory.uuid
-    tree = CgroupTree(f"kurma/{uuid}")
-    namespace = f"/run/netns/kurma-{uuid}"
+    tree = CgroupTree(cgroup_of(uuid))
+    namespace = pin_path("net", uuid)
     try:
         if tree.pids() and not force:
             raise PodStateError(

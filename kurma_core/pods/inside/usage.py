@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kurma_core.api.pods import Process, ResourceUsage, Usage
 from kurma_core.errors import PodStateError
 from kurma_core.linux.cgroups import CgroupTree, Layout
+from kurma_core.pods.record.document import cgroup_of
 from kurma_core.pods.record.pod_record import the_app
 from kurma_core.pods.record.state import LIVE
 from kurma_core.value import replace
@@ -27,7 +28,7 @@ def usage(records: Iterable[PodRecord]) -> list[Usage]:
     found = []
     for record in records:
         if record.state in LIVE:
-            tree = CgroupTree(f"kurma/{record.uuid}", layout)
+            tree = CgroupTree(cgroup_of(record.uuid), layout)
             if tree.exists():
                 found.append(_usage(record, tree, versions))
     return found
@@ -62,7 +63,7 @@ def app_groups(record: PodRecord) -> dict[str, str]:
     owners: dict[str, set[str]] = {}
     for app in record.apps:
         if app.pid is not None:
-            for group in set(groups_of(app.pid, f"kurma/{record.uuid}")):
+            for group in set(groups_of(app.pid, cgroup_of(record.uuid))):
                 owners.setdefault(group, set()).add(app.name)
     return {group: next(iter(names)) for group, names in owners.items() if len(names) == 1}
 
@@ -194,9 +195,8 @@ def processes(record: PodRecord, app: str | None = None) -> list[Process]:
     check_measurable(record)
     if app is not None and the_app(record, app).pid is None:
         raise PodStateError(f"app {app} of pod {record.name} does not run", pod=record.uuid)
-    name = f"kurma/{record.uuid}"
     look = _Look(record, app_groups(record))
-    found = [each for each in map(look.at, CgroupTree(name).pids()) if each is not None]
+    found = [each for each in map(look.at, CgroupTree(cgroup_of(record.uuid)).pids()) if each is not None]
     return [each for each in look.attributed(found) if app in (None, each.app)]
 
 
@@ -250,7 +250,7 @@ class _Look:
         status = dict(line.partition(b":")[::2] for line in _read(directory, "status").splitlines())
         uid = self._inner(int(status[b"Uid"].split()[1]))
         words = _read(directory, "cmdline")[:_LONGEST].rstrip(b"\0")
-        groups = [group for group in groups_of(pid, f"kurma/{self._record.uuid}") if group in self._groups]
+        groups = [group for group in groups_of(pid, cgroup_of(self._record.uuid)) if group in self._groups]
         return Process(
             pid=pid,
             inner_pid=int(status[b"NSpid"].split()[-1]),

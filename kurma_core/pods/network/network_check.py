@@ -17,6 +17,7 @@ from kurma_core.hookspecs.network import Leak
 from kurma_core.networking.network_records import PINS, clear, pin_path
 from kurma_core.networking.repair import finding
 from kurma_core.pods.network import port_claims
+from kurma_core.pods.record.document import cgroup_of
 from kurma_core.pods.run import recovery
 
 if TYPE_CHECKING:
@@ -368,7 +369,7 @@ def _remove_empty_cgroup(uuid: str) -> None:
     them."""
     from kurma_core.linux.cgroups import CgroupTree
 
-    tree = CgroupTree(f"kurma/{uuid}")
+    tree = CgroupTree(cgroup_of(uuid))
     if not tree.pids():
         tree.remove()
 

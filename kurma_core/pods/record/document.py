@@ -106,8 +106,8 @@ class PodDocument(JsonValue):
 
     @property
     def cgroup(self) -> str:
-        """Path of the pod's cgroup, relative to the root of each hierarchy."""
-        return f"kurma/{self.uuid}"
+        """See :func:`cgroup_of`."""
+        return cgroup_of(self.uuid)
 
     @property
     def shared(self) -> frozenset[str]:
@@ -125,7 +125,7 @@ class PodDocument(JsonValue):
     @property
     def user_namespace(self) -> str | None:
         """Path of the pinned user namespace; None: the pod has none, or the stager makes it."""
-        return None if self.ids is None or self.own_networks else user_namespace(self.uuid)
+        return None if self.ids is None or self.own_networks else f"/run/kurma/userns/{self.uuid}"
 
     @classmethod
     def from_json(cls, value: Json, path: str = "the record") -> Self:
@@ -139,6 +139,6 @@ class PodDocument(JsonValue):
         return found
 
 
-def user_namespace(uuid: str) -> str:
-    """The path at which a pod's user namespace is pinned, if it has one."""
-    return f"/run/kurma/userns/{uuid}"
+def cgroup_of(uuid: str) -> str:
+    """Path of a pod's cgroup, relative to the root of each hierarchy."""
+    return f"kurma/{uuid}"

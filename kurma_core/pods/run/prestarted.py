@@ -19,6 +19,7 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import USERNS_ANNOTATION
 from kurma_core.networking.network_records import pin_path
 from kurma_core.pods.prepare.isolators import NAMESPACES
+from kurma_core.pods.record.document import cgroup_of
 from kurma_core.pods.record.pod_store import new_uuid
 from kurma_core.pods.record.state import PodState
 from kurma_core.pods.run import pod_metadata
@@ -212,7 +213,7 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
     try:
         directory.write_state(PodState("preparing", PRESTARTED_STEPS))
         directory.spare(PodState("preparing", PRESTARTED_STEPS))
-        path, cgroup = pin_path("net", uuid), f"kurma/{uuid}"
+        path, cgroup = pin_path("net", uuid), cgroup_of(uuid)
         services.joined.begin(uuid, "", (), ("net",))
         try:
             CgroupTree(cgroup).create()
@@ -262,7 +263,7 @@ def undo(services: Services, uuid: str) -> None:
     :raises HostError: a part could not be removed.
     """
     try:
-        tree = CgroupTree(f"kurma/{uuid}")
+        tree = CgroupTree(cgroup_of(uuid))
         tree.kill()
         services.joined.release(uuid, "net")
         services.joined.forget(uuid)
