@@ -170,7 +170,7 @@ class DaemonInterface:
 
     # -- restarts --
 
-    def plan_restart(self, uuid: str, *, failed: bool = False) -> float | None:
+    def plan_restart(self, uuid: str, *, failed: bool) -> float | None:
         """Records when a pod that has ended is restarted, unless that is planned already.
 
         :param failed: an attempt has failed: the next one is planned.

@@ -45,7 +45,7 @@ def called_logs(
     directory: str,
     stager: RunningStager,
     words: tuple[str, ...],
-    idle: Callable[[], None] = lambda: None,
+    idle: Callable[[], None],
 ) -> Iterator[LogText]:
     """The output of the call-in as it is printed: without times, and all as standard output.
 

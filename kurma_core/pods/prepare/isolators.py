@@ -43,8 +43,8 @@ def isolation(
     stager: str,
     request: PodRequest,
     *,
+    registry_images: frozenset[str],
     there: bool = False,
-    registry_images: frozenset[str] = frozenset(),
 ) -> Isolation:
     """Compiles the isolators of a pod, or of an app that is added to one, to plans.
 

@@ -53,7 +53,7 @@ def pod_document(
     created_at: str,
     services: Services,
     progress: Progress | None,
-    rendered: dict[str, RenderedImage] | None = None,
+    rendered: dict[str, RenderedImage],
 ) -> PodDocument:
     """Decides everything about the pod.
 
@@ -95,11 +95,9 @@ def pod_document(
     port_claims.check_free(services.store, uuid, port_claims.published(attachments))
     for app in reified.pod.apps:
         app_settings.check_terminal(app)
-        image = services.images.render(
+        rendered[app.name] = services.images.render(
             str(app.image.id), renderer, verify=request.verify, insecure=request.insecure
         )
-        if rendered is not None:
-            rendered[app.name] = image
     ids = _ids(place.userns, reified.pod, uuid, services)
     manifest, mounts, environment = _with_host_mounts(reified, isolation, resolved)
     return PodDocument(

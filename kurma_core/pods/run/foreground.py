@@ -33,7 +33,7 @@ def run_to_end(
     signals: Signals,
     output: Callable[[LogText], None],
     stdout: int,
-    ending: Callable[[], None] = lambda: None,
+    ending: Callable[[], None],
 ) -> PodRecord:
     """Shows the pod's logs until it ends; the first signal asks it to stop, the second ends it by force.
 
