@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from kurma_core.metadata.api import Api
-    from kurma_core.metadata.connection import Connection
-    from kurma_core.metadata.facts import Facts
+    from kurma_core.metadata.api import Api, Facts
+    from kurma_core.metadata.http import Connection
     from kurma_core.metadata.listening import Listener
 
 #: Connections that a pod may have at a time. Beyond that the service closes the oldest idle one, or one that has
@@ -263,7 +262,7 @@ class _Pod:
             connection.watched = connection.interest
 
     def _accept(self, now: float) -> None:
-        from kurma_core.metadata.connection import Connection
+        from kurma_core.metadata.http import Connection
 
         if self.paused:
             return

@@ -8,7 +8,7 @@ import re
 import socket
 
 from kurma_core.errors import PodNotFoundError
-from kurma_core.metadata.facts import ImageFacts
+from kurma_core.metadata.api import ImageFacts
 from kurma_core.metadata.listening import Listener
 from kurma_core.metadata.service import MetadataService
 

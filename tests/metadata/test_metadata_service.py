@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from kurma_core.errors import HostError
-from kurma_core.metadata import connection
+from kurma_core.metadata import http
 from kurma_core.metadata.http import BODY_LIMIT
 from kurma_core.metadata.service import CONNECTIONS, MetadataService
 from tests.kit.waiting import until
@@ -92,7 +92,7 @@ def test_a_record_that_cannot_be_read_ends_nothing():
 @pytest.fixture
 def hurried(monkeypatch):
     for name, seconds in (("REQUEST_TIME", 0.3), ("IDLE_TIME", 0.3), ("ANSWER_TIME", 0.3), ("FAREWELL_TIME", 0.1)):
-        monkeypatch.setattr(connection, name, seconds)
+        monkeypatch.setattr(http, name, seconds)
     monkeypatch.setattr("kurma_core.metadata.service._LOOK", 0.05)
 
 

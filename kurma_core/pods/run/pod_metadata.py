@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kurma_core.images.manager import ImageManager
-    from kurma_core.metadata.facts import ImageFacts
+    from kurma_core.metadata.api import ImageFacts
     from kurma_core.metadata.listening import Listener
     from kurma_core.metadata.secrets import Secrets
     from kurma_core.pods.record.document import PodDocument
@@ -152,7 +152,7 @@ def _unusable(directory: PodDirectory, error: OSError) -> HostError:
 
 
 class PodFacts:
-    """Implements :class:`kurma_core.metadata.facts.Facts`: reads a pod's present files."""
+    """Implements :class:`kurma_core.metadata.api.Facts`: reads a pod's present files."""
 
     def __init__(self, services: Services, directory: PodDirectory) -> None:
         self._services = services
@@ -185,7 +185,7 @@ def image_facts(images: ImageManager, image_id: str) -> ImageFacts:
 
     :raises KurmaError: the store has lost it.
     """
-    from kurma_core.metadata.facts import ImageFacts
+    from kurma_core.metadata.api import ImageFacts
 
     store = images.store
     manifest, originals = store.manifest_bytes(image_id), store.originals(image_id)
