@@ -139,7 +139,7 @@ class ArchiveFiles:
         if key is None:
             signature, fingerprint = self._trust.sign(source), self._trust.machine_key()
         else:
-            from kurma_core.trust.signing import sign_as
+            from kurma_core.trust.signatures import sign_as
 
             signature, fingerprint = sign_as(key, source)
         with named_files.written(target) as out:

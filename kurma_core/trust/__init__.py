@@ -96,10 +96,10 @@ class Trust:
         :raises TrustError: ``data["reason"]`` is ``unsigned``, ``unknown``, ``expired``, ``revoked``, ``weak``,
             ``bad`` or ``malformed``; ``data["fingerprint"]`` the signer where the signature tells.
         """
-        from kurma_core.trust import verifying
+        from kurma_core.trust.signatures import verify
 
         called = what or (source if isinstance(source, str) else "the image")
-        return verifying.verify(source, signature, keys, what=called, name=name)
+        return verify(source, signature, keys, what=called, name=name)
 
     # --- the keystore --------------------------------------------------------------------------------------------
 

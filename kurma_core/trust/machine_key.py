@@ -114,7 +114,7 @@ class MachineKey:
 
         :raises TrustError: it cannot be made.
         """
-        from kurma_core.trust.signing import detached_signature
+        from kurma_core.trust.signatures import detached_signature
 
         fingerprint = self.fingerprint()
         # One at a time: each ends the agent when it is done.

@@ -13,7 +13,7 @@ import pytest
 
 from kurma_core.cancellation import Cancellation, governing
 from kurma_core.errors import Cancelled
-from kurma_core.trust import verifying
+from kurma_core.trust.signatures import verify
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_verifying_ends(slow_gpg: Path, tmp_path: Path, stream: bool) -> None:
     canceller.start()
     source = pieces() if stream else str(tmp_path / "signed")
     with governing(operation), pytest.raises(Cancelled):
-        verifying.verify(source, b"signature", {}, what="x")
+        verify(source, b"signature", {}, what="x")
     canceller.join()
     assert time.monotonic() - ends[0] < 1
     assert not os.path.exists(f"/proc/{slow_gpg.read_text().strip()}")
