@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kurma_core.appc import types
-from kurma_core.appc.early_isolators import read_early_isolators
-from kurma_core.appc.early_reader import Names, read_annotation_map, read_name, read_versions, refuse_late
+from kurma_core.appc.early_parts import (
+    Names,
+    read_annotation_map,
+    read_early_isolators,
+    read_name,
+    read_versions,
+    refuse_late,
+)
 from kurma_core.appc.image import (
     ARCHITECTURES,
     App,

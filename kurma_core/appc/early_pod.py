@@ -11,10 +11,12 @@ from collections.abc import Mapping
 
 from kurma_core.appc import types
 from kurma_core.appc.early_image import POD_MANIFEST
-from kurma_core.appc.early_isolators import NAMESPACES, overriding, read_early_isolators
-from kurma_core.appc.early_reader import (
+from kurma_core.appc.early_parts import (
+    NAMESPACES,
     Names,
+    overriding,
     read_annotation_map,
+    read_early_isolators,
     read_name,
     read_versions,
     refuse_late,

@@ -58,7 +58,7 @@ class ImageName:
         others = {label: value for label, value in labels.items() if label != "version"}
         version = labels.get("version") or None
         if version is not None and not others and image_id is not None and image_id.startswith("sha256-"):
-            from kurma_core.appc.early_reader import split_name
+            from kurma_core.appc.early_parts import split_name
 
             if split_name(f"{name}-{version}") == (name, version):
                 return cls(f"{name}-{version}")

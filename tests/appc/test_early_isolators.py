@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kurma_core.appc.early_image import convert_any
-from kurma_core.appc.early_isolators import overriding
+from kurma_core.appc.early_parts import overriding
 from kurma_core.appc.image import Isolator
 from kurma_core.appc.quantity import parse_quantity
 from kurma_core.errors import ManifestError
