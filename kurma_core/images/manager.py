@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.pod import RuntimeImage
     from kurma_core.config import Config
-    from kurma_core.fetching.locator import Locator
+    from kurma_core.fetching import Locator
     from kurma_core.hookspecs.fetcher import Fetcher
     from kurma_core.hookspecs.renderer import Renderer
     from kurma_core.hookspecs.stager import StagerImageSource
