@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kurma_core.errors import FormatVersionError, HostError, NetworkError
-from kurma_core.networking.default_network import DefaultNetwork
-from kurma_core.networking.subnets import (
+from kurma_core.networking.default_network import (
+    DefaultNetwork,
     candidates,
     free_subnet,
     free_subnet6,
