@@ -30,8 +30,7 @@ from kurma_core.errors import (
 )
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
 from kurma_core.testing import driver_context, load_driver
-from kurma_core.testing.proxy import proxy
-from kurma_core.testing.webserver import Page, WebServer, web_server
+from kurma_core.testing.webserver import Page, WebServer, proxy, web_server
 from kurma_core.value import replace
 from plugins.fetch_docker.tests.docker_parts import BLOB, CONFIG, MANIFEST, PACKED, serve, sha256
 from plugins.fetch_http.tests.endless import endless

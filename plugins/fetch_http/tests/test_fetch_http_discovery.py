@@ -30,8 +30,7 @@ from kurma_core.errors import (
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
 from kurma_core.testing import load_driver
 from kurma_core.testing.fetchers import FetcherContract
-from kurma_core.testing.proxy import Proxy, proxy
-from kurma_core.testing.webserver import Page, WebServer, web_server
+from kurma_core.testing.webserver import Page, Proxy, WebServer, proxy, web_server
 
 NAMES = ("example.com", "storage.example.com", "secret.example.com")
 REQUEST = FetchRequest("linux", "amd64")

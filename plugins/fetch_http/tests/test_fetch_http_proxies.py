@@ -16,8 +16,7 @@ import trustme
 from kurma_core.errors import FetchError, FetchRefusedError, FetchTimeoutError, FetchTLSError
 from kurma_core.hookspecs.fetcher import FetchRequest
 from kurma_core.testing import load_driver
-from kurma_core.testing.proxy import proxy
-from kurma_core.testing.webserver import Page, WebServer, web_server
+from kurma_core.testing.webserver import Page, WebServer, proxy, web_server
 
 CONTENT = bytes(range(256)) * 100
 
