@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from kurma_core.cli import values
-from kurma_core.cli.declare import Option
+from kurma_core.cli.command_line import Option
 from kurma_core.errors import ManifestError, UsageError
 
 TYPE_CHECKING = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from kurma_core.cli.parse import parse
+from kurma_core.cli.command_line import parse
 from kurma_core.cli.session import OutputClosed, Session
 from kurma_core.signals import raise_signals
 
@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kurma_core.cli.parse import Call
+    from kurma_core.cli.command_line import Call
     from kurma_core.cli.session import Connect
     from kurma_core.daemon.process.service_manager import Service
     from kurma_core.errors import KurmaError

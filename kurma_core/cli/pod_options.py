@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kurma_core.cli import isolator_options, values, volume_options
-from kurma_core.cli.declare import PASSPHRASE_FILE, Argument, Option, Rest
+from kurma_core.cli.command_line import PASSPHRASE_FILE, Argument, Option, Rest
 from kurma_core.errors import UsageError
 
 TYPE_CHECKING = False

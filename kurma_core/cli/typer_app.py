@@ -14,9 +14,8 @@ from click.exceptions import NoArgsIsHelpError
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
+from kurma_core.cli.command_line import GLOBAL_OPTIONS, Argument, Call, Command, Option, load, split_rest
 from kurma_core.cli.commands import TABLE, Entry, Group
-from kurma_core.cli.declare import GLOBAL_OPTIONS, Argument, Command, Option
-from kurma_core.cli.parse import Call, load, split_rest
 from kurma_core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kurma_core.cli.command_line import parse
 from kurma_core.cli.commands.daemon import sorted_words
-from kurma_core.cli.parse import parse
 
 
 @pytest.mark.parametrize(

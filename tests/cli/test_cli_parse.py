@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kurma_core.cli import typer_app
+from kurma_core.cli.command_line import Call, Command, Option, load, parse
 from kurma_core.cli.commands import TABLE, Entry, Group
-from kurma_core.cli.declare import Command, Option
-from kurma_core.cli.parse import Call, load, parse
 from kurma_core.errors import UsageError
 from kurma_core.testing.graphs import examples
 

@@ -14,7 +14,7 @@ import pytest
 
 from kurma_core.api.pods import AppOverrides, DnsRequest, PodRequest
 from kurma_core.appc.template import app_name
-from kurma_core.cli.declare import Option
+from kurma_core.cli.command_line import Option
 from kurma_core.cli.main import main
 from kurma_core.cli.pod_options import POD_OPTIONS
 from kurma_core.models.isolator import IsolatorReport

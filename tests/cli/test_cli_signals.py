@@ -75,7 +75,7 @@ def test_what_was_being_written_is_taken_away(tmp_path: Path, rootfs: Path, numb
     assert err == ("" if number == signal.SIGINT else f"kurma: interrupted by {number.name}\n")
 
 
-@pytest.mark.parametrize("module", ["kurma_core.cli.parse", "kurma_core.errors"])
+@pytest.mark.parametrize("module", ["kurma_core.cli.command_line", "kurma_core.errors"])
 def test_ctrl_c_before_anything_is_loaded(module: str) -> None:
     command = [sys.executable, "-c", _AT_ONCE, module, "image", "list"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)

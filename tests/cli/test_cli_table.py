@@ -6,10 +6,9 @@ import inspect
 
 import pytest
 
+from kurma_core.cli.command_line import GLOBAL_OPTIONS, Command, load
 from kurma_core.cli.commands import TABLE, Entry, Group, find
-from kurma_core.cli.declare import GLOBAL_OPTIONS, Command
 from kurma_core.cli.main import main
-from kurma_core.cli.parse import load
 
 COMMANDS: dict[str, Entry] = {}
 for _name, _entry in TABLE.items():

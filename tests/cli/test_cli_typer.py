@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 
 from kurma_core.cli import typer_app
-from kurma_core.cli.parse import parse
+from kurma_core.cli.command_line import parse
 from kurma_core.errors import UsageError
 
 guests = typer.Typer(help="Receives guests.")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kurma_core.cli import typer_app
+from kurma_core.cli.command_line import parse
 from kurma_core.cli.commands import Group, find
-from kurma_core.cli.parse import parse
 from kurma_core.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

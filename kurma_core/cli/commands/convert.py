@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from kurma_core.cli import values
-from kurma_core.cli.declare import PASSPHRASE_FILE, Argument, command
+from kurma_core.cli.command_line import PASSPHRASE_FILE, Argument, command
 from kurma_core.errors import ImageNotFoundError, UsageError
 
 TYPE_CHECKING = False

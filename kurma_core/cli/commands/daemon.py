@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.cli.declare import GLOBAL_OPTIONS, Option, command
+from kurma_core.cli.command_line import GLOBAL_OPTIONS, Option, command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kurma_core.cli import values
-from kurma_core.cli.declare import Argument, Option, Rest, command
+from kurma_core.cli.command_line import Argument, Option, Rest, command
 from kurma_core.errors import UsageError
 
 TYPE_CHECKING = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kurma_core.api.host import KINDS, SUBJECTS
-from kurma_core.cli.declare import FORMAT, Option, command
+from kurma_core.cli.command_line import FORMAT, Option, command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

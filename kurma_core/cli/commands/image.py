@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from kurma_core.cli import values
-from kurma_core.cli.declare import FORMAT, NO_LEGEND, PASSPHRASE_FILE, Argument, Option, command
+from kurma_core.cli.command_line import FORMAT, NO_LEGEND, PASSPHRASE_FILE, Argument, Option, command
 from kurma_core.cli.output import ago, facts, moment, pairs, size, table
 
 TYPE_CHECKING = False

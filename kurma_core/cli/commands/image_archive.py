@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from kurma_core.cli import values
-from kurma_core.cli.declare import FORMAT, PASSPHRASE_FILE, Argument, Option, command
+from kurma_core.cli.command_line import FORMAT, PASSPHRASE_FILE, Argument, Option, command
 from kurma_core.errors import UsageError
 
 TYPE_CHECKING = False

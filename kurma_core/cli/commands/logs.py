@@ -9,7 +9,7 @@ import select
 import stat
 
 from kurma_core.cli import values
-from kurma_core.cli.declare import Argument, Option, command
+from kurma_core.cli.command_line import Argument, Option, command
 from kurma_core.cli.session import OutputClosed
 
 TYPE_CHECKING = False

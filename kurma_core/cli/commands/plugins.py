@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, Option, command
+from kurma_core.cli.command_line import FORMAT, NO_LEGEND, Argument, Option, command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

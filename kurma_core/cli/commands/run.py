@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.cli.declare import Argument, Option, command
+from kurma_core.cli.command_line import Argument, Option, command
 from kurma_core.cli.pod_options import POD_OPTIONS, pod_request
 
 TYPE_CHECKING = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, Option, command
+from kurma_core.cli.command_line import FORMAT, NO_LEGEND, Argument, Option, command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

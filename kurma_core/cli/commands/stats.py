@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kurma_core.cli import output, values
-from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, Option, command
+from kurma_core.cli.command_line import FORMAT, NO_LEGEND, Argument, Option, command
 from kurma_core.errors import PodNotFoundError, PodStateError, UsageError
 
 if TYPE_CHECKING:

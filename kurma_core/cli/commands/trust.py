@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kurma_core.cli import values
-from kurma_core.cli.declare import FORMAT, NO_LEGEND, Argument, Option, command
+from kurma_core.cli.command_line import FORMAT, NO_LEGEND, Argument, Option, command
 from kurma_core.errors import TrustError, UsageError
 
 TYPE_CHECKING = False
