@@ -122,7 +122,7 @@ class Services:
         """Starts a program on the host's own root, for a plugin (``DriverContext.start_program``)."""
         from kurma_core.linux.cgroups import CgroupTree
         from kurma_core.spawn_plan import SpawnPlan
-        from kurma_core.staging.start_stager import OWN_CGROUP
+        from kurma_core.staging.stager_process import OWN_CGROUP
 
         return self.spawner.start(
             SpawnPlan(

@@ -17,8 +17,8 @@ from kurma_core.linux.beneath import open_in_root
 from kurma_core.stager_check.pods import app
 from kurma_core.stager_check.report import Wrong, equal
 from kurma_core.staging.aci_stager import USERNS_ANNOTATION
-from kurma_core.staging.start_stager import CALL_INS as CALL_INS_ANNOTATION
-from kurma_core.staging.start_stager import WAITS
+from kurma_core.staging.stager_process import CALL_INS as CALL_INS_ANNOTATION
+from kurma_core.staging.stager_process import WAITS
 
 if TYPE_CHECKING:
     from kurma_core.api.images import HostImage

@@ -58,7 +58,7 @@ def check(
 
 def _driver(services: Services, verified: Callable[[], HostImage], patience: Patience) -> WatchedStager:
     from kurma_core.staging.callin import StagerTimes
-    from kurma_core.staging.start_stager import StagerImage
+    from kurma_core.staging.stager_process import StagerImage
 
     def use(*, files: bool = True) -> StagerImage:  # verifies the image at each use
         found = verified()

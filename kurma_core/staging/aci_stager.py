@@ -23,9 +23,8 @@ from kurma_core.schema import fit
 from kurma_core.staging import stager_status
 from kurma_core.staging.callin import CallIn, StagerTimes
 from kurma_core.staging.stager_manifest import stager_manifest
-from kurma_core.staging.stager_process import StagerProcess, find_again
+from kurma_core.staging.stager_process import StagerImage, StagerProcess, begin, find_again
 from kurma_core.staging.stager_root import of_volume, places_of_pod, pod_parts, stager_root
-from kurma_core.staging.start_stager import StagerImage, begin
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup

@@ -15,8 +15,8 @@ from kurma_core.errors import StagerError
 from kurma_core.linux import process
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.spawn_plan import RootPlan
+from kurma_core.staging.stager_process import OWN_CGROUP, Begun, StagerImage, begin
 from kurma_core.staging.stager_root import places_of_pod, waiting_root
-from kurma_core.staging.start_stager import OWN_CGROUP, Begun, StagerImage, begin
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from kurma_core.pods.run import pod_metadata
 from kurma_core.pods.run.launch import Launch
 from kurma_core.pods.run.owner import NewPod, OwnedPod
 from kurma_core.staging.prestarted import PrestartPlace
-from kurma_core.staging.start_stager import WAITS
+from kurma_core.staging.stager_process import WAITS
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kurma_core.images.manager import ImageManager
     from kurma_core.plugins.registry import PluginRegistry
     from kurma_core.spawner.client import Spawner
-    from kurma_core.staging.start_stager import StagerImage
+    from kurma_core.staging.stager_process import StagerImage
 
 _GROUP = "kurma.stagers"
 
@@ -225,7 +225,7 @@ class Stagers:
     def _engine(self, name: str) -> Stager:
         from kurma_core.staging.aci_stager import AciStager
         from kurma_core.staging.callin import StagerTimes
-        from kurma_core.staging.start_stager import StagerImage
+        from kurma_core.staging.stager_process import StagerImage
 
         def verified(*, files: bool = True) -> StagerImage:
             image = self.image(name, files=files)

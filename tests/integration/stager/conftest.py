@@ -25,8 +25,7 @@ from kurma_core.models.streams import Stdio
 from kurma_core.spawner.client import Spawner
 from kurma_core.staging.aci_stager import AciStager
 from kurma_core.staging.callin import StagerTimes
-from kurma_core.staging.stager_process import StagerProcess
-from kurma_core.staging.start_stager import StagerImage
+from kurma_core.staging.stager_process import StagerImage, StagerProcess
 from kurma_core.value import replace
 from tests.kit.images import busybox_root
 from tests.kit.waiting import until

@@ -11,7 +11,7 @@ import pytest
 
 import kurma_core
 from kurma_core.appc.image import ImageManifest
-from kurma_core.staging.start_stager import StagerImage
+from kurma_core.staging.stager_process import StagerImage
 from tests.kit.images import shell
 
 pytestmark = pytest.mark.root

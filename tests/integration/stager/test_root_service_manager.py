@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kurma_core.errors import StagerError
-from kurma_core.staging.start_stager import StagerImage
+from kurma_core.staging.stager_process import StagerImage
 from tests.integration.stager.conftest import TestPod
 from tests.kit.waiting import until
 

@@ -10,7 +10,7 @@ import pytest
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import StagerError
 from kurma_core.models.pod import MountSetup
-from kurma_core.staging.start_stager import StagerImage
+from kurma_core.staging.stager_process import StagerImage
 from tests.kit.images import shell
 from tests.kit.waiting import until
 

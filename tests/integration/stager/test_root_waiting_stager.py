@@ -22,7 +22,7 @@ from kurma_core.spawner.client import Spawner
 from kurma_core.staging.aci_stager import AciStager
 from kurma_core.staging.callin import StagerTimes
 from kurma_core.staging.prestarted import PrestartPlace
-from kurma_core.staging.start_stager import StagerImage
+from kurma_core.staging.stager_process import StagerImage
 from kurma_core.value import replace
 from tests.kit.images import shell
 from tests.kit.waiting import alive, until
@@ -34,7 +34,7 @@ _HOLDER = """
 import json, os, sys, time
 from kurma_core.appc.image import ImageManifest
 from kurma_core.spawner.client import Spawner
-from kurma_core.staging.start_stager import StagerImage
+from kurma_core.staging.stager_process import StagerImage
 from kurma_core.staging.prestarted import PrestartPlace, prestart
 path, manifest, directory, cgroup = sys.argv[1:]
 image = StagerImage("sha512-" + "0" * 128, path, ImageManifest.parse(json.loads(manifest)))

@@ -21,7 +21,7 @@ from kurma_core.stager_check.pods import Lab
 from kurma_core.stager_check.report import LINES
 from kurma_core.stager_check.suite import check
 from kurma_core.staging.callin import StagerTimes
-from kurma_core.staging.start_stager import StagerImage
+from kurma_core.staging.stager_process import StagerImage
 from tests.kit.client import open_client
 from tests.kit.images import image_id
 
