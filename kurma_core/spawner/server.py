@@ -11,10 +11,10 @@ import _socket
 import errno
 import os
 
-from kurma_core.linux import process
+from kurma_core.linux import namespaces, process
 from kurma_core.linux.clone import CLONE_PARENT, Birthplace
 from kurma_core.linux.namespaces import CLONE_NEWNS, CLONE_NEWPID, setns
-from kurma_core.spawner import child, namespaces, root, wire
+from kurma_core.spawner import child, root, wire
 from kurma_core.spawner.root import StepError
 
 TYPE_CHECKING = False
@@ -202,6 +202,62 @@ def _prepare(operation: dict[str, Any]) -> int | None:
     return root.prepare(operation, private=False)
 
 
+def _make_user_namespace(request: Request, _fds: list[int]) -> Answer:
+    """Answers the request ``user_namespace``."""
+
+    def make() -> None:
+        child.step("unshare", "user namespace", namespaces.unshare, namespaces.CLONE_NEWUSER)
+
+    def write_maps(pid: int) -> None:
+        namespaces.write_maps(pid, request["uids"], request["gids"])
+
+    return _make_namespace("user", request["path"], make, write_maps)
+
+
+def _make_network_namespace(request: Request, _fds: list[int]) -> Answer:
+    """Answers the request ``network_namespace``."""
+    owner = request["userns"]
+
+    def make() -> None:
+        if owner is not None:
+            child.step("join", owner, namespaces.enter_userns, owner)
+        child.step("unshare", "network namespace", namespaces.unshare, namespaces.CLONE_NEWNET)
+
+    return _make_namespace("net", request["path"], make)
+
+
+def _make_namespace(
+    kind: str, path: str, make: Callable[[], None], finish: Callable[[int], None] = lambda _: None
+) -> Answer:
+    """Makes a namespace in a child process, and pins it on the host.
+
+    :param make: called in the child, which enters the new namespace.
+    :param finish: called here with the child's PID, before the namespace is pinned.
+    """
+    go_read, go_write = os.pipe2(os.O_CLOEXEC)
+    made_read, made_write = os.pipe2(os.O_CLOEXEC)
+
+    def run() -> None:
+        os.close(go_write)
+        make()
+        os.write(made_write, b"m")
+        os.read(go_read, 1)  # until the namespace is pinned, or the spawner has ended
+
+    pid, pidfd, report = child.fork(0, run)
+    os.close(pidfd)
+    os.close(go_read)
+    os.close(made_write)
+    try:
+        if os.read(made_read, 1):
+            finish(pid)
+            child.step("pin", path, namespaces.pin, f"/proc/{pid}/ns/{kind}", path)
+    finally:
+        os.close(go_write)
+        os.close(made_read)
+        _, failure = child.read_report(report)
+    return failure or {}, []
+
+
 def _probe(request: Request, fds: list[int]) -> Answer:
     """Answers, to show that the spawner works."""
     return {}, []
@@ -210,8 +266,8 @@ def _probe(request: Request, fds: list[int]) -> Answer:
 _ACTIONS: dict[str, Callable[[Request, list[int]], Answer]] = {
     "start": _start,
     "enter": _enter,
-    "network_namespace": namespaces.make_network,
-    "user_namespace": namespaces.make_user,
+    "network_namespace": _make_network_namespace,
+    "user_namespace": _make_user_namespace,
     "bind_into": _bind_into,
     "unbind_from": _unbind_from,
     "probe": _probe,
