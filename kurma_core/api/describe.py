@@ -11,11 +11,11 @@ import functools
 import re
 from typing import Any
 
+from kurma_core import VERSION
 from kurma_core import schema as shapes
 from kurma_core.api.operations import BODY_LIMIT, NDJSON, OPERATIONS, Operation, Parameter, resolve
 from kurma_core.api.wire import PROTOCOL
 from kurma_core.schema import JsonValue, Maybe, Shape, members
-from kurma_core.version import VERSION
 
 Json = Any
 _JSON = "application/json"

@@ -11,13 +11,13 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
+from kurma_core import VERSION
 from kurma_core.cancellation import shielded
 from kurma_core.client import Settings, in_process, socket_path
 from kurma_core.client.client import add_unstarted_pod
-from kurma_core.client.local.managers import Managers, problems
+from kurma_core.client.local.managers import Managers, problems, run_dir_hint
 from kurma_core.client.remote.start_kurmad import LOCK as START_LOCK
 from kurma_core.config import load
-from kurma_core.config.state_directory import run_dir_hint
 from kurma_core.daemon.http import messages
 from kurma_core.daemon.http.dispatch import Dispatcher
 from kurma_core.daemon.http.server import Server
@@ -35,7 +35,6 @@ from kurma_core.linux import libc
 from kurma_core.models.streams import Stdio
 from kurma_core.pods.daemon_interface import DaemonInterface
 from kurma_core.value import replace
-from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
     import socket

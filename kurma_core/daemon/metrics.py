@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from kurma_core import VERSION
 from kurma_core.fetching.download import received
 from kurma_core.models.pod import STATES
-from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord

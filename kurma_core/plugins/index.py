@@ -23,12 +23,12 @@ import sys
 import time
 from importlib import import_module
 
+from kurma_core import VERSION
 from kurma_core.hookspecs import hooks
 from kurma_core.json_text import dumps, loads
 from kurma_core.linux.files import others_may_write, replace_file
 from kurma_core.schema import fit
 from kurma_core.value import frozen
-from kurma_core.version import VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -22,9 +22,8 @@ from kurma_core.models.streams import Stdio
 from kurma_core.schema import fit
 from kurma_core.staging import stager_status
 from kurma_core.staging.callin import CallIn, StagerTimes
-from kurma_core.staging.stager_manifest import stager_manifest
 from kurma_core.staging.stager_process import StagerImage, StagerProcess, begin, find_again
-from kurma_core.staging.stager_root import of_volume, places_of_pod, pod_parts, stager_root
+from kurma_core.staging.stager_root import of_volume, places_of_pod, pod_parts, stager_manifest, stager_root
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from kurma_core import errors
+from kurma_core import VERSION, errors
 from kurma_core.api.pods import Collected, EnterRequest
 from kurma_core.cli import values
 from kurma_core.cli.main import main
 from kurma_core.models.isolator import IsolatorReport
 from kurma_core.models.pod import AppStatus, MetadataAddress
 from kurma_core.models.streams import LogText, Stdio
-from kurma_core.version import VERSION
 
 
 @pytest.fixture(autouse=True)

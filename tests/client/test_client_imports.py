@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from kurma_core.version import VERSION
+from kurma_core import VERSION
 
 PROGRAM = """
 import sys
@@ -31,7 +31,6 @@ CORE = {
     "named_files",
     "schema",
     "value",
-    "version",
 }
 CORE |= {"api", "api.operations", "api.wire", "appc", "appc.types", "formats", "formats.small_json"}
 CORE |= {"models", "models.summary"}

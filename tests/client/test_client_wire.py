@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kurma_core import VERSION
 from kurma_core.api.wire import MESSAGE, PROTOCOL, frame
 from kurma_core.client import Settings, in_process
 from kurma_core.client.client import Client
@@ -28,7 +29,6 @@ from kurma_core.daemon.http.messages import Messages, attempts_of
 from kurma_core.daemon.http.server import Server
 from kurma_core.daemon.metrics import Metrics
 from kurma_core.errors import DaemonGoneError, HostError, UsageError
-from kurma_core.version import VERSION
 from tests.kit.waiting import until
 
 

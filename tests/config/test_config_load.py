@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from kurma_core import config as configuration
+from kurma_core.client.local.managers import run_dir_hint
 from kurma_core.config import load
 from kurma_core.config.schema import KINDS
-from kurma_core.config.state_directory import run_dir_hint
 from kurma_core.errors import ConfigError
 from kurma_core.hookspecs.hooks import GROUPS
 

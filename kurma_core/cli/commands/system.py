@@ -27,7 +27,7 @@ def info(session: Session, *, format: str) -> None:
 @command()
 def version(session: Session) -> None:
     """Print Kurma's version."""
-    from kurma_core.version import VERSION
+    from kurma_core import VERSION
 
     session.line(f"kurma {VERSION}")
 

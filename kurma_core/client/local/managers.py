@@ -1,12 +1,16 @@
 """The managers of one state directory: plugins, images, pods, networks. Each is made when it is first needed.
-:func:`problems` checks their configuration."""
+
+It is checked that others cannot write to the directory. :func:`problems` checks the configuration.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 
 from kurma_core import config as configuration
 from kurma_core.errors import ConfigError, KurmaError, PluginNotFoundError, PrivilegeError
+from kurma_core.linux.files import others_may_write
 from kurma_core.value import kept
 
 TYPE_CHECKING = False
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
     from kurma_core.pods.services import Services
     from kurma_core.signals import Signals
 
+#: Directories that only root and the caller may write to, below the state directory.
+_BELOW = ("", "/keys", "/images", "/pods")
+_NAMED = "--dir, KURMA_DIR or `state_dir` in kurma.yml name"
 _NETWORKS, _STAGERS, _ISOLATORS = "kurma.networks", "kurma.stagers", "kurma.isolators"
 
 
@@ -71,7 +78,7 @@ class Managers:
     def images(self) -> ImageManager:
         from kurma_core.images.manager import ImageManager
 
-        self._check_state_directory()
+        _check_state_directory(self.config)
         return ImageManager(self.config, self.registry, self.settings.note, self.settings.passphrases)
 
     @kept
@@ -79,7 +86,7 @@ class Managers:
         """The services that the pod manager uses."""
         from kurma_core.pods.services import Services
 
-        self._check_state_directory()
+        _check_state_directory(self.config)
         services = Services(self.config, self.registry, lambda: self.images, self.settings.note)
         services.served = self._served
         return services
@@ -99,11 +106,6 @@ class Managers:
             connection.close()
         return connection is not None
 
-    def _check_state_directory(self) -> None:
-        from kurma_core.config import state_directory
-
-        state_directory.check(self.config.state_dir, self.config.origins.get("state_dir", "default"))
-
     @kept
     def pods(self) -> PodManager:
         from kurma_core.pods.manager import PodManager
@@ -115,7 +117,7 @@ class Managers:
         """The pods' directories: enough to list them."""
         from kurma_core.pods.record.pod_store import PodStore
 
-        self._check_state_directory()
+        _check_state_directory(self.config)
         return PodStore(self.config.state_dir)
 
     @kept
@@ -169,6 +171,50 @@ class Managers:
         if not name:
             return f"{found}; the kurmad that runs is root's alone: when it started there was no group kurma"
         return f"{found}; or by way of the kurmad that runs, as a member of the group {name}"
+
+
+def _check_state_directory(config: Config) -> None:
+    """Checks that the state directory is a directory to which only root and the caller may write: keys in it are
+    trusted for programs that run as root. It may not exist yet.
+
+    :raises ConfigError: it is not a directory, or other users may write to it.
+    """
+    path, origin = config.state_dir, config.origins.get("state_dir", "default")
+    for below in _BELOW:
+        place = path + below
+        try:
+            status = os.stat(place)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            _unusable(path, origin, f"{place}: {str(error.strerror).lower()}")
+        if not stat.S_ISDIR(status.st_mode):
+            _unusable(path, origin, f"{place} is not a directory")
+        if others_may_write(status):
+            raise ConfigError(
+                f"the state directory {path}: others than root may write {place} "
+                f"(owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}), so nothing in it is trusted",
+                hint=f"look who put what there, then: chown root {place} && chmod go-w {place}",
+                file=origin,
+                path="state_dir",
+            )
+
+
+def run_dir_hint(config: Config) -> str:
+    """Names the setting that determines the run directory."""
+    same = config.origins.get("run_dir") == config.origins.get("state_dir")
+    if same and config.run_dir == f"{config.state_dir}/run":
+        return f"it is in the state directory, which {_NAMED}"
+    return "`run_dir` in kurma.yml names it"
+
+
+def _unusable(path: str, origin: str, what: str) -> None:
+    raise ConfigError(
+        f"the state directory {path} cannot be used: {what}",
+        hint=f"{_NAMED} it",
+        file=origin,
+        path="state_dir",
+    )
 
 
 def problems(managers: Managers) -> tuple[KurmaError, ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from kurma_core import VERSION
 from kurma_core.api.operations import Transport
 from kurma_core.client.local.managers import Managers
 from kurma_core.errors import UsageError
-from kurma_core.version import VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class LocalHost:
     def stager_check(self, image: str, tell: Callable[[CheckLine], None]) -> list[CheckLine]:
         """:raises StagerError: that stager is not an image."""
         self._m.need_root("check a stager")
-        from kurma_core.stager_check.suite import check
+        from kurma_core.stager_check import check
 
         self._m.services.spawner.open()
         with self._m.signals() as signals:

@@ -67,7 +67,7 @@ def _make(config: Config) -> None:
     try:
         os.makedirs(run_dir, mode=0o755, exist_ok=True)
     except OSError as error:
-        from kurma_core.config.state_directory import run_dir_hint
+        from kurma_core.client.local.managers import run_dir_hint
 
         raise HostError(
             f"cannot make the run directory {run_dir}: {error.strerror}",

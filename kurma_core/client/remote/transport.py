@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 
+from kurma_core import VERSION
 from kurma_core.api.operations import NDJSON, OPERATIONS, Transport
 from kurma_core.api.wire import error_from_json
 from kurma_core.errors import HostError, KurmaError, UsageError
 from kurma_core.formats.small_json import decode, encode
 from kurma_core.value import replace
-from kurma_core.version import VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from urllib.parse import parse_qsl, unquote
 
 import h11
 
+from kurma_core import VERSION
 from kurma_core.api.operations import BODY_LIMIT, NDJSON
 from kurma_core.daemon.http.error_status import Gone, LateError, TooLargeError
 from kurma_core.errors import UsageError
-from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
     from socket import socket as Socket

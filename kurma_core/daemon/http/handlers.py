@@ -7,6 +7,7 @@ import contextlib
 import select
 from typing import TYPE_CHECKING, Any
 
+from kurma_core import VERSION
 from kurma_core.api import describe
 from kurma_core.api.host import CheckLine, Event, Health
 from kurma_core.api.operations import ARCHIVE, NDJSON, SSE
@@ -20,7 +21,6 @@ from kurma_core.errors import UsageError
 from kurma_core.journal import Cursor
 from kurma_core.named_files import LARGEST_SIGNATURE
 from kurma_core.pods.inside.enter_and_attach import attaches_terminal
-from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import h11
 
+from kurma_core import VERSION
 from kurma_core.api.wire import error_to_json
 from kurma_core.daemon.http.caller_rights import LASTING, SHORT, Peer, Quota
 from kurma_core.daemon.http.error_status import Gone, LateError
 from kurma_core.daemon.http.exchange import Connection, Exchange, in_words, json_line
 from kurma_core.daemon.process.threads import Poller, begin
 from kurma_core.errors import BusyError, KurmaError, PrivilegeError, UsageError
-from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
     from kurma_core.daemon.process.lifecycle import IdleEnd

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
+from kurma_core import VERSION
 from kurma_core.errors import PluginError, PluginNotFoundError, StagerError, StagerNotFoundError
-from kurma_core.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

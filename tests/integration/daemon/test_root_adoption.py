@@ -13,10 +13,10 @@ import time
 import pytest
 
 import kurma_core
+from kurma_core import VERSION
 from kurma_core.client.remote.http import Connection
 from kurma_core.errors import PodNotFoundError
 from kurma_core.linux import process
-from kurma_core.version import VERSION
 from tests.integration.pods.test_pods_changing_crash import change
 from tests.integration.pods.test_pods_crash import assert_nothing_left
 from tests.kit.command import KURMA
@@ -258,7 +258,7 @@ def test_pods_of_other_processes(kurmad, ask):
 def test_an_upgrade_keeps_the_pods(kurmad, ask, tmp_path):
     """A daemon of an earlier version, from another place, and then this one."""
     shutil.copytree(os.path.dirname(kurma_core.__file__), tmp_path / "kurma_core")
-    version = tmp_path / "kurma_core/version.py"
+    version = tmp_path / "kurma_core/__init__.py"
     version.write_text(version.read_text().replace(VERSION, "0.0.9"))
     old = kurmad(code=tmp_path)
     house = old.house

@@ -7,10 +7,10 @@ import stat
 
 import pytest
 
+from kurma_core import VERSION
 from kurma_core.api.pods import DnsRequest
 from kurma_core.errors import KurmaError
 from kurma_core.linux.cgroups import Layout, controllers
-from kurma_core.version import VERSION
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -15,11 +15,10 @@ import pytest
 
 from kurma_core.api.host import CheckLine
 from kurma_core.image_store.builder import build_archive
-from kurma_core.stager_check import probe_image
+from kurma_core.stager_check import check, probe_image
 from kurma_core.stager_check.check_services import CheckServices, Patience, WatchedStager
 from kurma_core.stager_check.pods import Lab
 from kurma_core.stager_check.report import LINES
-from kurma_core.stager_check.suite import check
 from kurma_core.staging.callin import StagerTimes
 from kurma_core.staging.stager_process import StagerImage
 from tests.kit.client import open_client
