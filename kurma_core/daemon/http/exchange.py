@@ -137,11 +137,11 @@ class Exchange:
     def respond_json(self, status: int, value: Json, headers: tuple[tuple[str, str], ...] = ()) -> None:
         self.respond(status, json_line(value), "application/json", headers)
 
-    def begin(self, content_type: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
+    def begin(self, content_type: str) -> None:
         """Begins an answer that is sent by :meth:`piece`, until :meth:`end`."""
         self.answered = True
         self.status = 200
-        self.connection.write(self.connection.head(200, [("Content-Type", content_type), *headers]))
+        self.connection.write(self.connection.head(200, [("Content-Type", content_type)]))
 
     def piece(self, data: bytes) -> None:
         """:raises Gone: the client has disconnected; or its request was HEAD, whose answer has no body."""

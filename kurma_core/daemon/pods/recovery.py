@@ -58,9 +58,7 @@ class Recovery:
         #: UUIDs of pods to check.
         self._waiting: set[str] = set()
         self._closing = False
-        self._later = Timetable("look again", 1)
-        self._sweeping = threading.Timer(_SWEEP_AFTER, self._sweep)
-        self._sweeping.daemon = True
+        self._later = Timetable("later", 1)
         #: Set once every pod that existed at the start has been checked.
         self.done = threading.Event()
         #: Called then.
@@ -71,12 +69,11 @@ class Recovery:
         self._watcher.start()
         self._later.start()
         self._workers.submit(self._look_at_all)
-        self._sweeping.start()
+        self._later.at("sweep", _SWEEP_AFTER, self._sweep)
 
     def close(self) -> None:
         """Waits for looks that have begun."""
         self._closing = True
-        self._sweeping.cancel()
         self._later.close()
         self._workers.shutdown(cancel_futures=True)
         self._watcher.close()
