@@ -263,7 +263,7 @@ class AciStager:
         output, end = os.pipe2(os.O_CLOEXEC)
         try:
             try:
-                call = self.call_in(directory, running, ("/opt/stager/status",), Stdio(null, end, null), None)
+                call = self.begin(directory, running, "status", (), Stdio(null, end, null))
             finally:
                 os.close(end)
             try:
@@ -308,24 +308,16 @@ class AciStager:
         stdio: Stdio,
         document: bytes | None = None,
     ) -> CallIn:
-        """See :class:`kurma_core.hookspecs.stager.StagerOfTerminals`."""
-        return self.call_in(directory, running, (f"/opt/stager/{verb}", *arguments), stdio, document)
+        """Starts a call-in; see :class:`kurma_core.hookspecs.stager.StagerOfTerminals`.
 
-    def call_in(
-        self,
-        directory: str,
-        running: RunningStager,
-        argv: tuple[str, ...],
-        stdio: Stdio,
-        document: bytes | None,
-    ) -> CallIn:
-        """Starts a call-in. :raises StagerError: the stager does not have this call-in, or has ended."""
+        :raises StagerError: the stager does not have this call-in, or has ended.
+        """
         return CallIn(
             self.spawner,
             running.pid,
             running.fileno(),
             _call_record(directory)["cgroup"],
-            argv,
+            (f"/opt/stager/{verb}", *arguments),
             stdio,
             document,
             self.times.document,

@@ -34,11 +34,12 @@ if TYPE_CHECKING:
         times: StagerTimes
 
         def manifest(self, pod: PodSetup) -> bytes: ...
-        def call_in(
+        def begin(
             self,
             directory: str,
             running: RunningStager,
-            argv: tuple[str, ...],
+            verb: str,
+            arguments: tuple[str, ...],
             stdio: Stdio,
             document: bytes | None,
         ) -> CallIn: ...
@@ -176,8 +177,9 @@ def ask(
         # A sealed file: the call-in can neither fill the memory nor block on a write.
         os.ftruncate(output, _LIMIT)
         fcntl.fcntl(output, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
-        argv = (f"/opt/stager/{words[0]}", *words[1:])
-        code = stager.call_in(directory, running, argv, Stdio(null, output, output), document).wait(timeout)
+        verb, *rest = words
+        call = stager.begin(directory, running, verb, tuple(rest), Stdio(null, output, output), document)
+        code = call.wait(timeout)
         said = _sane(os.pread(output, min(_LIMIT, os.lseek(output, 0, os.SEEK_CUR)), 0))
     finally:
         os.close(output)

@@ -50,9 +50,8 @@ class Call:
         else:
             out = os.dup(self.output.fileno())
         null = os.open("/dev/null", os.O_RDWR)
-        argv = (f"/opt/stager/{verb}", *words)
-        self.call = pod.stager.call_in(
-            pod.directory, pod.process, argv, Stdio(null, out, self.errors.fileno()), None
+        self.call = pod.stager.begin(
+            pod.directory, pod.process, verb, words, Stdio(null, out, self.errors.fileno())
         )
         os.close(null)
         os.close(out)
