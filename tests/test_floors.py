@@ -22,7 +22,7 @@ EXAMPLES = sorted(path.parent for path in (ROOT / "examples/plugins").glob("*/py
 FLOORS = {
     0: {
         *("appc", "cancellation", "errors", "formats", "json_text", "linux", "models", "schema", "shortage"),
-        *("progress", "signals", "trees", "value"),
+        *("signals", "trees", "value"),
     },
     1: {"api", "hookspecs", "config", "named_files", "spawn_plan"},
     2: {"plugins", "testing"},

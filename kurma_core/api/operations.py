@@ -25,7 +25,7 @@ from kurma_core.schema import resolve as resolve_shape
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
-    from typing import Any, BinaryIO, TypeVar
+    from typing import Any, BinaryIO, Protocol, TypeVar
 
     from kurma_core.api.host import (
         CheckLine,
@@ -56,7 +56,15 @@ if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText, Stdio
     from kurma_core.models.summary import PodSummary
-    from kurma_core.progress import Progress
+
+    class Progress(Protocol):
+        """Reports the progress of long work to the caller. All calls are cheap; ``total`` is in bytes, None when
+        unknown. Skipped bytes are done by an earlier attempt, and do not count for the speed."""
+
+        def start(self, what: str, total: int | None) -> None: ...
+        def skip(self, count: int) -> None: ...
+        def advance(self, count: int) -> None: ...
+        def finish(self) -> None: ...
 
     F = TypeVar("F", bound=Callable[..., Any])
     Json = Any

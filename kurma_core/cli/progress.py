@@ -19,7 +19,7 @@ _WINDOW = 3.0
 
 
 class Bar:
-    """Implements :class:`kurma_core.progress.Progress`.
+    """Implements :class:`kurma_core.api.operations.Progress`.
 
     :param clock: seconds, never going back.
     """

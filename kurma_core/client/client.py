@@ -15,13 +15,11 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO, Self
 
     from kurma_core.api.images import Key
-    from kurma_core.api.operations import Transport
-    from kurma_core.api.pods import PodRequest
+    from kurma_core.api.operations import Progress, Transport
     from kurma_core.client import Settings
     from kurma_core.client.local.managers import Managers
     from kurma_core.config import Config
     from kurma_core.models.pod import PodRecord
-    from kurma_core.progress import Progress
 
     Json = Any
 
@@ -86,14 +84,6 @@ class Client(Api):
         assert isinstance(self.transport, Remote)
         found: list[Json] = self.transport.ask(OPERATIONS["pods"], {})
         return found
-
-    def run_detached(self, request: PodRequest, progress: Progress | None = None) -> PodRecord:
-        """Prepares a pod and starts it at once; kurmad owns it. A pod that fails to start is left as by
-        :meth:`launch`; an ephemeral one is removed.
-
-        :raises UsageError: there is no kurmad.
-        """
-        return self.prepare(request, progress, start=True)
 
     def copy_out(
         self,

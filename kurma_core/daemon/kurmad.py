@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
 
+    from kurma_core.api.operations import Progress
     from kurma_core.api.pods import PodRequest
     from kurma_core.client.client import Client
     from kurma_core.config import Config
     from kurma_core.daemon.process.service_manager import Service
     from kurma_core.models.pod import PodRecord
-    from kurma_core.progress import Progress
 
 Json = Any
 _LOG = logging.getLogger("kurmad")

@@ -20,6 +20,7 @@ from kurma_core.shortage import words
 from kurma_core.value import field, frozen, replace
 
 if TYPE_CHECKING:
+    from kurma_core.api.operations import Progress
     from kurma_core.hookspecs.fetcher import (
         Fetcher,
         FetchRequest,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         RemoteBlob,
         RemoteLayers,
     )
-    from kurma_core.progress import Progress
 
 
 #: Scheme of a locator that is an image's name; discovery finds the image.

@@ -27,8 +27,8 @@ from kurma_core.shortage import words
 if TYPE_CHECKING:
     from typing import BinaryIO, TypeVar
 
+    from kurma_core.api.operations import Progress
     from kurma_core.hookspecs.fetcher import RemoteBlob
-    from kurma_core.progress import Progress
 
     T = TypeVar("T")
 

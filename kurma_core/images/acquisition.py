@@ -30,12 +30,12 @@ from kurma_core.value import frozen
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+    from kurma_core.api.operations import Progress
     from kurma_core.appc.pod import RuntimeImage
     from kurma_core.image_store import ImageStore
     from kurma_core.image_store.archive_stream import Decrypt, Plain
     from kurma_core.image_store.staging import StagedImage
     from kurma_core.journal import Journal
-    from kurma_core.progress import Progress
     from kurma_core.trust.encryption import Passphrases
 
     #: Makes the function that decrypts the archive of that name, if it is encrypted.

@@ -14,10 +14,10 @@ from kurma_core.image_store.records import layer_key
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kurma_core.api.operations import Progress
     from kurma_core.fetching import Fetching
     from kurma_core.hookspecs.fetcher import RemoteBlob, RemoteLayer, RemoteLayers
     from kurma_core.image_store import ImageStore
-    from kurma_core.progress import Progress
 
 #: Layers fetched at once.
 _PARALLEL = 4

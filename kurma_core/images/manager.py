@@ -29,6 +29,7 @@ from kurma_core.trust import Trust
 
 if TYPE_CHECKING:
     from kurma_core.api.images import ImageChecked, ImageGc
+    from kurma_core.api.operations import Progress
     from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.pod import RuntimeImage
     from kurma_core.config import Config
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from kurma_core.images.trust_policy import Vouchers
     from kurma_core.models.image import ImageRecord, RenderedImage
     from kurma_core.plugins.registry import PluginRegistry
-    from kurma_core.progress import Progress
     from kurma_core.trust.encryption import Passphrases
 
 

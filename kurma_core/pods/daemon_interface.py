@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeVar
 
+    from kurma_core.api.operations import Progress
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.template import PodTemplate
     from kurma_core.config import Config
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.state import PodState
     from kurma_core.pods.run.owner import NewPod, OwnedPod
     from kurma_core.pods.run.prestarted import PrestartedPod
-    from kurma_core.progress import Progress
 
     T = TypeVar("T")
 

@@ -29,6 +29,7 @@ from kurma_core.pods.run.owner import NewPod, OwnedPod
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kurma_core.api.operations import Progress
     from kurma_core.api.pods import PodRequest
     from kurma_core.models.image import RenderedImage
     from kurma_core.models.streams import Stdio
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.services import Services
-    from kurma_core.progress import Progress
 
 _NAME_LIMIT = 128
 

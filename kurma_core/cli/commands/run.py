@@ -50,7 +50,7 @@ def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: An
         _tell_of_isolators(session, record)
 
     if detach and uuid_file is None:
-        record = session.client.run_detached(request, session.progress())
+        record = session.client.prepare(request, session.progress(), start=True)
         _tell_of_isolators(session, record)
         return _tell_up(session, record, ephemeral=rm)
     if detach:

@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from typing import Any
 
+    from kurma_core.api.operations import Progress
     from kurma_core.api.pods import Collected, EnterRequest, LogLine, PodRequest, Process, Usage
     from kurma_core.client.local.managers import Managers
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText, Stdio
     from kurma_core.models.summary import PodSummary
     from kurma_core.pods.run.owner import OwnedPod
-    from kurma_core.progress import Progress
     from kurma_core.signals import Signals
 
 

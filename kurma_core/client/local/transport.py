@@ -37,10 +37,9 @@ if TYPE_CHECKING:
         TrustChange,
         TrustedKey,
     )
-    from kurma_core.api.operations import Operation
+    from kurma_core.api.operations import Operation, Progress
     from kurma_core.journal import Journal
     from kurma_core.models.image import ImageRecord
-    from kurma_core.progress import Progress
 
 #: Classes of operations by the first part of their paths; all other paths are operations of the host.
 _NOUNS = {"pods": "pods", "listing": "pods", "usage": "pods", "images": "images", "trust": "images"}

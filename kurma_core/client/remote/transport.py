@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kurma_core.api.host import CheckLine, Event
     from kurma_core.api.images import ImageListing
-    from kurma_core.api.operations import Operation
+    from kurma_core.api.operations import Operation, Progress
     from kurma_core.api.pods import EnterRequest, PodRequest
     from kurma_core.client import Settings
     from kurma_core.client.local.managers import Managers
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from kurma_core.models.image import ImageRecord
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText, Stdio
-    from kurma_core.progress import Progress
 
     Json = Any
     T = TypeVar("T")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from kurma_core.api.operations import Operation
+    from kurma_core.api.operations import Operation, Progress
     from kurma_core.api.pods import PodRequest
     from kurma_core.client.client import Client
     from kurma_core.config import Config
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from kurma_core.daemon.pods.prestarted import PreparedPod
     from kurma_core.models.streams import Stdio
     from kurma_core.pods.daemon_interface import DaemonInterface
-    from kurma_core.progress import Progress
 
 Json = Any
 #: Characters of a caller's words in an error.

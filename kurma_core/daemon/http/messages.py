@@ -28,7 +28,7 @@ from kurma_core.errors import KurmaError, UsageError
 if TYPE_CHECKING:
     import socket
 
-    from kurma_core.progress import Progress
+    from kurma_core.api.operations import Progress
 
 Json = Any
 _LOG = logging.getLogger("kurmad")

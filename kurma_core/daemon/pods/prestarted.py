@@ -23,10 +23,10 @@ from kurma_core.shortage import words
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from kurma_core.api.operations import Progress
     from kurma_core.api.pods import PodRequest
     from kurma_core.models.pod import PodRecord
     from kurma_core.pods.daemon_interface import DaemonInterface, OwnedPod, PrestartedPod
-    from kurma_core.progress import Progress
 
 _LOG = logging.getLogger("kurmad")
 #: Seconds for which starts that are under way postpone the making.

@@ -27,6 +27,7 @@ from kurma_core.pods.run import pod_limits, pod_metadata, recovery
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
+    from kurma_core.api.operations import Progress
     from kurma_core.api.pods import PodRequest
     from kurma_core.hookspecs.stager import AppChanger, RunningStager
     from kurma_core.models.pod import PodRecord
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from kurma_core.pods.finder import PodFinder
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_directory import PodDirectory
-    from kurma_core.progress import Progress
 
 Json = Any
 #: Seconds for the start of one app, including its pre-start handler.

@@ -15,13 +15,13 @@ from kurma_core.pods.prepare.prepare_pod import checked_manifest, mount_setups, 
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
+    from kurma_core.api.operations import Progress
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.pod import PodApp, Volume
     from kurma_core.models.image import RenderedImage
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.services import Services
-    from kurma_core.progress import Progress
 
 
 @frozen

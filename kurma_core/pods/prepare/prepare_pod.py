@@ -25,6 +25,7 @@ from kurma_core.value import frozen, replace
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kurma_core.api.operations import Progress
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.image import ImageManifest, Isolator
     from kurma_core.appc.pod import PodApp
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from kurma_core.models.network import Attachment
     from kurma_core.pods.record.document import Need
     from kurma_core.pods.services import Services
-    from kurma_core.progress import Progress
 
 _HOSTNAME_LIMIT = 63
 #: Prefix of annotations that only kurmad may set on a pod.

@@ -77,7 +77,7 @@ class Caller:
             except PodNotFoundError:
                 with contextlib.suppress(PodExistsError):  # somebody of before has it yet, half made
                     try:
-                        return self.client.run_detached(request).uuid
+                        return self.client.prepare(request, start=True).uuid
                     except DaemonGoneError:
                         self.lost()
 

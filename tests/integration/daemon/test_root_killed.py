@@ -167,7 +167,7 @@ def test_a_start_that_takes_what_waits(before, kurmad, make_house, ask):
         # The other is wholly gone: who is killed while it frees a name leaves that to a later sweep.
         until(lambda: house.names() == {host.record.name}, "the other's going")
         request = house.request(_ENDS, net=_NET)
-        host.dies(fault, lambda client, request=request: client.run_detached(request))
+        host.dies(fault, lambda client, request=request: client.prepare(request, start=True))
         until(lambda uuid=uuid: uuid not in waiting(house), f"its going, {fault}")
         state = house.state_of(uuid) if uuid in house.uuids() else {"state": "undone"}
         states[fault] = state["state"]

@@ -88,7 +88,7 @@ def _lives(house, client, number):
         uuid = client.prepare(request).uuid
         client.launch(uuid)
     else:
-        uuid = client.run_detached(request).uuid
+        uuid = client.prepare(request, start=True).uuid
     assert client.wait(uuid).exit_code == 3
     assert text_of(client.logs(uuid)) == "here\n"
     client.rm(uuid)

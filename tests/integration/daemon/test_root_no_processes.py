@@ -100,7 +100,7 @@ def test_kurmad(group, make_house, kurmad, ask):
     group.limit("max")
     daemon = kurmad(house=house, wrap=group.wrap())
     client = ask(daemon)
-    pod = client.run_detached(house.request("while :; do sleep 0.02; done"))
+    pod = client.prepare(house.request("while :; do sleep 0.02; done"), start=True)
     # With room for that many more.
     for more in range(6):
         group.limit(group.current() + more)

@@ -110,7 +110,7 @@ def test_pods_take_those_that_wait_and_others_take_their_places(filled, ask):
     assert (record.exit_code, [line.text for line in lines]) == (4, [b"here"])
     assert record.uuid not in full(house)
     there = full(house)
-    on = ask(daemon).run_detached(house.request("sleep 1000"))
+    on = ask(daemon).prepare(house.request("sleep 1000"), start=True)
     assert (on.state, on.uuid in there) == ("running", True)
     ask(daemon).stop(on.uuid, force=True)
     ask(daemon).stop(pod["uuid"], force=True)
