@@ -17,7 +17,8 @@ from typing import Any
 from kurma_core.client import Settings, connect
 from kurma_core.linux import namespaces
 from kurma_core.models.network import Attachment
-from kurma_core.networking.manager import Networking, namespace_path
+from kurma_core.networking.manager import Networking
+from kurma_core.networking.network_records import pin_path
 from kurma_core.pods.services import Services
 
 AT_ONCE = 10
@@ -33,7 +34,7 @@ class Joined:
 
     @property
     def _where(self) -> dict[str, Any]:
-        return {"pod": self._pod, "pod_name": self._pod, "namespace": namespace_path(self._pod)}
+        return {"pod": self._pod, "pod_name": self._pod, "namespace": pin_path("net", self._pod)}
 
     def join(self) -> list[str]:
         """:returns: its addresses."""
@@ -46,10 +47,10 @@ class Joined:
         self._networking.delete_all(self._attachments, **self._where)
 
     def make(self) -> None:
-        namespaces.make_netns(namespace_path(self._pod))
+        namespaces.make_netns(pin_path("net", self._pod))
 
     def remove(self) -> None:
-        namespaces.unpin(namespace_path(self._pod))
+        namespaces.unpin(pin_path("net", self._pod))
 
 
 def main(count: int) -> None:

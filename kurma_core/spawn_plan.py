@@ -104,14 +104,14 @@ def tmpfs(target: str, *, attributes: tuple[str, ...] = (), **options: str) -> F
     return FileSystemMount("tmpfs", target, options, attributes)
 
 
-def proc(target: str = "/proc") -> FileSystemMount:
+def proc() -> FileSystemMount:
     """``/proc`` of the process's own PID namespace."""
-    return FileSystemMount("proc", target, {}, ("nosuid", "nodev", "noexec"))
+    return FileSystemMount("proc", "/proc", {}, ("nosuid", "nodev", "noexec"))
 
 
-def sysfs(target: str = "/sys", *, read_only: bool = True) -> FileSystemMount:
-    """``/sys``, which shows the network namespace that the process is in."""
-    return FileSystemMount("sysfs", target, {}, ("nosuid", "nodev", "noexec", *(("ro",) if read_only else ())))
+def sysfs() -> FileSystemMount:
+    """A read-only ``/sys``, which shows the network namespace that the process is in."""
+    return FileSystemMount("sysfs", "/sys", {}, ("nosuid", "nodev", "noexec", "ro"))
 
 
 def cgroups(tree: CgroupTree) -> tuple[Operation, ...]:

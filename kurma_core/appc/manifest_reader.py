@@ -134,12 +134,12 @@ def whole(value: object, path: str, low: int, high: int) -> int:
     return found
 
 
-def refuse_repeats(names: list[str] | tuple[str, ...], path: str, key: str = "name") -> None:
-    """``names`` stand in the list at ``path``, each under ``key`` of its element; none may stand there twice."""
+def refuse_repeats(names: list[str] | tuple[str, ...], path: str) -> None:
+    """Refuses a list at ``path`` two of whose elements have the same name. :param names: of its elements."""
     seen: set[str] = set()
     for index, name in enumerate(names):
         if name in seen:
-            raise ManifestError(f"{path}[{index}].{key}", "each name once", f"{describe(name)} again")
+            raise ManifestError(f"{path}[{index}].name", "each name once", f"{describe(name)} again")
         seen.add(name)
 
 

@@ -27,8 +27,9 @@ def seconds(text: str, option: str) -> float:
         raise UsageError(f"{option}: {text!r} is no duration", hint="write 90, 90s, 5m or 1h30m") from None
 
 
-def since(text: str, option: str = "--since") -> int:
-    """A time in nanoseconds since the epoch; see :func:`kurma_core.formats.timestamps.moment`.
+def since(text: str) -> int:
+    """The time that ``--since`` names, in nanoseconds since the epoch; see
+    :func:`kurma_core.formats.timestamps.moment`.
 
     :raises UsageError: it is not a time.
     """
@@ -38,7 +39,7 @@ def since(text: str, option: str = "--since") -> int:
         return moment(text)
     except ValueError:
         hint = "write 2024-05-31T12:00:00Z, 10m for the last ten minutes, or seconds since the epoch"
-        raise UsageError(f"{option}: {text!r} is no time", hint=hint) from None
+        raise UsageError(f"--since: {text!r} is no time", hint=hint) from None
 
 
 def signal_number(text: str) -> int:

@@ -30,7 +30,6 @@ from kurma_core.image_store.tar_entries import (
 BLOCK_SIZE = 512
 _ZEROS = bytes(BLOCK_SIZE)
 _HEADER = Struct("100s8s8s8s12s12s8sc100s8s32s32s8s8s155s12x")
-_GNU_MAGIC = b"ustar  \0"
 _KINDS = {
     b"0": FILE,
     b"\0": FILE,

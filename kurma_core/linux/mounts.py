@@ -87,18 +87,16 @@ def pivot_root(new_root_fd: int) -> None:
     os.chdir("/")
 
 
-def open_tree(
-    dir_fd: int, path: str = "", *, recursive: bool = True, clone: bool = True, follow: bool = True
-) -> int:
-    """A descriptor of a mount tree; with ``clone``, of a detached copy, for a bind mount.
+def open_tree(dir_fd: int, path: str = "", *, recursive: bool = True, follow: bool = True) -> int:
+    """A descriptor of a detached copy of a mount tree, for a bind mount.
 
     :param path: relative to ``dir_fd``; empty: ``dir_fd`` itself.
     """
-    flags = os.O_CLOEXEC | (0 if follow else AT_SYMLINK_NOFOLLOW)
+    flags = os.O_CLOEXEC | OPEN_TREE_CLONE | (0 if follow else AT_SYMLINK_NOFOLLOW)
     if not path:
         flags |= AT_EMPTY_PATH
-    if clone:
-        flags |= OPEN_TREE_CLONE | (AT_RECURSIVE if recursive else 0)
+    if recursive:
+        flags |= AT_RECURSIVE
     return syscall("open_tree", dir_fd, os.fsencode(path), flags, path=path or None)
 
 

@@ -83,7 +83,7 @@ _ERROR_MESSAGE = 1
 # linux/rtnetlink.h, if_link.h, if_addr.h, veth.h
 _NEWLINK, _DELLINK, _GETLINK = 16, 17, 18
 _NEWADDR, _DELADDR, _GETADDR = 20, 21, 22
-_NEWROUTE, _DELROUTE, _GETROUTE = 24, 25, 26
+_NEWROUTE, _GETROUTE = 24, 26
 _LINK = struct.Struct("=BxHiII")
 _ADDRESS = struct.Struct("=BBBBI")
 _ROUTE = struct.Struct("=BBBBBBBBI")

@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 Json = Any
 
 
-def namespace_path(uuid: str) -> str:
-    """Where a pod's network namespace is pinned: in ``ip netns``'s directory, for all state directories."""
-    return f"/run/netns/kurma-{uuid}"
-
-
 class Networking:
     """The networks of one state directory. Several threads may use it, for different pods.
 
@@ -230,12 +225,10 @@ class Networking:
         pod: str,
         pod_name: str,
         namespace: str,
-        joined: Callable[[Attachment], None] = lambda _: None,
     ) -> tuple[Attachment, ...]:
         """Joins all networks, in order. After a failure the earlier ones are left in reverse, unless the failed
         network is optional, by the configuration or the pod.
 
-        :param joined: called with each attachment that has its result.
         :returns: the joined ones; an optional network that failed is left out, with a note.
         :raises NetworkError: the first failure.
         """
@@ -257,7 +250,6 @@ class Networking:
                     )
                 else:
                     done.append(result)
-                    joined(result)
         except BaseException:
             for attachment in reversed(done):
                 self._undo(self._driver(attachment.driver), _context(attachment, pod, pod_name, namespace))

@@ -50,8 +50,8 @@ class Spawner:
     programs that it has started live on. Threads send requests one after the other. Needs root.
     """
 
-    def __init__(self, interpreter: str | None = None) -> None:
-        self._interpreter = interpreter or getattr(sys, "_base_executable", "") or sys.executable
+    def __init__(self) -> None:
+        self._interpreter: str = getattr(sys, "_base_executable", "") or sys.executable
         self._socket: _socket.socket | None = None
         self._pid = 0
         #: A request is waiting for its answer.

@@ -112,14 +112,14 @@ def _option(pod: Pod, *words: str) -> str:
     return call.out
 
 
-def _kept(pod: Pod, name: str = "main") -> list[tuple[str, str]] | None:
-    """Returns (stream, text) of an app's log file; None: the stager writes no log files for the core."""
+def _kept(pod: Pod) -> list[tuple[str, str]] | None:
+    """Returns (stream, text) of the log file of the app "main"; None: the stager writes none for the core."""
     directory = pod.owned.directory
     if not os.path.isdir(f"{directory}/pod/logs"):
         return None
-    status = pod.status().get(name)
-    file = (status.log if status is not None else None) or f"{name}.log"
-    with LogReader(directory, [(name, file)]) as reader:
+    status = pod.status().get("main")
+    file = (status.log if status is not None else None) or "main.log"
+    with LogReader(directory, [("main", file)]) as reader:
         found = [(line.stream, line.text.decode(errors="replace")) for line in reader.present()]
         return found + [(line.stream, line.text.decode(errors="replace")) for line in reader.rest()]
 

@@ -10,10 +10,11 @@ import pytest
 from kurma_core import config as configuration
 from kurma_core.errors import KurmaError, NetworkError, PluginError, UsageError
 from kurma_core.models.network import AddressResult, Attachment, NetworkRequest, NetworkResult, PortMapping
-from kurma_core.networking.manager import Networking, namespace_path
+from kurma_core.networking.manager import Networking
+from kurma_core.networking.network_records import pin_path
 
 UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
-POD = {"pod": UUID, "pod_name": "p", "namespace": namespace_path(UUID)}
+POD = {"pod": UUID, "pod_name": "p", "namespace": pin_path("net", UUID)}
 DOCUMENT = {
     "container_networks": [
         {"name": "lo", "aci": "apcera.com/kurma/lo-netplugin"},

@@ -13,7 +13,7 @@ from kurma_core.cli.command_line import FORMAT, NO_LEGEND, Argument, Option, com
 from kurma_core.errors import PodNotFoundError, PodStateError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any, TextIO
 
     from kurma_core.api.pods import Process, Usage
@@ -140,9 +140,7 @@ class _Row(NamedTuple):
 
 
 class Figures:
-    """:param interval: seconds between two looks. :param busiest: the order; else as they were made.
-    :param sleep: waits so many seconds.
-    """
+    """:param interval: seconds between two looks. :param busiest: the order; else as they were made."""
 
     def __init__(
         self,
@@ -153,7 +151,6 @@ class Figures:
         apps: bool = False,
         no_legend: bool = False,
         busiest: bool = False,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._session = session
         self._interval = interval
@@ -161,7 +158,6 @@ class Figures:
         self._apps = apps
         self._legend = not no_legend
         self._busiest = busiest
-        self._sleep = sleep
         self._before: dict[str, Usage] = {}
 
     def show(self, pods: Sequence[str], *, once: bool) -> None:
@@ -177,7 +173,7 @@ class Figures:
                 screen.show(self._table(found))
             while True:
                 self._before = {one.uuid: one for one in found}
-                self._sleep(self._interval)
+                time.sleep(self._interval)
                 found = self._look(named)
                 if pods and not found and not once:
                     return

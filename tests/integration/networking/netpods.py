@@ -9,7 +9,8 @@ from ipaddress import ip_interface
 
 from kurma_core import config as configuration
 from kurma_core.api.network_options import parse_net, parse_ports
-from kurma_core.networking.manager import Networking, namespace_path
+from kurma_core.networking.manager import Networking
+from kurma_core.networking.network_records import pin_path
 from kurma_core.plugins.registry import PluginRegistry
 from kurma_core.testing.networks import pod_namespace
 from tests.integration.networking.world import Place
@@ -39,7 +40,7 @@ class NetPod(Place):
     def __init__(self, networking, stack):
         self.uuid = str(uuid.uuid4())
         super().__init__(stack.enter_context(pod_namespace(self.uuid)))
-        assert self.namespace == namespace_path(self.uuid)
+        assert self.namespace == pin_path("net", self.uuid)
         self.networking = networking
         self.attachments = ()
 

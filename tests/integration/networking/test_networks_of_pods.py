@@ -16,7 +16,8 @@ from kurma_core.api.network_options import parse_net, parse_ports
 from kurma_core.errors import NetworkError
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.models.network import NetworkRequest
-from kurma_core.networking.manager import Networking, namespace_path
+from kurma_core.networking.manager import Networking
+from kurma_core.networking.network_records import pin_path
 from kurma_core.plugins.registry import PluginRegistry
 from kurma_core.testing.networks import interfaces_in, pod_namespace
 
@@ -61,7 +62,7 @@ class Pod:
     def __init__(self, networking, stack):
         self.uuid = str(uuid.uuid4())
         self.namespace = stack.enter_context(pod_namespace(self.uuid))
-        assert self.namespace == namespace_path(self.uuid)
+        assert self.namespace == pin_path("net", self.uuid)
         self._networking = networking
         self.attachments = ()
         stack.callback(self.leave)
