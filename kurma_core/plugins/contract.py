@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 
 from kurma_core.config.schema import Where, read, unknown
+from kurma_core.hookspecs import GROUPS, PROJECT, Hooks, is_hook
 from kurma_core.hookspecs.driver import Driver, Option
-from kurma_core.hookspecs.hooks import GROUPS, PROJECT, Hooks, is_hook
 from kurma_core.schema import Made, Number, Shape, Whole, describe, shape
 
 TYPE_CHECKING = False
@@ -59,7 +59,7 @@ def _manager() -> pluggy.PluginManager:
     import pluggy
 
     class Manager(pluggy.PluginManager):
-        """Knows our own mark of hooks (:func:`kurma_core.hookspecs.hooks.hookimpl`)."""
+        """Knows our own mark of hooks (:func:`kurma_core.hookspecs.hookimpl`)."""
 
         def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
             function = getattr(plugin, name, None)

@@ -23,8 +23,7 @@ import sys
 import time
 from importlib import import_module
 
-from kurma_core import VERSION
-from kurma_core.hookspecs import hooks
+from kurma_core import VERSION, hookspecs
 from kurma_core.json_text import dumps, loads
 from kurma_core.linux.files import others_may_write, replace_file
 from kurma_core.schema import fit
@@ -392,6 +391,6 @@ def _module_files(module: str) -> dict[str, Stamp | None]:
     loaded, and Kurma's own hooks."""
     package = module.partition(".")[0]
     names = [name for name in sys.modules if name.startswith(f"{package}.")]
-    loaded = (sys.modules.get(name) for name in {module, hooks.__name__, *names})
+    loaded = (sys.modules.get(name) for name in {module, hookspecs.__name__, *names})
     files = (str(getattr(one, "__file__", None)) for one in loaded)
     return {file: _stamp(file) for file in files}

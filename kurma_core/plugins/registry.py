@@ -16,8 +16,8 @@ from kurma_core.config import Config, origin
 from kurma_core.config.schema import REQUIRED_ISOLATORS
 from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.errors import PluginSkipped as Skipped
+from kurma_core.hookspecs import GROUPS
 from kurma_core.hookspecs.driver import Driver, DriverContext, HostProgram, HostTree, Option, Started
-from kurma_core.hookspecs.hooks import GROUPS
 from kurma_core.plugins import contract
 from kurma_core.plugins.index import Declaration, Plugin, PluginIndex
 

@@ -207,11 +207,7 @@ class Pod:
         patience = self.lab.patience.answer
 
         def begin(stdio: Stdio) -> CallIn:
-            stager = self.owned.stager
-            argv = (f"/opt/stager/{verb}", *arguments)
-            return CallIn(
-                self.lab.driver.spawner, stager.pid, stager.fileno(), self.cgroup, argv, stdio, text, patience
-            )
+            return self.lab.driver.begin(self.owned.directory, self.owned.stager, verb, arguments, stdio, text)
 
         source = terminal if terminal >= 0 else fd
         call = Call(verb, begin, patience, stdin=stdin, fd=source, terminal=terminal)

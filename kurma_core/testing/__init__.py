@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
+from kurma_core.hookspecs import GROUPS, is_hook
 from kurma_core.hookspecs.driver import DriverContext
-from kurma_core.hookspecs.hooks import GROUPS, is_hook
 
 # pytest must rewrite the suites' assertions before they are imported, so that failures show the compared values.
 pytest.register_assert_rewrite(

@@ -10,7 +10,7 @@ from kurma_core.client.local.managers import run_dir_hint
 from kurma_core.config import load
 from kurma_core.config.schema import KINDS
 from kurma_core.errors import ConfigError
-from kurma_core.hookspecs.hooks import GROUPS
+from kurma_core.hookspecs import GROUPS
 
 # The example of the Kurma Network Specification, Kurma Configuration (W1), as it stands there.
 DOCUMENT = """\

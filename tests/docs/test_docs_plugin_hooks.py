@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.hookspecs.hooks import GROUPS
+from kurma_core.hookspecs import GROUPS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/plugin_hooks.md").read_text()

@@ -13,7 +13,7 @@ _numbers = itertools.count()
 
 NETWORK = """
 from kurma_core.hookspecs.driver import Driver, Option
-from kurma_core.hookspecs.hooks import hookimpl
+from kurma_core.hookspecs import hookimpl
 
 class Network:
     def __init__(self, context): self.context = context

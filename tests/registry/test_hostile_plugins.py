@@ -29,7 +29,7 @@ RETURNED = {
 }
 HOOK = """
 from kurma_core.hookspecs.driver import Driver
-from kurma_core.hookspecs.hooks import hookimpl
+from kurma_core.hookspecs import hookimpl
 
 @hookimpl
 def kurma_network():
@@ -92,7 +92,7 @@ def test_an_observer_breaks_no_pod(trick, install, registry):
     install(
         "kurma-hostile",
         {
-            "bad": "from kurma_core.hookspecs.hooks import hookimpl\n\n@hookimpl\n"
+            "bad": "from kurma_core.hookspecs import hookimpl\n\n@hookimpl\n"
             f"def kurma_pod_event(event):\n    {body}\n"
         },
         group="kurma.observers",

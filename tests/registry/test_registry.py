@@ -10,7 +10,7 @@ import pytest
 from kurma_core.appc.image import Isolator
 from kurma_core.config import check
 from kurma_core.errors import ConfigError, PluginCollisionError, PluginError, PluginNotFoundError
-from kurma_core.hookspecs.hooks import GROUPS
+from kurma_core.hookspecs import GROUPS
 from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.isolation import compile_isolators, isolator_drivers, powers
 from kurma_core.models.pod import PodEvent
@@ -284,7 +284,7 @@ def test_configured_order(install, registry, network):
 
 
 OBSERVER = """
-from kurma_core.hookspecs.hooks import hookimpl
+from kurma_core.hookspecs import hookimpl
 seen = []
 @hookimpl
 def kurma_pod_event(event):
@@ -373,7 +373,7 @@ def test_every_plugin_of_this_repository_works(registry, group):
 
 ISOLATORS = """
 from kurma_core.hookspecs.driver import Driver
-from kurma_core.hookspecs.hooks import hookimpl
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.isolator import Compiled
 from kurma_core.models.isolator import IsolatorPlan
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from kurma_core.errors import FetchNotFoundError, PluginSkipped, UsageError
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
 from kurma_core.hookspecs.fetcher import DetachedSignature, Fetcher, FetchRequest, RemoteArchive
-from kurma_core.hookspecs.hooks import hookimpl
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from kurma_core.errors import IsolatorError
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
-from kurma_core.hookspecs.hooks import hookimpl
 from kurma_core.hookspecs.isolator import Compiled, Isolator, IsolatorHost
 from kurma_core.models.isolator import IsolatorPlan
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kurma_core.errors import NetworkError
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
-from kurma_core.hookspecs.hooks import hookimpl
 from kurma_core.hookspecs.network import AttachmentContext, Network
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.linux.netlink import Netlink

@@ -6,7 +6,7 @@ import json
 import os
 
 from kurma_core.errors import PluginSkipped
-from kurma_core.hookspecs.hooks import hookimpl
+from kurma_core.hookspecs import hookimpl
 from kurma_core.models.pod import PodEvent
 
 PATH = os.environ.get("KURMA_JSONLOG", "")

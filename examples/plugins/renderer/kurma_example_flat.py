@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kurma_core.appc import layering
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
-from kurma_core.hookspecs.hooks import hookimpl
 from kurma_core.hookspecs.renderer import ImageNode, RenderCache, Renderer
 from kurma_core.models.image import RenderedLayer
 from kurma_core.trees import merging

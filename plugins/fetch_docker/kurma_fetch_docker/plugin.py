@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from kurma_fetch_http.plugin import OPTIONS as HTTP_OPTIONS
 
 from kurma_core.errors import UsageError
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
 from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest
-from kurma_core.hookspecs.hooks import hookimpl
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import RemoteLayers

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
 from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest
-from kurma_core.hookspecs.hooks import hookimpl
 from kurma_fetch_http.plugin import OPTIONS
 
 if TYPE_CHECKING:

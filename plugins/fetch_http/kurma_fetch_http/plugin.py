@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import UsageError
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
 from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest
-from kurma_core.hookspecs.hooks import hookimpl
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import RemoteArchive

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver
-from kurma_core.hookspecs.hooks import hookimpl
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import DriverContext

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
-from kurma_core.hookspecs.hooks import hookimpl
 from kurma_core.hookspecs.network import Network
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kurma_core.errors import ConfigError
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
-from kurma_core.hookspecs.hooks import hookimpl
 from kurma_core.hookspecs.network import Network
 
 #: The plugin's ``aci`` name in configurations of other implementations of Kurma (Kurma Network Specification).

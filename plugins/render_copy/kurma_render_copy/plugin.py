@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from kurma_core import cancellation
 from kurma_core.appc import layering
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver
-from kurma_core.hookspecs.hooks import hookimpl
 from kurma_core.trees import merging
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from kurma_core import cancellation
 from kurma_core.appc import layering
 from kurma_core.errors import ConfigError
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, Option
-from kurma_core.hookspecs.hooks import hookimpl
 from kurma_core.models.image import RenderedLayer
 from kurma_core.trees import merging
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import PluginSkipped
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
-from kurma_core.hookspecs.hooks import hookimpl
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import StagerImageSource

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
-from kurma_core.hookspecs.hooks import hookimpl
 from kurma_stager_rkt.settings import OPTIONS
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.root
 PLUGIN = """
 import errno, os
 from kurma_core.hookspecs.driver import Driver
-from kurma_core.hookspecs.hooks import hookimpl
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.isolator import Compiled
 from kurma_core.linux.sandbox import instruction
 from kurma_core.models.isolator import IsolatorPlan

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kurma_core.errors import StagerError
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
-from kurma_core.hookspecs.hooks import hookimpl
 from kurma_core.hookspecs.pod_setup import PodSetup
 from kurma_core.hookspecs.stager import RunningStager, Stager
 from kurma_core.linux import process

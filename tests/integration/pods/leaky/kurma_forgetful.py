@@ -2,8 +2,8 @@
 
 from kurma_leaky import Forgetful
 
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver
-from kurma_core.hookspecs.hooks import hookimpl
 
 
 @hookimpl

@@ -12,8 +12,8 @@ import subprocess
 from contextlib import contextmanager, suppress
 
 from kurma_core.errors import NetworkError
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver
-from kurma_core.hookspecs.hooks import hookimpl
 from kurma_core.hookspecs.network import Leak
 from kurma_core.models.network import AddressResult, NetworkResult
 
