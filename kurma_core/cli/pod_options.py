@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kurma_core.cli import isolator_options, values, volume_options
 from kurma_core.cli.command_line import PASSPHRASE_FILE, Argument, Option, Rest
-from kurma_core.errors import UsageError
+from kurma_core.errors import ManifestError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -235,7 +235,6 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.template import PodTemplate, app_name
     from kurma_core.appc.types import ac_name
-    from kurma_core.errors import ManifestError
     from kurma_core.models.pod import STDIN, TERMINAL
 
     image: str = options["image"]

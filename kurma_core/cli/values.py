@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.errors import UsageError
+from kurma_core.errors import ConfigError, HostError, ManifestError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -154,7 +154,6 @@ def pod_file(file: str, option: str = "") -> Any:
     """
     if not file.endswith(".json"):
         from kurma_core.config.files import text_of, value_of
-        from kurma_core.errors import ConfigError, HostError
         from kurma_core.json_text import read_document
         from kurma_core.named_files import called
 
@@ -173,7 +172,6 @@ def pod_file(file: str, option: str = "") -> Any:
 
 def _variable(name: str, option: str) -> None:
     from kurma_core.appc.types import environment_name
-    from kurma_core.errors import ManifestError
 
     try:
         environment_name(name, option)

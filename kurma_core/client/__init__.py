@@ -7,7 +7,7 @@ same errors. :func:`connect` chooses. Importing this is cheap; each transport is
 from __future__ import annotations
 
 from kurma_core.config import Config, load, place
-from kurma_core.errors import ConfigError, KurmaError
+from kurma_core.errors import ConfigError, KurmaError, UsageError
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False
@@ -101,8 +101,6 @@ def connect(settings: Settings, *, start: bool = False) -> Client:
         if connection is not None:
             return _by_kurmad(settings, connection, config)
     elif start:
-        from kurma_core.errors import UsageError
-
         raise UsageError(
             "what outlives its command belongs to kurmad, and --host local does without it",
             hint="leave --host away: a kurmad is started if none runs",
@@ -167,7 +165,5 @@ def socket_path(host: str | None, config: Config) -> str:
     if path.startswith("//"):
         path = path[2:]
     if not path.startswith("/"):
-        from kurma_core.errors import UsageError
-
         raise UsageError(f"{host!r} is no address of a daemon", hint="local, or unix:///run/kurma/kurmad.sock")
     return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from kurma_core.api.operations import OPERATIONS, Api
-from kurma_core.errors import KurmaError
+from kurma_core.errors import KurmaError, UsageError
 from kurma_core.value import kept
 
 TYPE_CHECKING = False
@@ -126,7 +126,6 @@ class Client(Api):
 
     def archive_path(self, reference: str) -> str | None:
         """The path, if the reference is an archive file of the caller's, and not an image of the store."""
-        from kurma_core.errors import UsageError
         from kurma_core.fetching import parse_locator
 
         try:

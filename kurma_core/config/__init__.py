@@ -19,7 +19,7 @@ from _collections_abc import Mapping  # without collections
 from types import MappingProxyType
 
 from kurma_core.config.schema import SCHEMA, Key, Where, checked
-from kurma_core.errors import ConfigError, KurmaError
+from kurma_core.errors import ConfigError, KurmaError, ManifestError
 from kurma_core.schema import describe
 from kurma_core.value import field, frozen
 
@@ -528,7 +528,6 @@ def _initial_pod(entry: Json, where: Where) -> InitialPodConfig:
     from kurma_core.appc.manifest_reader import KEPT
     from kurma_core.appc.template import PodTemplate, app_name
     from kurma_core.appc.types import sanitize_name
-    from kurma_core.errors import ManifestError
 
     if isinstance(entry, str):
         _anywhere(entry, where)

@@ -302,13 +302,12 @@ def broken(part: object, what: str) -> PluginError:
 def _close(source: BinaryIO) -> None:
     """Ends another thread's ``read``. Runs in a thread of its own: a plugin's ``close`` may wait for that
     ``read``."""
-    from threading import Thread
 
     def close() -> None:
         with contextlib.suppress(Exception):
             source.close()
 
-    Thread(target=close, name="kurma-close", daemon=True).start()
+    threading.Thread(target=close, name="kurma-close", daemon=True).start()
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -185,8 +185,6 @@ def put_directory(source: str, target: str) -> bool:
 
     :raises OSError: as the kernel says.
     """
-    import errno
-
     try:
         os.rename(source, target)
     except OSError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from kurma_core.api.images import HostImage, check_pull
+from kurma_core.api.images import HostImage, ImageChecked, ImageSigned, ImageVerified, check_pull
 from kurma_core.appc.image import host_platform
 from kurma_core.errors import (
     FetchDigestError,
@@ -20,10 +20,10 @@ from kurma_core.errors import (
 )
 from kurma_core.fetching import NAMED, Fetching
 from kurma_core.image_store import ImageStore, Limits
-from kurma_core.images.acquisition import Acquisition, decrypting
+from kurma_core.images.acquisition import Acquisition, decrypting, uploaded
 from kurma_core.images.host_images import HostImages
 from kurma_core.images.locator_cache import LocatorCache
-from kurma_core.images.trust_policy import TrustPolicy, relaxations, tell_relaxations
+from kurma_core.images.trust_policy import TrustPolicy, loose_parts, relaxations, tell_relaxations
 from kurma_core.journal import Journal
 from kurma_core.trust import Trust
 
@@ -156,8 +156,6 @@ class ImageManager:
         :param name: what to call it: a file's name; its provenance is ``upload:NAME``.
         :param signature: detached, over the archive as it comes.
         """
-        from kurma_core.images.acquisition import uploaded
-
         acquisition = self._acquisition(self._policy(insecure), progress)
         locator, archive = uploaded(stream, name, signature)
         return self._take(locator, lambda: acquisition.take(locator, archive), acquisition, "new", incomplete=True)
@@ -415,8 +413,6 @@ class ImageManager:
 
         :raises StoreError: names the first file that differs. :raises ImageNotFoundError:
         """
-        from kurma_core.api.images import ImageChecked, ImageSigned, ImageVerified
-
         record = self.get(reference)
         self.store.verify(record.id, deep=True)
         wanted = self.garbage_collector.trees_of({record.id})
@@ -447,7 +443,6 @@ class ImageManager:
         if b'"dependencies"' not in self.store.manifest_bytes(image_id):
             return policy.vouchers(record)
         from kurma_core.images.dependencies import Graph
-        from kurma_core.images.trust_policy import loose_parts
 
         with self.keeping():
             node = Graph(self.store, policy, self._holds.hold).node(image_id)

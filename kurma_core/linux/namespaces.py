@@ -265,8 +265,6 @@ def in_network_namespace(path: str, function: Callable[[], T]) -> T:
     """
     import threading
 
-    from kurma_core.linux.namespaces import enter_netns
-
     results: list[T] = []
     errors: list[BaseException] = []
 

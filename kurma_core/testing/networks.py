@@ -17,10 +17,13 @@ mount namespaces), and mark the subclass ``root``::
 from __future__ import annotations
 
 import functools
+import json
 import os
+import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -30,6 +33,7 @@ from kurma_core.hookspecs.network import AttachmentContext, Network
 from kurma_core.linux import namespaces
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.models.network import Attachment, NetworkRequest, NetworkResult, PortMapping
+from kurma_core.value import replace
 
 MakeDriver = Callable[[], Network]
 MakePod = Callable[[], str]
@@ -38,22 +42,9 @@ MakePod = Callable[[], str]
 @contextmanager
 def pod_namespace(pod: str) -> Iterator[str]:
     """Makes a network namespace, pinned like a pod's, and removes it at the end; yields its path."""
-    import threading
-
     path = f"/run/netns/kurma-{pod}"
-    errors: list[BaseException] = []
-
-    def make() -> None:
-        try:
-            namespaces.make_netns(path)
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            errors.append(error)
-
-    thread = threading.Thread(target=make)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(1) as thread:  # of its own: it stays in the new namespace
+        thread.submit(namespaces.make_netns, path).result()
     try:
         yield path
     finally:
@@ -62,18 +53,10 @@ def pod_namespace(pod: str) -> Iterator[str]:
 
 def interfaces_in(namespace: str) -> list[str]:
     """Returns the names of the interfaces in a network namespace, sorted."""
-    return sorted(in_network_namespace(namespace, lambda: [name for _, name in _if_nameindex()]))
-
-
-def _if_nameindex() -> list[tuple[int, str]]:
-    import socket
-
-    return socket.if_nameindex()
+    return sorted(name for _, name in in_network_namespace(namespace, socket.if_nameindex))
 
 
 def _listen(address: str) -> None:
-    import socket
-
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as server:
         server.bind((address, 0))
         server.listen()
@@ -130,8 +113,6 @@ class NetworkContract:
     @pytest.fixture
     def make_pod(self) -> Iterator[MakePod]:
         """Makes pods that consist of a network namespace only."""
-        from contextlib import ExitStack
-
         with ExitStack() as stack:
 
             def make() -> str:
@@ -240,8 +221,6 @@ class NetworkContract:
             driver.check(self.context(make_pod(), config))
 
     def test_pods_at_once(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-
         contexts = [self.context(make_pod(), config) for _ in range(4)]
         with ThreadPoolExecutor(4) as pool:
             results = list(pool.map(driver.add, contexts))
@@ -257,10 +236,6 @@ class NetworkContract:
         self, driver: Network, config: Mapping[str, Any], make_pod: MakePod
     ) -> None:
         """``delete`` gets the attachment that was read from its JSON record on disk."""
-        import json
-
-        from kurma_core.value import replace
-
         one = self.context(make_pod(), config)
         result = driver.add(one)
         record = json.dumps(replace(one.attachment, result=result).to_json())

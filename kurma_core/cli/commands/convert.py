@@ -6,7 +6,7 @@ import os
 
 from kurma_core.cli import values
 from kurma_core.cli.command_line import PASSPHRASE_FILE, Argument, command
-from kurma_core.errors import ImageNotFoundError, UsageError
+from kurma_core.errors import HostError, ImageNotFoundError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ def pod(session: Session, *, file: str) -> None:
 
 def _holds_json(file: str) -> bool:
     """Whether the file begins like JSON, not like an archive."""
-    from kurma_core.errors import HostError
     from kurma_core.named_files import opened
 
     try:

@@ -92,8 +92,6 @@ def validate(session: Session, *, files: tuple[str, ...], passphrase_file: str |
 
 def _sources(directory: str | None, rootfs: str | None, manifest: str | None) -> tuple[str, dict[str, Json]]:
     """The root filesystem, and the manifest to begin with."""
-    import os
-
     if (directory is None) == (rootfs is None):
         raise UsageError("expected either DIR or --from-rootfs DIR")
     found = rootfs if directory is None else os.path.join(directory, "rootfs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kurma_core.cli import values
 from kurma_core.cli.command_line import FORMAT, NO_LEGEND, Argument, Option, command
-from kurma_core.errors import TrustError, UsageError
+from kurma_core.errors import ManifestError, TrustError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,7 +144,6 @@ def _scope(prefix: str | None, root: bool) -> str | None:
     if prefix is None:
         return None
     from kurma_core.appc.types import ac_identifier
-    from kurma_core.errors import ManifestError
 
     try:
         return ac_identifier(prefix, "$")

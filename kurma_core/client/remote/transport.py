@@ -10,7 +10,7 @@ import os
 
 from kurma_core import VERSION
 from kurma_core.api.operations import NDJSON, OPERATIONS, Transport
-from kurma_core.api.wire import error_from_json
+from kurma_core.api.wire import LOG, PROTOCOL, error_from_json
 from kurma_core.errors import HostError, KurmaError, UsageError
 from kurma_core.formats.small_json import decode, encode
 from kurma_core.value import replace
@@ -414,7 +414,6 @@ class Remote(Transport):
                 return call_in(stream, streams, terminal=stdio.terminal)
 
     def logs(self, operation: Operation, **arguments: Any) -> Iterator[LogText]:
-        from kurma_core.api.wire import LOG
         from kurma_core.client.remote.streams import texts
 
         with self._stream(operation, arguments, None) as stream:
@@ -438,7 +437,6 @@ class Remote(Transport):
         :param streams: standard streams to connect; None: the operation has none.
         :param tell: gets the messages that only some operations have.
         """
-        from kurma_core.api.wire import PROTOCOL
         from kurma_core.client.remote.streams import Stream
 
         def hear(message: Json) -> None:
