@@ -99,7 +99,6 @@ class Daemon:
         self.initial = InitialPods(
             pods, lambda: self.config, self.recovery.done, self.run, self.launch, self.restarts.look
         )
-        self._idle: IdleEnd | None = None
         self._path = socket_path(None, config)
         self._run_directory = RunDirectory(self._path, config.state_dir, run_dir_hint(config))
         self._passed = service.sockets if service is not None else ()
@@ -313,10 +312,9 @@ class Daemon:
             return planned or bool(self.owners.uuids()) or not self.recovery.done.is_set()
 
         lock = f"{self.config.run_dir}/{START_LOCK}"
-        self._idle = IdleEnd(
+        server.idle = IdleEnd(
             seconds, lambda: server.connections, has_work, lock, server.shut, self._listen_again, self._end
         )
-        server.end_when(self._idle)
         for each in times:
             each.on_done = server.stir
         self.recovery.on_done = server.stir
@@ -335,8 +333,8 @@ class Daemon:
         self._trimmer.close()
         self.client.close()
         self._run_directory.close()
-        if self._idle is not None:
-            self._idle.close()
+        if self.server.idle is not None:
+            self.server.idle.close()
 
     # -- configuration --
 

@@ -53,7 +53,7 @@ class Networking:
         self._driver = driver
         self._note = note
         self._default = DefaultNetwork(state_dir)
-        self._catalog = Catalog(config, driver, resolve_alias, image_runner, names, self._default, note)
+        self.catalog = Catalog(config, driver, resolve_alias, image_runner, names, self._default, note)
         self._ready: set[str] = set()
         self._setting_up: dict[str, Lock] = {}
         self._names = names
@@ -62,7 +62,7 @@ class Networking:
         """The check and repair of the drivers' resources on the host."""
         from kurma_core.networking.repair import DriverCare, unused
 
-        infos = self._catalog.all()
+        infos = self.catalog.all()
         return DriverCare(infos, self._names(), self._driver, self._note, unused(self._default, infos))
 
     # -- planning --
@@ -102,11 +102,11 @@ class Networking:
             if ports:
                 self._note("ports are not published: the pod has the host's network, and with it its ports")
             return ()
-        wanted = list(requests) if requests else [NetworkRequest(name) for name in self._catalog.defaults()]
+        wanted = list(requests) if requests else [NetworkRequest(name) for name in self.catalog.defaults()]
         self._check_names(wanted)
         wanted = [request for request in wanted if request.name not in (LO, NONE)]
-        infos = [self._catalog.get(LO)]
-        infos += [self._catalog.get(request.name) for request in wanted]
+        infos = [self.catalog.get(LO)]
+        infos += [self.catalog.get(request.name) for request in wanted]
         for info in infos:
             self._driver(info.driver)  # report a broken driver before the host is changed
         wanted.insert(0, NetworkRequest(LO))
@@ -294,7 +294,7 @@ class Networking:
 
     def _optional(self, attachment: Attachment) -> bool:
         name = attachment.network
-        return name != LO and (attachment.request.optional or self._catalog.is_optional(name))
+        return name != LO and (attachment.request.optional or self.catalog.is_optional(name))
 
     @staticmethod
     def _check_result(attachment: Attachment, result: NetworkResult | None) -> None:
@@ -317,20 +317,12 @@ class Networking:
 
     # -- networks themselves --
 
-    def configured(self) -> tuple[NetworkInfo, ...]:
-        """The networks of Kurma's configuration, with their problems."""
-        return self._catalog.configured()
-
-    def listing(self) -> tuple[NetworkInfo, ...]:
-        """All networks that a pod can join, for ``network list``."""
-        return self._catalog.all()
-
     def show(self, name: str) -> NetworkInfo:
         """One network. :raises NetworkError: there is no network of that name."""
-        for info in self._catalog.all():
+        for info in self.catalog.all():
             if info.name == name:
                 return info
-        return self._catalog.get(name)  # raises, and lists the known ones
+        return self.catalog.get(name)  # raises, and lists the known ones
 
     def remove(self, name: str, used_by: Collection[str] = ()) -> None:
         """Removes the network's shared resources from the host, and keeps its configuration. It can be repeated.

@@ -59,7 +59,6 @@ class Lab:
         self.patience = patience
         self.workplace = workplace
         self.driver = driver
-        self.hostnames: dict[str, str] = {}
         self.manager = PodManager(services)
 
     def template(self, apps: Mapping[str, Mapping[str, Json]], **pod: Json) -> PodTemplate:
@@ -90,7 +89,6 @@ class Lab:
             template, stager=self.driver.name, ephemeral=True, interactive=interactive, userns=userns
         )
         record = self.manager.prepare(request)
-        self.hostnames[record.uuid] = record.name
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         try:
             owned = self.manager.start(record.uuid, Stdio(null if stdin is None else stdin, null, null))
@@ -131,7 +129,7 @@ class Pod:
 
     @property
     def hostname(self) -> str:
-        return self.lab.hostnames[self.owned.uuid]
+        return self.owned.name
 
     def probe(self, name: str) -> Probe:
         """Waits for the report of the probe of that name, and returns the probe, once.

@@ -94,7 +94,9 @@ class AciStager:
                 hint="run the pod with --userns none, or with another stager",
             )
         self._check_powers(pod, lambda: image)
-        manifest = self._record(pod, image, stdio)
+        size = _terminal_size(stdio) if any(each.terminal for each in pod.apps) else None
+        manifest = self.manifest(pod, size)
+        self._keep(pod, image, manifest)
         stdin, relay = _input(pod, stdio)
         try:
             begun = begin(
@@ -189,13 +191,6 @@ class AciStager:
         if why_not is not None:
             raise StagerError(f"stager {self.name}: the waiting one is of no use to pod {pod.name}: {why_not}")
 
-    def _record(self, pod: PodSetup, image: StagerImage, stdio: Stdio) -> bytes:
-        """Makes the stager manifest, and writes it by :meth:`_keep`. :returns: the manifest."""
-        size = _terminal_size(stdio) if any(each.terminal for each in pod.apps) else None
-        manifest = self.manifest(pod, size)
-        self._keep(pod, image, manifest)
-        return manifest
-
     def _keep(self, pod: PodSetup, image: StagerImage, manifest: bytes, *, called: bool = False) -> None:
         """Writes the stager manifest, and the record of the call-ins' cgroup and of the declared call-ins.
 
@@ -243,10 +238,11 @@ class AciStager:
         )
 
     def attach_to(self, directory: str, identity: Mapping[str, Any]) -> StagerProcess | None:
-        def members() -> list[int]:
-            return CgroupTree(_call_record(directory)["cgroup"]).pids()
-
-        return find_again(identity, lambda: last_output(directory), members)
+        return find_again(
+            identity,
+            lambda: last_output(directory),
+            lambda: CgroupTree(_call_record(directory)["cgroup"]).pids(),
+        )
 
     def status(self, directory: str, running: RunningStager | None) -> Mapping[str, AppStatus]:
         found = stager_status.read_status_file(directory)

@@ -21,7 +21,7 @@ from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup
-    from kurma_core.spawn_plan import Operation, Starter
+    from kurma_core.spawn_plan import Starter
 
 #: Seconds to wait for the end of a killed stager.
 _KILL_PATIENCE = 10.0
@@ -144,21 +144,18 @@ def prestart(spawner: Starter, name: str, image: StagerImage, place: PrestartPla
     :func:`begin`."""
     if not image.waits:
         raise StagerError(f"stager {name}: its image {image.manifest.name} does not wait for its pod")
+    own = places_of_pod(place.own, CgroupTree(place.cgroup)) if place.own else ()
     begun = begin(
         spawner,
         name,
         image,
-        root=RootPlan((*waiting_root(image.path).operations, *_own_parts(place))),
+        root=RootPlan((*waiting_root(image.path).operations, *own)),
         network_namespace=place.network_namespace,
         cgroup=place.cgroup,
         output=f"{place.directory}/output",
         waits=True,
     )
     return PrestartedStager(image, place, begun)
-
-
-def _own_parts(place: PrestartPlace) -> list[Operation]:
-    return places_of_pod(place.own, CgroupTree(place.cgroup)) if place.own else []
 
 
 def _same_namespace(pid: int, path: str | None) -> bool:

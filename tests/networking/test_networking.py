@@ -224,7 +224,7 @@ def test_an_image_without_a_plugin_that_runs_images(make):
     networking = make({"container_networks": [{"name": "far", "aci": "file:///net.aci"}]})
     with pytest.raises(NetworkError, match=r"file:///net\.aci.*none runs images"):
         networking.plan(requests("far"), (), UUID)
-    assert [info.problem is not None for info in networking.listing() if info.name == "far"] == [True]
+    assert [info.problem is not None for info in networking.catalog.all() if info.name == "far"] == [True]
 
 
 def test_an_aci_is_an_alias_first_and_then_an_image(make, runs_images):
@@ -244,7 +244,7 @@ def test_an_aci_is_an_alias_first_and_then_an_image(make, runs_images):
         "containerInterface": "veth+{{shortuuid}}",
     }
     assert "aci" not in plan[1].config
-    shown = {info.name: (info.driver, info.interface, info.problem) for info in networking.listing()}
+    shown = {info.name: (info.driver, info.interface, info.problem) for info in networking.catalog.all()}
     assert shown["image"] == ("aci", "", None)
     assert shown["named"] == ("aci", "veth+{{shortuuid}}", None)
     assert networking.show("image").to_json()["config"]["aci"] == "docker:///user/plugin-name:tag"
@@ -254,7 +254,7 @@ def test_a_network_whose_plugin_is_missing_is_listed_with_why(make):
     networking = make(
         {"container_networks": [{"name": "far", "plugin": "missing"}, {"name": "a", "plugin": "cni"}]}
     )
-    problems = {info.name: info.problem for info in networking.listing()}
+    problems = {info.name: info.problem for info in networking.catalog.all()}
     assert problems["far"] == "network plugin missing is not installed"
     assert {name for name, problem in problems.items() if problem} == {"far"}
     with pytest.raises(PluginError, match="is not installed"):
@@ -266,7 +266,7 @@ def test_networks_found_by_a_driver(make, driver):
     driver.found = {"podman": {"type": "bridge"}, "a": {"type": "other"}}
     networking = make(entries("a"))
     assert summary(networking.plan(requests("podman"), (), UUID))[1:] == [("podman", "lo", "eth0")]
-    sources = {info.name: info.source for info in networking.listing()}
+    sources = {info.name: info.source for info in networking.catalog.all()}
     assert sources == {"a": "configured", "lo": "built-in", "default": "built-in", "host": "built-in",
                        "none": "built-in", "podman": "found"}  # fmt: skip
 
@@ -277,7 +277,7 @@ def test_a_broken_driver_hides_its_own_networks_alone(make, driver, notes):
 
     driver.discover = broken
     networking = make(entries("a"))
-    assert "a" in {info.name for info in networking.listing()}
+    assert "a" in {info.name for info in networking.catalog.all()}
     assert "network plugin lo: unreadable" in notes
     notes.clear()
     with pytest.raises(NetworkError, match='no network "far"'):

@@ -239,7 +239,7 @@ def _of_networks(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
 
     config = managers.config
     entries = {entry.name: entry for entry in config.container_networks}
-    for network in managers.networks.configured() if entries else ():
+    for network in managers.networks.catalog.configured() if entries else ():
         if network.problem is not None and f"{_NETWORKS}/{entries[network.name].plugin}" not in told:
             key = f"container_networks.{network.name}"
             origin = config.origins[key]

@@ -87,7 +87,7 @@ class LocalHost:
         self._m = managers
 
     def networks_list(self) -> list[NetworkInfo]:
-        return list(self._m.networks.listing())
+        return list(self._m.networks.catalog.all())
 
     def network(self, network: str) -> NetworkInfo:
         """:raises NetworkError: no network has that name."""

@@ -73,7 +73,8 @@ class Server:
         self._listeners: dict[int, _Listener] = {}
         self._connections: set[Connection] = set()
         self._lock = threading.Lock()
-        self._idle: IdleEnd | None = None
+        #: Ends an idle daemon; set before :meth:`start`.
+        self.idle: IdleEnd | None = None
         #: Its thread accepts connections.
         self.poller = Poller("accept", self._look_at_idle)
         #: Called, from any thread, when a connection has ended.
@@ -181,13 +182,9 @@ class Server:
 
     # -- the accepting thread --
 
-    def end_when(self, idle: IdleEnd) -> None:
-        """Before :meth:`start`."""
-        self._idle = idle
-
     def stir(self) -> None:
         """Wakes the accepting thread to look whether the daemon is idle."""
-        if self._idle is not None:
+        if self.idle is not None:
             self.poller.wake()
 
     def start(self) -> None:
@@ -209,11 +206,11 @@ class Server:
 
     def _look_at_idle(self) -> float | None:
         """Ends the daemon if it is idle for long enough. :returns: seconds until it is."""
-        if self._idle is None or self.poller.closing:
+        if self.idle is None or self.poller.closing:
             return None
-        if self._idle.look():
+        if self.idle.look():
             self.poller.closing = True
-        return self._idle.remaining()
+        return self.idle.remaining()
 
     def _accept(self, listener: _Listener) -> bool:
         """:returns: whether there was a connection."""
@@ -221,8 +218,8 @@ class Server:
             connected, _ = listener.socket.accept()
         except OSError as error:
             return error.errno in (errno.EMFILE, errno.ENFILE) and self._refuse_one(listener.socket)
-        if self._idle is not None:
-            self._idle.touch()
+        if self.idle is not None:
+            self.idle.touch()
         credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, uid, _ = struct.unpack("3i", credentials)
         peer = Peer(uid, pid, listener.rights, *listener.app)

@@ -380,7 +380,7 @@ def test_networks_of_cnis_own_directory(make, stack, tmp_path):
         "type": "host-local", "subnet": "10.234.0.0/24", "dataDir": str(tmp_path / "addresses")}}]}  # fmt: skip
     (directory / "10-theirs.conflist").write_text(json.dumps(value))
     networking = make(value={"plugins": {"networks": {"cni": {"config": {"config_dirs": [str(directory)]}}}}})
-    assert ("theirs", "found") in [(info.name, info.source) for info in networking.listing()]
+    assert ("theirs", "found") in [(info.name, info.source) for info in networking.catalog.all()]
     pod = Pod(networking, stack).join(["theirs"])
     assert pod.address.startswith("10.234.0.")
     pod.leave()

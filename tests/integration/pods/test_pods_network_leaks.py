@@ -211,7 +211,7 @@ def test_the_damaged_record_of_the_default_network(house):
         (found,) = house.client.network_check()
         assert (found.kind, found.network) == ("network", "default")
         assert found.why.startswith(f"cannot read {house.state}/networks/default.json")
-        assert {one.name: one.problem for one in house.client.here.networks.listing()}["default"] == found.why
+        assert {one.name: one.problem for one in house.client.here.networks.catalog.all()}["default"] == found.why
         assert house.client.gc(grace=1000).lines == ()
         with pytest.raises(HostError) as caught:
             house.client.prepare(house.request("true", net="default"))
