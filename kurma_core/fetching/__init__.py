@@ -8,7 +8,7 @@ it is written: another process that needs the same bytes waits, and then finds t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from kurma_core.cancellation import abandoning
 from kurma_core.errors import FetchDigestError, FetchError, KurmaError, StoreError, UsageError
 from kurma_core.fetching.download import Download, Partial, broken
 from kurma_core.shortage import words
-from kurma_core.value import field, frozen, replace
+from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
     from kurma_core.api.operations import Progress
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         RemoteLayers,
     )
 
-
 #: Scheme of a locator that is an image's name; discovery finds the image.
 NAMED = "appc"
 _SCHEME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789+-")
@@ -41,14 +40,12 @@ class Locator:
     """A parsed locator of an image.
 
     :param text: the whole locator, scheme included; a path becomes ``file:///…``; a name stays as written.
-    :param name: with ``version`` and ``labels``: the parts of a name; None for every other scheme.
+    :param name: the parts of a name; None for every other scheme.
     """
 
     scheme: str
     text: str
-    name: str | None = None
-    version: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
+    name: ImageName | None = None
 
     @property
     def path(self) -> str:
@@ -88,20 +85,12 @@ def parse_locator(text: str, schemes: Collection[str] = ()) -> Locator:
     ):
         # The path is relative to the caller's directory; the fetcher may run in another process.
         return Locator(lower, f"{lower}:{rest}" if rest.startswith("//") else f"{lower}:{os.path.abspath(rest)}")
-    return _parse_name(text)
-
-
-def _parse_name(text: str) -> Locator:
-    wanted = parse_image_name(text)
-    return Locator(NAMED, text, wanted.name, wanted.version, wanted.labels)
+    return Locator(NAMED, text, parse_image_name(text))
 
 
 def locator_of(name: ImageName) -> Locator:
     """The locator that looks for an image by its name. :raises UsageError: a label cannot be written."""
-    return Locator(NAMED, name.text, name.name, name.version, name.labels)
-
-
-__all__ = ["NAMED", "Download", "Fetching", "Locator", "locator_of", "parse_locator"]
+    return Locator(NAMED, name.text, name)
 
 
 class Fetching:

@@ -79,7 +79,7 @@ class Acquisition:
         """
         tell_relaxations(self.insecure, locator.text, self.note)
         known = self.known.get(locator.text, self._platform)
-        expected = expected or Expectation.of(locator)
+        expected = expected or Expectation(locator.name)
         local = locator.scheme not in (NAMED, "docker", "http", "https")
         if known is not None and not (local and pull != "never"):
             stored = self._stored(known, locator, expected)
@@ -98,7 +98,7 @@ class Acquisition:
         :raises TrustError: :raises ArchiveError: …
         """
         tell_relaxations(self.insecure, locator.text, self.note)
-        return self._archive(locator, archive, Expectation.of(locator))
+        return self._archive(locator, archive, Expectation(locator.name))
 
     def get_by_id(self, image: RuntimeImage, pull: str) -> ImageRecord:
         """The image that an app names by ID (whole, or the start of an early one) and name. If the store lacks it,
@@ -284,13 +284,6 @@ class Expectation:
     name: ImageName | None = None
     image_id: str | None = None
     size: int | None = None
-
-    @classmethod
-    def of(cls, locator: Locator) -> Expectation:
-        """The expectation that a locator states."""
-        if locator.scheme != NAMED or locator.name is None:
-            return cls()
-        return cls(ImageName(locator.name, locator.version, locator.labels))
 
     def fits(self, record: ImageRecord) -> bool:
         """Whether an image of the store, which came by the same locator, will do."""

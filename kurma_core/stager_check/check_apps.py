@@ -136,22 +136,8 @@ def stacked(lab: Lab, main: Probe, report: Report) -> None:
 
 
 def users(lab: Lab, report: Report) -> None:
-    _as_user(
-        lab,
-        report,
-        "app.user-name",
-        USER,
-        GROUP,
-        (USER_ID, GROUP_ID),
-    )
-    _as_user(
-        lab,
-        report,
-        "app.user-path",
-        OWNED,
-        OWNED,
-        (OWNER_ID, OWNER_GROUP_ID),
-    )
+    _as_user(lab, report, "app.user-name", USER, GROUP, (USER_ID, GROUP_ID))
+    _as_user(lab, report, "app.user-path", OWNED, OWNED, (OWNER_ID, OWNER_GROUP_ID))
     with report.line("app.supplementary-gids"):
         asked = app("main", "serve", user="1", group="2", supplementaryGIDs=[7, 8])
         with refusable(lab, {"main": asked}) as pod:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kurma_core.appc.image import host_platform
+from kurma_core.appc.image_name import ImageName
 from kurma_core.errors import UsageError
 from kurma_core.fetching import NAMED, Locator, parse_locator
 
@@ -68,7 +69,7 @@ def test_a_name_of_bytes_survives(tmp_path: Path) -> None:
     ],
 )
 def test_names(text: str, name: str, version: str | None, labels: dict[str, str]) -> None:
-    assert parse_locator(text) == Locator(NAMED, text, name, version, labels)
+    assert parse_locator(text) == Locator(NAMED, text, ImageName(name, version, labels))
 
 
 @pytest.mark.parametrize(
