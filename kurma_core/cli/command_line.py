@@ -131,12 +131,20 @@ GLOBAL_OPTIONS = (
     Option("version", "--version", "Print Kurma's version."),
 )
 
-#: For every command that may read an archive from outside the store.
+#: For every command that may read an archive from outside the store. The session has its value.
 PASSPHRASE_FILE = Option(
     "passphrase_file",
     "--passphrase-file",
     "Read the passphrase of an encrypted archive from FILE's first line (else KURMA_PASSPHRASE, or a prompt).",
     metavar="FILE",
+)
+#: For every command that fetches images.
+INSECURE_OPTIONS = Option(
+    "insecure_options",
+    "--insecure-options",
+    "Checks to relax: image, tls, http, pubkey.",
+    metavar="WORD,…",
+    many=True,
 )
 #: For every listing.
 FORMAT = Option("format", "--format", "How to print.", choices=("table", "json", "yaml"), default="table")

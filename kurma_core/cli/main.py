@@ -97,6 +97,7 @@ class _Runner:
         self.debug = bool(call.globals["debug"])
         _check_words(call)
         session = Session(call.globals, self._connect, self._service)
+        session.passphrase_file = call.values.pop("passphrase_file", None)
         with session:
             if call.command.root and os.geteuid() != 0:
                 _check_power(call, session)

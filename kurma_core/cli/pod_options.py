@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kurma_core.cli import isolator_options, values, volume_options
-from kurma_core.cli.command_line import PASSPHRASE_FILE, Argument, Option, Rest
+from kurma_core.cli.command_line import INSECURE_OPTIONS, PASSPHRASE_FILE, Argument, Option, Rest
 from kurma_core.errors import ManifestError, UsageError
 
 TYPE_CHECKING = False
@@ -96,13 +96,7 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
         choices=("new", "always", "never"),
         default="new",
     ),
-    Option(
-        "insecure_options",
-        "--insecure-options",
-        "Checks to relax: image, tls, http, pubkey.",
-        metavar="WORD,…",
-        many=True,
-    ),
+    INSECURE_OPTIONS,
     PASSPHRASE_FILE,
     Option("verify", "--verify", "Check the images' content again before they are used."),
 )

@@ -44,7 +44,6 @@ def add(session: Session, *, pod: str, start: bool, **options: Any) -> None:
 
     It shares the pod's namespaces and may mount the pod's volumes. It runs once it is started.
     """
-    session.passphrase_file = options["passphrase_file"]
     request = app_request(options, session.note)
     name = request.template.pod.apps[0].name
     record = session.client.app_add(pod, request, start=start, progress=session.progress())

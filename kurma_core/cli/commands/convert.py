@@ -24,13 +24,12 @@ if TYPE_CHECKING:
     ),
     PASSPHRASE_FILE,
 )
-def image(session: Session, *, files: tuple[str, ...], passphrase_file: str | None) -> None:
+def image(session: Session, *, files: tuple[str, ...]) -> None:
     """Print the late form of an early image's manifest.
 
     An app manifest and a fileset manifest that are given together become one. A late manifest is printed in
     Kurma's form.
     """
-    session.passphrase_file = passphrase_file
     if len(files) == 1 and not _holds_json(files[0]):
         manifest = _of_image(session, files[0])
     elif len(files) == 1:

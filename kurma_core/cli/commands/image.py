@@ -5,7 +5,15 @@ from __future__ import annotations
 import shlex
 
 from kurma_core.cli import values
-from kurma_core.cli.command_line import FORMAT, NO_LEGEND, PASSPHRASE_FILE, Argument, Option, command
+from kurma_core.cli.command_line import (
+    FORMAT,
+    INSECURE_OPTIONS,
+    NO_LEGEND,
+    PASSPHRASE_FILE,
+    Argument,
+    Option,
+    command,
+)
 from kurma_core.cli.output import ago, facts, moment, pairs, size, table
 
 TYPE_CHECKING = False
@@ -50,13 +58,7 @@ _IMAGE_OR_FILE = Argument(
         choices=("new", "always", "never"),
         default="new",
     ),
-    Option(
-        "insecure_options",
-        "--insecure-options",
-        "Checks to relax: image, tls, http, pubkey.",
-        metavar="WORD,…",
-        many=True,
-    ),
+    INSECURE_OPTIONS,
     PASSPHRASE_FILE,
     root=True,
 )
@@ -66,14 +68,12 @@ def fetch(
     locators: tuple[str, ...],
     pull: str,
     insecure_options: tuple[str, ...],
-    passphrase_file: str | None,
 ) -> int:
     """Fetch images into the store, and print their IDs.
 
     A locator is a path, an address (https://…, docker://…, oci:…, oci-archive:…, docker-archive:…), or an image's
     name (example.com/app:1.0). Its dependencies are fetched, too, if they can be found.
     """
-    session.passphrase_file = passphrase_file
     insecure = values.insecure(insecure_options)
     client = session.client
 
@@ -123,12 +123,11 @@ def list_(session: Session, *, sort: str, quiet: bool, format: str, no_legend: b
 
 
 @command(_IMAGE_OR_FILE, PASSPHRASE_FILE, FORMAT)
-def show(session: Session, *, image: str, passphrase_file: str | None, format: str) -> None:
+def show(session: Session, *, image: str, format: str) -> None:
     """Show everything that is known of an image.
 
     For a path, shows the archive in that file, without the store.
     """
-    session.passphrase_file = passphrase_file
     client = session.client
     file = client.archive_path(image)
     if file is not None:
@@ -145,14 +144,13 @@ def show(session: Session, *, image: str, passphrase_file: str | None, format: s
     Option("original", "--original", "Of an early image, print its own documents."),
     PASSPHRASE_FILE,
 )
-def cat_manifest(session: Session, *, image: str, original: bool, passphrase_file: str | None) -> None:
+def cat_manifest(session: Session, *, image: str, original: bool) -> None:
     """Print an image's manifest, byte for byte.
 
     On a terminal, control characters are escaped.
 
     For an early image (0.1.0), prints the late form that Kurma made of its manifest.
     """
-    session.passphrase_file = passphrase_file
     client = session.client
     file = client.archive_path(image)
     if file is None:
@@ -169,12 +167,11 @@ def cat_manifest(session: Session, *, image: str, original: bool, passphrase_fil
     PASSPHRASE_FILE,
     root=True,
 )
-def extract(session: Session, *, image: str, directory: str, passphrase_file: str | None) -> None:
+def extract(session: Session, *, image: str, directory: str) -> None:
     """Extract an image's root filesystem, and print the image's ID.
 
     Owners, modes, times and attributes are the image's. Its dependencies are not in it; render shows the whole.
     """
-    session.passphrase_file = passphrase_file
     session.line(session.client.extract(image, directory))
 
 

@@ -62,15 +62,14 @@ def build(session: Session, *, directory: str | None, output: str | None, compre
 
     if output is None:
         raise UsageError("no file to write the image to", hint="-o FILE.aci")
-    if options["passphrase_file"] is not None and not options["encrypt"]:
+    if session.passphrase_file is not None and not options["encrypt"]:
         raise UsageError("--passphrase-file is given, and --encrypt is not", hint="--encrypt uses it")
     rootfs, base = _sources(directory, options["from_rootfs"], options["manifest"])
     own = None if directory is None else f"{directory}/manifest"
-    writable(output, made_of=(options["manifest"], own, options["passphrase_file"]))
+    writable(output, made_of=(options["manifest"], own, session.passphrase_file))
     if not output.endswith(".aci"):
         raise UsageError(f"cannot write an image to {output}: its name must end in .aci", hint=f"-o {output}.aci")
     manifest = _manifest(base, options)
-    session.passphrase_file = options["passphrase_file"]
     passphrase = session.passphrases().new(output) if options["encrypt"] else None
     compress = "" if compress == "none" else compress
     session.line(
@@ -79,9 +78,8 @@ def build(session: Session, *, directory: str | None, output: str | None, compre
 
 
 @command(Argument("files", "FILE", "The archives.", many=True), PASSPHRASE_FILE)
-def validate(session: Session, *, files: tuple[str, ...], passphrase_file: str | None) -> int:
+def validate(session: Session, *, files: tuple[str, ...]) -> int:
     """Check that files are image archives that Kurma accepts."""
-    session.passphrase_file = passphrase_file
 
     def one(file: str) -> None:
         manifest = session.client.here.images.files.inspect(file).contents.manifest
@@ -201,7 +199,6 @@ def sign(
     output: str | None,
     early: bool,
     force: bool,
-    passphrase_file: str | None,
     format: str,
 ) -> None:
     """Sign an image archive.
@@ -210,9 +207,8 @@ def sign(
     """
     from kurma_core.named_files import writable
 
-    session.passphrase_file = passphrase_file
     if output is not None:
-        writable(output, made_of=(file, passphrase_file))
+        writable(output, made_of=(file, session.passphrase_file))
     signed = session.client.here.images.files.sign(file, key=key, output=output, early=early, force=force)
     session.show(format, signed.to_json(), lambda: f"{signed.signature}: {signed.name}, by {signed.fingerprint}")
 
@@ -223,9 +219,7 @@ def sign(
     PASSPHRASE_FILE,
     FORMAT,
 )
-def verify(
-    session: Session, *, image: str, signature: str | None, passphrase_file: str | None, format: str
-) -> None:
+def verify(session: Session, *, image: str, signature: str | None, format: str) -> None:
     """Check an image of the store against what was extracted, or the signature of a file.
 
     For an image of the store, reads all of its files, and those of the trees rendered from it, and prints its
@@ -235,7 +229,6 @@ def verify(
     from kurma_core.cli.commands.image import trust_words
     from kurma_core.cli.output import facts, to_second
 
-    session.passphrase_file = passphrase_file
     client = session.client
     path = client.archive_path(image)
     if signature is not None and path is None:

@@ -37,7 +37,6 @@ def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: An
     no app's program can be executed, and the pod's own if it fails at once.
     """
     _look_at_detach(session, detach=detach, prefix=prefix)
-    session.passphrase_file = options["passphrase_file"]
     if options["tty"] and options["interactive"] and not detach and not os.isatty(0):
         session.note("standard input is no terminal: what comes from there is typed into the app's")
     request = pod_request(options, session.note, ephemeral=rm, detached=detach)
@@ -66,7 +65,6 @@ def prepare(session: Session, **options: Any) -> None:
 
     Decides everything about the pod, and fetches its images; run-prepared runs it.
     """
-    session.passphrase_file = options["passphrase_file"]
     request = pod_request(options, session.note)
     _check_uuid_file(options["uuid_file"])
     record = session.client.prepare(request, session.progress())
