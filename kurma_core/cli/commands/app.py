@@ -44,13 +44,12 @@ def add(session: Session, *, pod: str, start: bool, **options: Any) -> None:
 
     It shares the pod's namespaces and may mount the pod's volumes. It runs once it is started.
     """
+    from kurma_core.cli.commands.run import tell_of_isolators
+
     request = app_request(options, session.note)
     name = request.template.pod.apps[0].name
     record = session.client.app_add(pod, request, start=start, progress=session.progress())
-    for report in record.isolators:
-        if report.scope == name and report.outcome != "enforced" and not report.default:
-            why = f": {report.note}" if report.note else ""
-            session.note(f"isolator {report.name} of app {name} is {report.outcome}{why}")
+    tell_of_isolators(session, record, name)
     session.line(name)
 
 

@@ -46,11 +46,11 @@ def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: An
     def prepared(record: PodRecord) -> None:
         if uuid_file is not None:
             _write_uuid(uuid_file, record.uuid)
-        _tell_of_isolators(session, record)
+        tell_of_isolators(session, record)
 
     if detach and uuid_file is None:
         record = session.client.prepare(request, session.progress(), start=True)
-        _tell_of_isolators(session, record)
+        tell_of_isolators(session, record)
         return _tell_up(session, record, ephemeral=rm)
     if detach:
         return _prepare_and_launch(session, request, prepared)
@@ -70,7 +70,7 @@ def prepare(session: Session, **options: Any) -> None:
     record = session.client.prepare(request, session.progress())
     if options["uuid_file"] is not None:
         _write_uuid(options["uuid_file"], record.uuid)
-    _tell_of_isolators(session, record)
+    tell_of_isolators(session, record)
     session.line(record.uuid)
 
 
@@ -191,10 +191,10 @@ def _check_uuid_file(path: str | None) -> None:
             raise UsageError(f"--uuid-file: {path}: is there, and holds no UUID", hint=hint)
 
 
-def _tell_of_isolators(session: Session, record: PodRecord) -> None:
-    """Notes isolators that were requested and are not fully enforced; ``show`` lists all."""
+def tell_of_isolators(session: Session, record: PodRecord, app: str | None = None) -> None:
+    """Notes isolators that were requested and are not fully enforced; ``show`` lists all. :param app: only its."""
     for report in record.isolators:
-        if report.outcome != "enforced" and not report.default:
+        if app in (None, report.scope) and report.outcome != "enforced" and not report.default:
             of = f" of app {report.scope}" if report.scope else ""
             why = f": {report.note}" if report.note else ""
             session.note(f"isolator {report.name}{of} is {report.outcome}{why}")
