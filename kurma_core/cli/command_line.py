@@ -131,7 +131,7 @@ GLOBAL_OPTIONS = (
     Option("version", "--version", "Print Kurma's version."),
 )
 
-#: For every command that may read an archive from outside the store. The session has its value.
+#: For every command that may read an archive from outside the store.
 PASSPHRASE_FILE = Option(
     "passphrase_file",
     "--passphrase-file",
@@ -149,6 +149,8 @@ INSECURE_OPTIONS = Option(
 #: For every listing.
 FORMAT = Option("format", "--format", "How to print.", choices=("table", "json", "yaml"), default="table")
 NO_LEGEND = Option("no_legend", "--no-legend", "Print no line of headings.")
+#: Options whose values the session has, as attributes: functions of commands do not get them.
+SESSION_OPTIONS = (PASSPHRASE_FILE, FORMAT, NO_LEGEND)
 
 
 class Call:

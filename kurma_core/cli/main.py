@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from kurma_core.cli.command_line import parse
+from kurma_core.cli.command_line import SESSION_OPTIONS, parse
 from kurma_core.cli.session import OutputClosed, Session
 from kurma_core.signals import raise_signals
 
@@ -97,7 +97,9 @@ class _Runner:
         self.debug = bool(call.globals["debug"])
         _check_words(call)
         session = Session(call.globals, self._connect, self._service)
-        session.passphrase_file = call.values.pop("passphrase_file", None)
+        for option in SESSION_OPTIONS:
+            if option in call.command.options:
+                setattr(session, option.name, call.values.pop(option.name))
         with session:
             if call.command.root and os.geteuid() != 0:
                 _check_power(call, session)

@@ -54,8 +54,10 @@ class Session:
         self.state_dir: str | None = globals["dir"] or environment
         self.state_dir_origin = "command line" if globals["dir"] else "environment"
         self.host: str | None = globals["host"] or os.environ.get("KURMA_HOST") or None
-        #: The file of ``--passphrase-file``; set before the client is used.
+        # Of the command's own options: see :data:`kurma_core.cli.command_line.SESSION_OPTIONS`.
         self.passphrase_file: str | None = None
+        self.format = "table"
+        self.no_legend = False
         # Removed from the environment: processes that we start must not inherit it.
         self._passphrase = os.environ.pop("KURMA_PASSPHRASE", None)
 
@@ -193,20 +195,20 @@ class Session:
 
         self.line(json_text(value))
 
-    def show(self, format: str, value: object, table: Callable[[], str]) -> None:
+    def show(self, value: object, table: Callable[[], str]) -> None:
         """One value: as JSON, as YAML, or as ``table`` writes it for people."""
         from kurma_core.cli import output
 
-        self.line(output.formatted(format, value) if format != "table" else table())
+        self.line(output.formatted(self.format, value) if self.format != "table" else table())
 
-    def listing(self, format: str, items: Sequence[Any], columns: Sequence[Column], *, no_legend: bool) -> None:
+    def listing(self, items: Sequence[Any], columns: Sequence[Column]) -> None:
         """A listing of values that have ``to_json`` or are mappings."""
         from kurma_core.cli import output
 
-        if format != "table":
-            self.line(output.formatted(format, [output.plain(item) for item in items]))
+        if self.format != "table":
+            self.line(output.formatted(self.format, [output.plain(item) for item in items]))
             return
-        for row in output.table(items, columns, legend=not no_legend):
+        for row in output.table(items, columns, legend=not self.no_legend):
             self.line(row)
 
     def each(self, references: Sequence[str], action: Callable[[str], object]) -> int:

@@ -46,7 +46,8 @@ def test_documents_of_strangers_at_a_terminal_and_elsewhere(
         session = Session({"dir": None, "config": None, "host": None, "debug": False})
         session.document(evil)
         session.line("gone: \x1b[2J")
-        session.show("json", {"a": "\x9b"}, str)
+        session.format = "json"
+        session.show({"a": "\x9b"}, str)
     got = b""
     with contextlib.suppress(OSError):  # so a terminal ends
         while more := os.read(reader, 4096):

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from kurma_core.cli.command_line import GLOBAL_OPTIONS, PASSPHRASE_FILE, Command, load
+from kurma_core.cli.command_line import GLOBAL_OPTIONS, SESSION_OPTIONS, Command, load
 from kurma_core.cli.commands import TABLE, Entry, Group, find
 from kurma_core.cli.main import main
 
@@ -32,7 +32,7 @@ def test_the_function_takes_exactly_what_is_declared(named: tuple[str, Command])
     _, command = named
     declared = {part.name for part in (*command.arguments, *command.options)}
     declared |= {command.rest.name} if command.rest else set()
-    declared -= {PASSPHRASE_FILE.name}  # the session has its value
+    declared -= {option.name for option in SESSION_OPTIONS if option in command.options}
     parameters = list(inspect.signature(command.function).parameters.values())
     assert parameters[0].name == "session"
     named_ones = {p.name for p in parameters[1:] if p.kind is p.KEYWORD_ONLY}

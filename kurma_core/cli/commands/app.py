@@ -18,7 +18,7 @@ _APPS = Argument("apps", "APP", "The apps.", many=True)
 
 
 @command(_POD, FORMAT, NO_LEGEND)
-def list_(session: Session, *, pod: str, format: str, no_legend: bool) -> None:
+def list_(session: Session, *, pod: str) -> None:
     """List the apps of a pod.
 
     States: created (never started), starting, running, restarting, or how it ended: exited, killed, oom,
@@ -35,7 +35,7 @@ def list_(session: Session, *, pod: str, format: str, no_legend: bool) -> None:
         "restarts",
         ("EXIT", "exit_code"),
     ]
-    session.listing(format, [AppRow.of(record, app) for app in record.apps], columns, no_legend=no_legend)
+    session.listing([AppRow.of(record, app) for app in record.apps], columns)
 
 
 @command(_POD, *app_options(), Option("start", "--start", "Start the app, too."), root=True)

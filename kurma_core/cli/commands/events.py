@@ -29,7 +29,6 @@ def events(
     pod: str | None,
     subject: tuple[str, ...],
     kind: tuple[str, ...],
-    format: str,
 ) -> None:
     """Print what happens to pods and images, as it happens.
 
@@ -48,7 +47,7 @@ def events(
     )
     with WhileRead(not no_follow):
         for event in found:
-            session.line(_told(event, format))
+            session.line(_told(event, session.format))
             if not no_follow:
                 session.flush()
 

@@ -95,7 +95,7 @@ def fetch(
     FORMAT,
     NO_LEGEND,
 )
-def list_(session: Session, *, sort: str, quiet: bool, format: str, no_legend: bool) -> None:
+def list_(session: Session, *, sort: str, quiet: bool) -> None:
     """List the images of the store.
 
     Errors of images with damaged records are printed on standard error.
@@ -117,13 +117,13 @@ def list_(session: Session, *, sort: str, quiet: bool, format: str, no_legend: b
         for image in listed:
             session.line(image.record.id)
     else:
-        session.listing(format, listed, columns, no_legend=no_legend)
+        session.listing(listed, columns)
     for error in listing.damaged:
         session.problem(error)
 
 
 @command(_IMAGE_OR_FILE, PASSPHRASE_FILE, FORMAT)
-def show(session: Session, *, image: str, format: str) -> None:
+def show(session: Session, *, image: str) -> None:
     """Show everything that is known of an image.
 
     For a path, shows the archive in that file, without the store.
@@ -132,11 +132,11 @@ def show(session: Session, *, image: str, format: str) -> None:
     file = client.archive_path(image)
     if file is not None:
         archive = client.here.images.files.inspect(file)
-        session.show(format, archive.to_json(), lambda: archive_page(archive))
+        session.show(archive.to_json(), lambda: archive_page(archive))
         return
     found = client.image(image)
     words = trust_words(found.trust, found.record, found.lapse)
-    session.show(format, found.to_json(), lambda: page(found.record, found.manifest, words))
+    session.show(found.to_json(), lambda: page(found.record, found.manifest, words))
 
 
 @command(
@@ -191,10 +191,10 @@ def export(session: Session, *, image: str, file: str) -> None:
     FORMAT,
     root=True,
 )
-def render(session: Session, *, image: str, renderer: str | None, verify: bool, format: str) -> None:
+def render(session: Session, *, image: str, renderer: str | None, verify: bool) -> None:
     """Render an image, and print its directories, top first."""
     rendered = session.client.image_render(image, renderer, verify=verify)
-    session.show(format, rendered.to_json(), lambda: "\n".join(layer.path for layer in rendered.layers))
+    session.show(rendered.to_json(), lambda: "\n".join(layer.path for layer in rendered.layers))
 
 
 @command(
@@ -224,13 +224,13 @@ def rm(session: Session, *, images: tuple[str, ...], dry_run: bool) -> int:
     FORMAT,
     root=True,
 )
-def gc(session: Session, *, grace_period: str, dry_run: bool, format: str) -> None:
+def gc(session: Session, *, grace_period: str, dry_run: bool) -> None:
     """Remove images that were not used for a while.
 
     Also removes rendered trees and unfinished downloads; keeps everything that a pod uses.
     """
     report = session.client.image_gc(grace=values.seconds(grace_period, "--grace-period"), dry_run=dry_run)
-    session.show(format, report.to_json(), lambda: _removals(report))
+    session.show(report.to_json(), lambda: _removals(report))
 
 
 def _removals(report: ImageGc) -> str:

@@ -199,7 +199,6 @@ def sign(
     output: str | None,
     early: bool,
     force: bool,
-    format: str,
 ) -> None:
     """Sign an image archive.
 
@@ -210,7 +209,7 @@ def sign(
     if output is not None:
         writable(output, made_of=(file, session.passphrase_file))
     signed = session.client.here.images.files.sign(file, key=key, output=output, early=early, force=force)
-    session.show(format, signed.to_json(), lambda: f"{signed.signature}: {signed.name}, by {signed.fingerprint}")
+    session.show(signed.to_json(), lambda: f"{signed.signature}: {signed.name}, by {signed.fingerprint}")
 
 
 @command(
@@ -219,7 +218,7 @@ def sign(
     PASSPHRASE_FILE,
     FORMAT,
 )
-def verify(session: Session, *, image: str, signature: str | None, format: str) -> None:
+def verify(session: Session, *, image: str, signature: str | None) -> None:
     """Check an image of the store against what was extracted, or the signature of a file.
 
     For an image of the store, reads all of its files, and those of the trees rendered from it, and prints its
@@ -240,7 +239,7 @@ def verify(session: Session, *, image: str, signature: str | None, format: str) 
         found = client.here.images.files.check_signature(path, signature)
         signer = [("signer", found.fingerprint), *(("user", user) for user in found.users)]
         about = [("id", found.id), ("name", found.name), ("signature", found.signature), ("over", found.over)]
-        session.show(format, ImageVerified(found, "signed").to_json(), lambda: facts([*about, *signer]))
+        session.show(ImageVerified(found, "signed").to_json(), lambda: facts([*about, *signer]))
         return
     checked = client.image_verify(image)
     verified, record = checked.verified, checked.image
@@ -254,4 +253,4 @@ def verify(session: Session, *, image: str, signature: str | None, format: str) 
         key = f", by {one.fingerprint}" if one.fingerprint else ""
         relaxed = f", relaxed: {','.join(one.insecure)}" if one.insecure else ""
         pairs.append(("came", f"{one.trust}{key}, {to_second(one.fetched_at)}, from {one.locator}{relaxed}"))
-    session.show(format, verified.to_json(), lambda: facts(pairs))
+    session.show(verified.to_json(), lambda: facts(pairs))

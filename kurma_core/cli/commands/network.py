@@ -22,13 +22,13 @@ _MENDED: Column = ("MENDED", lambda one: "yes" if one.mended else "no")
 
 
 @command(FORMAT, NO_LEGEND)
-def list_(session: Session, *, format: str, no_legend: bool) -> None:
+def list_(session: Session) -> None:
     """List networks."""
-    session.listing(format, session.client.networks_list(), _COLUMNS, no_legend=no_legend)
+    session.listing(session.client.networks_list(), _COLUMNS)
 
 
 @command(Argument("name", "NAME", "The network."), FORMAT)
-def show(session: Session, *, name: str, format: str) -> None:
+def show(session: Session, *, name: str) -> None:
     """Show everything that is known of a network."""
     from kurma_core.cli.output import facts, fields, json_text
 
@@ -38,7 +38,7 @@ def show(session: Session, *, name: str, format: str) -> None:
         about = fields(network, "name", "driver", "interface", "default", "optional", "source", "problem")
         return facts([*about, ("config", json_text(dict(network.config)))])
 
-    session.show(format, network.to_json(), page)
+    session.show(network.to_json(), page)
 
 
 @command(
@@ -48,7 +48,7 @@ def show(session: Session, *, name: str, format: str) -> None:
     NO_LEGEND,
     root=True,
 )
-def check(session: Session, *, names: tuple[str, ...], repair: bool, format: str, no_legend: bool) -> int:
+def check(session: Session, *, names: tuple[str, ...], repair: bool) -> int:
     """Tell what is wrong with networks, and what pods have left.
 
     Checks whether networks can be used, the interfaces and namespaces of running pods, and looks for addresses,
@@ -57,9 +57,9 @@ def check(session: Session, *, names: tuple[str, ...], repair: bool, format: str
     alone. The exit code is 0 if no problem is found or all are repaired, and 1 otherwise.
     """
     found = session.client.network_check(names, repair=repair)
-    if found or format != "table":
+    if found or session.format != "table":
         columns = [*_FINDINGS, _MENDED] if repair else _FINDINGS
-        session.listing(format, found, columns, no_legend=no_legend)
+        session.listing(found, columns)
     if all(one.mended for one in found):
         return 0
     if not repair:

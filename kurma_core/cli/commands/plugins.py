@@ -16,16 +16,16 @@ _COLUMNS = ("kind", "name", "distribution", "version", "status", "reason")
 
 
 @command(FORMAT, NO_LEGEND, Option("no_load", "--no-load", "Do not load them: say only that they are found."))
-def list_(session: Session, *, format: str, no_legend: bool, no_load: bool) -> None:
+def list_(session: Session, *, no_load: bool) -> None:
     """List plugins, and why one does not work.
 
     Status: ok, disabled (by the configuration), skipped (this host lacks something), failed, found (not loaded).
     """
-    session.listing(format, session.client.here.registry.listing(not no_load), _COLUMNS, no_legend=no_legend)
+    session.listing(session.client.here.registry.listing(not no_load), _COLUMNS)
 
 
 @command(Argument("plugin", "KIND/NAME", "The plugin: networks/cni."), FORMAT)
-def show(session: Session, *, plugin: str, format: str) -> None:
+def show(session: Session, *, plugin: str) -> None:
     """Show a plugin and the options that it takes."""
     from kurma_core.api.host import PluginOption, PluginPage
     from kurma_core.cli.output import facts, fields, json_text, table
@@ -44,7 +44,7 @@ def show(session: Session, *, plugin: str, format: str) -> None:
         head = facts([*fields(info, *_COLUMNS), *own])
         return "\n".join([head, "", *table(options, _OPTION_COLUMNS)] if options else [head])
 
-    session.show(format, value, page)
+    session.show(value, page)
 
 
 def _options(session: Session, info: PluginInfo) -> tuple[DriverOption, ...]:
@@ -90,7 +90,7 @@ def _find(session: Session, kind: str, name: str) -> PluginInfo:
 
 
 @command(FORMAT, NO_LEGEND)
-def list_isolators(session: Session, *, format: str, no_legend: bool) -> None:
+def list_isolators(session: Session) -> None:
     """List isolators, and what this host makes of each.
 
     HERE is the effect of a common value on this host: enforced, modified, ignored or refused. DEFAULT is the value
@@ -104,7 +104,7 @@ def list_isolators(session: Session, *, format: str, no_legend: bool) -> None:
         ("DEFAULT", _default_value),
         "note",
     ]
-    session.listing(format, session.client.isolators(), columns, no_legend=no_legend)
+    session.listing(session.client.isolators(), columns)
 
 
 def _default_value(one: IsolatorInfo) -> str:

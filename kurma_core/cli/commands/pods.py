@@ -19,15 +19,15 @@ _POD = Argument("pod", "POD", "The pod.")
 
 
 @command(Option("quiet", "--quiet -q", "Print UUIDs only, whole, one a line."), FORMAT, NO_LEGEND)
-def list_(session: Session, *, quiet: bool, format: str, no_legend: bool) -> None:
+def list_(session: Session, *, quiet: bool) -> None:
     """List pods.
 
     States: preparing, prepared, starting, running, stopping, stopped, errored.
     """
     from kurma_core.cli.output import ago
 
-    if format != "table" and not quiet:
-        session.listing(format, session.client.pods_json(), (), no_legend=no_legend)
+    if session.format != "table" and not quiet:
+        session.listing(session.client.pods_json(), ())
         return
     pods = session.client.summaries()
     if quiet:
@@ -42,18 +42,18 @@ def list_(session: Session, *, quiet: bool, format: str, no_legend: bool) -> Non
         ("CREATED", lambda pod: ago(pod.created_at)),
         ("NETWORKS", _networks),
     ]
-    session.listing(format, pods, columns, no_legend=no_legend)
+    session.listing(pods, columns)
 
 
 @command(_POD, FORMAT)
-def show(session: Session, *, pod: str, format: str) -> None:
+def show(session: Session, *, pod: str) -> None:
     """Show everything that is known of a pod."""
     record = session.client.pod(pod)
-    session.show(format, record.to_json(), lambda: "\n".join(_page(record)))
+    session.show(record.to_json(), lambda: "\n".join(_page(record)))
 
 
 @command(_POD, Option("wait", "--wait", "Wait for the pod's end first."), FORMAT, NO_LEGEND)
-def status(session: Session, *, pod: str, wait: bool, format: str, no_legend: bool) -> None:
+def status(session: Session, *, pod: str, wait: bool) -> None:
     """Show the state of a pod and of its apps."""
     from kurma_core.cli.output import table
 
@@ -66,9 +66,9 @@ def status(session: Session, *, pod: str, wait: bool, format: str, no_legend: bo
 
     def text() -> str:
         head = f"pod {record.name}: {record.state}" + (f": {record.reason}" if record.reason else "")
-        return "\n".join([head, *table(record.apps, _APP_COLUMNS, legend=not no_legend)])
+        return "\n".join([head, *table(record.apps, _APP_COLUMNS, legend=not session.no_legend)])
 
-    session.show(format, value, text)
+    session.show(value, text)
 
 
 @command(_POD)

@@ -17,9 +17,9 @@ _COLUMNS = ("name", "kind", "image", "default")
 
 
 @command(FORMAT, NO_LEGEND)
-def list_(session: Session, *, format: str, no_legend: bool) -> None:
+def list_(session: Session) -> None:
     """List the stagers that --stager accepts."""
-    session.listing(format, session.client.stagers(), _COLUMNS, no_legend=no_legend)
+    session.listing(session.client.stagers(), _COLUMNS)
 
 
 @command(
@@ -37,16 +37,16 @@ def build(session: Session, *, name: str, force: bool) -> None:
     FORMAT,
     root=True,
 )
-def check(session: Session, *, image: str, format: str) -> int:
+def check(session: Session, *, image: str) -> int:
     """Run the contract suite on a stager's image, line by line.
 
     Starts pods of its own under that stager, and removes them. The exit code is 0 if all checks pass, and 1 if one
     fails. Features that the stager declares as missing are skipped.
     """
-    lines = session.client.stager_check(image, _told(session) if format == "table" else lambda line: None)
+    lines = session.client.stager_check(image, _told(session) if session.format == "table" else lambda line: None)
     count = {outcome: sum(line.outcome == outcome for line in lines) for outcome in _MARKS}
-    if format != "table":
-        session.show(format, [line.to_json() for line in lines], str)
+    if session.format != "table":
+        session.show([line.to_json() for line in lines], str)
     else:
         session.line(f"{count['ok']} hold, {count['fail']} do not, {count['skipped']} were skipped")
     return 1 if count["fail"] else 0

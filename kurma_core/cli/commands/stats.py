@@ -43,8 +43,6 @@ def stats(
     no_stream: bool,
     interval: str,
     apps: bool,
-    format: str,
-    no_legend: bool,
 ) -> None:
     """Show what pods use, again and again.
 
@@ -53,7 +51,7 @@ def stats(
     with --format json a list in each line. The command ends when the last of the named pods has ended.
     """
 
-    Figures(session, _seconds(interval), format, apps=apps, no_legend=no_legend).show(pods, once=no_stream)
+    Figures(session, _seconds(interval), apps=apps).show(pods, once=no_stream)
 
 
 @command(
@@ -71,8 +69,6 @@ def top(
     app: str | None,
     no_stream: bool,
     interval: str,
-    format: str,
-    no_legend: bool,
 ) -> None:
     """Show the processes of a pod; without POD, what pods use, the busiest first.
 
@@ -82,9 +78,9 @@ def top(
     """
     seconds = _seconds(interval)
     if pod is None:
-        Figures(session, seconds, format, no_legend=no_legend, busiest=True).show((), once=no_stream)
+        Figures(session, seconds, busiest=True).show((), once=no_stream)
         return
-    session.listing(format, session.client.processes(pod, app), _PROCESS_COLUMNS, no_legend=no_legend)
+    session.listing(session.client.processes(pod, app), _PROCESS_COLUMNS)
 
 
 def _seconds(text: str) -> float:
@@ -142,21 +138,11 @@ class _Row(NamedTuple):
 class Figures:
     """:param interval: seconds between two looks. :param busiest: the order; else as they were made."""
 
-    def __init__(
-        self,
-        session: Session,
-        interval: float,
-        format: str,
-        *,
-        apps: bool = False,
-        no_legend: bool = False,
-        busiest: bool = False,
-    ) -> None:
+    def __init__(self, session: Session, interval: float, *, apps: bool = False, busiest: bool = False) -> None:
         self._session = session
         self._interval = interval
-        self._format = format
         self._apps = apps
-        self._legend = not no_legend
+        self._legend = not session.no_legend
         self._busiest = busiest
         self._before: dict[str, Usage] = {}
 
@@ -165,7 +151,7 @@ class Figures:
 
         :raises KurmaError: one of them does not run, or is not there, at the beginning.
         """
-        screen = Screen.of(sys.stdout) if self._format == "table" and not once else None
+        screen = Screen.of(sys.stdout) if self._session.format == "table" and not once else None
         found = self._session.client.usage(pods)
         named = [one.uuid for one in found] if pods else []
         try:
@@ -195,14 +181,16 @@ class Figures:
             return [one for one in self._session.client.usage() if one.uuid in named]
 
     def _print(self, found: list[Usage]) -> None:
-        if self._format == "table":
+        if self._session.format == "table":
             for line in self._table(found):
                 self._session.line(line)
             self._legend = False
-        elif self._format == "json":
+        elif self._session.format == "json":
             self._session.line(json.dumps([self._json(one) for one in found], ensure_ascii=False))
         else:
-            self._session.line("---\n" + output.formatted(self._format, [self._json(one) for one in found]))
+            self._session.line(
+                "---\n" + output.formatted(self._session.format, [self._json(one) for one in found])
+            )
         self._session.flush()
 
     def _rows(self, found: list[Usage]) -> Iterator[_Row]:

@@ -16,12 +16,12 @@ _SHELLS = ("bash", "zsh", "fish")
 
 
 @command(FORMAT)
-def info(session: Session, *, format: str) -> None:
+def info(session: Session) -> None:
     """Show what this host and this installation are."""
     from kurma_core.cli.output import facts
 
     value = session.client.info().to_json()
-    session.show(format, value, lambda: facts([(name, _words(item)) for name, item in value.items()]))
+    session.show(value, lambda: facts([(name, _words(item)) for name, item in value.items()]))
 
 
 @command()
@@ -69,7 +69,7 @@ def _items(value: Mapping[str, object]) -> list[tuple[str, object]]:
 
 
 @command(FORMAT, NO_LEGEND)
-def show_config(session: Session, *, format: str, no_legend: bool) -> None:
+def show_config(session: Session) -> None:
     """Show the effective configuration, and where each value comes from.
 
     As JSON and YAML: the values alone, in the form of a configuration file.
@@ -79,13 +79,12 @@ def show_config(session: Session, *, format: str, no_legend: bool) -> None:
     config = session.client.config
     rows = list(_leaves("", config.to_json(), config.origins))
     session.show(
-        format,
         config.to_json(),
         lambda: "\n".join(
             table(
                 rows,
                 [("KEY", lambda row: row[0]), ("VALUE", lambda row: row[1]), ("FROM", lambda row: row[2])],
-                legend=not no_legend,
+                legend=not session.no_legend,
             )
         ),
     )

@@ -85,14 +85,14 @@ _DONE = {
 
 
 @command(FORMAT, NO_LEGEND)
-def list_(session: Session, *, format: str, no_legend: bool) -> None:
+def list_(session: Session) -> None:
     """List trusted keys, and keys that are no longer trusted.
 
     Keys in host.d are not trusted by being there, but by trusted_host_keys in kurma.yml.
     """
     keys = session.client.trust_list()
-    session.listing(format, keys, _COLUMNS, no_legend=no_legend)
-    if format == "table":
+    session.listing(keys, _COLUMNS)
+    if session.format == "table":
         for key in keys:
             if key.problem:
                 session.note(key.problem)
