@@ -39,9 +39,7 @@ def opened(path: str, *, endless: bool = False) -> BinaryIO:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if endless else _regular(path)
     except OSError as error:
-        raise HostError(
-            f"{called(path)}: cannot be read: {_reason(error)}", path=path, errno=error.errno
-        ) from None
+        raise _unreadable(path, error) from None
     if stat.S_ISDIR(os.fstat(fd).st_mode):
         os.close(fd)
         raise HostError(f"{called(path)}: cannot be read: it is a directory", path=path)
@@ -81,9 +79,7 @@ def rest(stream: BinaryIO, path: str, largest: int = LARGEST) -> bytes:
     try:
         data = stream.read(largest + 1)
     except OSError as error:
-        raise HostError(
-            f"{called(path)}: cannot be read: {_reason(error)}", path=path, errno=error.errno
-        ) from None
+        raise _unreadable(path, error) from None
     if len(data) > largest:
         raise HostError(f"{called(path)}: cannot be read: it is larger than {largest} bytes", path=path)
     return data
@@ -236,6 +232,10 @@ class naming:
             return
         if not error.message.startswith(f"{self._path}:"):
             error.message = f"{self._path}: {error.message}"
+
+
+def _unreadable(path: str, error: OSError) -> HostError:
+    return HostError(f"{called(path)}: cannot be read: {_reason(error)}", path=path, errno=error.errno)
 
 
 def _kind(mode: int) -> str:
