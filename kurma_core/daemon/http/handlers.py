@@ -290,27 +290,15 @@ def _sent(event: Event) -> bytes:
     return b"id: %d\nevent: %s\ndata: %s\n" % (event.seq, event.kind.encode(), _line(event))
 
 
+_NAMED_AS_THEIR_OPERATIONS: tuple[Callable[[Call], Any], ...] = (
+    *(pods, listing, pod_prepare, pod_start, pod_wait, pod_enter, pod_attach),
+    *(images, image_upload, image_manifest, image_archive, answer),
+    *(stager_check, healthz, info, openapi, metrics, events),
+)
 #: By the name of the operation.
 HANDLERS: dict[str, Callable[[Call], Any]] = {
-    "pods": pods,
-    "listing": listing,
-    "pod_prepare": pod_prepare,
-    "pod_start": pod_start,
-    "pod_wait": pod_wait,
+    **{handler.__name__: handler for handler in _NAMED_AS_THEIR_OPERATIONS},
     "pod_run": foreground.run,
     "pod_foreground": foreground.start,
-    "pod_enter": pod_enter,
-    "pod_attach": pod_attach,
     "pod_logs_in_frames": foreground.logs,
-    "images": images,
-    "image_upload": image_upload,
-    "image_manifest": image_manifest,
-    "image_archive": image_archive,
-    "answer": answer,
-    "stager_check": stager_check,
-    "healthz": healthz,
-    "info": info,
-    "openapi": openapi,
-    "metrics": metrics,
-    "events": events,
 }
