@@ -154,7 +154,7 @@ SESSION_OPTIONS = (PASSPHRASE_FILE, FORMAT, NO_LEGEND)
 
 
 class Call:
-    """A command line, understood.
+    """A parsed command line.
 
     :param path: the command's words.
     :param globals: values of :data:`GLOBAL_OPTIONS`, by name.
@@ -176,9 +176,10 @@ class _GivenUp(Exception):
 
 
 def parse(words: Sequence[str]) -> Call | None:
-    """None: ask typer.
+    """Parses a command line.
 
     :param words: without the program's name.
+    :returns: None: it is unusual or wrong, and typer must parse it.
     """
     try:
         globals, rest = _options(GLOBAL_OPTIONS, words, interspersed=False)

@@ -18,14 +18,14 @@ from kurma_core.trust.gpg import GpgProcess, gpg_in, gpg_program, private_direct
 
 
 def sign_as(key: str, source: str | Iterable[bytes]) -> tuple[bytes, str]:
-    """An armored detached signature, and the fingerprint of the primary key that made it, or whose sub-key did:
-    the one that is trusted, and that verifying tells.
+    """Makes an armored detached signature with GnuPG, with the caller's own configuration and agent.
 
-    GnuPG is run with its own configuration and agent, as the caller would.
-
-    :param key: as ``gpg --local-user`` takes it, and fitting one key alone; a fingerprint says it best.
-    :raises UsageError: it is empty. :raises TrustError: there is no such key, or several, it has expired or was
-        revoked, or its passphrase was not given.
+    :param key: as for ``gpg --local-user``; it must match one key only, as a fingerprint does.
+    :returns: the signature, and the fingerprint of the primary key to which the signing key belongs, as from
+        :func:`verify`.
+    :raises UsageError: ``key`` is empty.
+    :raises TrustError: there is no such key, or several, it has expired or was revoked, or its passphrase was not
+        given.
     """
     _check_key(key)
     with private_directory() as directory:
@@ -51,9 +51,10 @@ def detached_signature(
     home: Sequence[str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[bytes | None, GpgProcess]:
-    """An armored signature over a file, or over bytes as they come; None: gpg made none. And the gpg that ended.
+    """Makes an armored signature over a file, or over a stream of bytes.
 
     :param directory: private. :param home: :param environment: see :func:`.gpg.running_gpg`.
+    :returns: the signature, None if gpg has failed; and the ended gpg.
     """
     target = f"{directory}/signature"
     arguments = ("--armor", "--digest-algo=SHA512", "--local-user", key, "--output", target, "--detach-sign", "-")
@@ -71,7 +72,7 @@ def detached_signature(
 
 
 def _check_key(key: str) -> None:
-    """Whether one key alone is meant, as far as that can be told; a key that is not there is left to gpg."""
+    """Checks that the text matches one usable key at most. gpg itself reports a missing key."""
     if not key.strip():
         raise UsageError("--key names no key", hint="see gpg --list-secret-keys")
     command = [gpg_program(), "--batch", "--with-colons", "--list-secret-keys", "--", key]
@@ -102,7 +103,7 @@ def _primary(fingerprint: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """With the terminal at which the agent may ask; shells often forget it."""
+    """The environment with ``GPG_TTY``, the terminal at which gpg-agent may ask; shells often do not set it."""
     environment = dict(os.environ)
     for fd in (0, 2):
         if "GPG_TTY" not in environment and os.isatty(fd):
