@@ -287,7 +287,7 @@ def test_a_broken_driver_hides_its_own_networks_alone(make, driver, notes):
 
 
 def test_listing_chooses_no_subnet(make, tmp_path):
-    make().listing()
+    make().catalog.all()
     assert not (tmp_path / "state" / "networks").exists()
 
 
@@ -316,9 +316,8 @@ def test_a_plan_survives_its_record(make):
 def test_all_are_joined_in_order_and_left_in_reverse(make, driver):
     networking = make(entries("a", "b"))
     plan = networking.plan(requests("a", "b"), (), UUID)
-    told = []
-    done = networking.add_all(plan, **POD, joined=lambda one: told.append(one.network))
-    assert told == ["lo", "a", "b"]
+    done = networking.add_all(plan, **POD)
+    assert [one.network for one in done] == ["lo", "a", "b"]
     assert [one.result and one.result.addresses[0].address for one in done] == [None, "10.1.0.2/16", "10.1.0.2/16"]
     assert driver.context.namespace == f"/run/netns/kurma-{UUID}"
     networking.delete_all(done, **POD)
