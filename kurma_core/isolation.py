@@ -1,4 +1,4 @@
-"""Compiles a pod's isolators to plans by the isolator plugins, and reports on each.
+"""Compiles a pod's isolators to plans by the isolator plugins, reports on each, and lists those there are.
 
 If no plugin handles an isolator of an image or a pod file, it is reported as ignored; the App Container Executor
 ("Isolators") allows that, and demands the report. In strict mode, and for isolators that the user typed, this is
@@ -8,16 +8,17 @@ an error. An app without an isolator that the configuration requires is always r
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from kurma_core.errors import IsolatorError
+from kurma_core.errors import IsolatorError, KurmaError
 from kurma_core.models.isolator import IsolatorPlan, IsolatorReport
 from kurma_core.value import field, fields, frozen, replace
 
 if TYPE_CHECKING:
+    from kurma_core.api.host import IsolatorInfo
     from kurma_core.appc.image import Isolator as DeclaredIsolator
-    from kurma_core.errors import KurmaError
+    from kurma_core.errors import PluginCollisionError
     from kurma_core.hookspecs.isolator import Compiled, Isolator, IsolatorHost, Power
     from kurma_core.plugins.registry import PluginRegistry
 
@@ -464,3 +465,54 @@ def merged(
         else:
             changes[each.name] = old + new
     return replace(plan, **changes)
+
+
+def isolator_list(
+    drivers: Mapping[str, Isolator],
+    host: IsolatorHost,
+    claims: Mapping[str, tuple[str, ...]],
+    collision: Callable[[str, tuple[str, ...]], PluginCollisionError],
+) -> tuple[IsolatorInfo, ...]:
+    """Lists the isolators of all plugins and whether this host enforces each (``kurma isolators list``), by name.
+
+    :param drivers: by the plugin's name.
+    :param claims: the plugins that compile each isolator.
+    :param collision: makes the error for an isolator that several plugins claim.
+    """
+    from kurma_core.api.host import IsolatorInfo
+
+    defaults = {plugin: _defaults(driver, host) for plugin, driver in drivers.items()}
+    found = []
+    for name, plugins in sorted(claims.items()):
+        if len(plugins) > 1:
+            note = collision(name, plugins).message
+            found.append(IsolatorInfo(name, ", ".join(plugins), outcome="refused", note=note))
+        else:
+            (plugin,) = plugins
+            found.append(_info(name, plugin, drivers[plugin], host, defaults[plugin].get(name)))
+    return tuple(found)
+
+
+def _defaults(driver: Isolator, host: IsolatorHost) -> dict[str, Json]:
+    of = getattr(driver, "defaults", None)
+    pairs: Iterable[tuple[str, Json]] = () if of is None else (*of("pod", (), host), *of("app", (), host))
+    return dict(pairs)
+
+
+def _info(name: str, plugin: str, driver: Isolator, host: IsolatorHost, default: Json) -> IsolatorInfo:
+    from kurma_core.api.host import IsolatorInfo
+
+    told = getattr(driver, "about", None)
+    if told is None:
+        return IsolatorInfo(name, plugin, default=default)
+    about = told(name)
+    try:
+        # Compiled as if it were granted and the core had made the namespaces that it needs.
+        powers = getattr(driver, "powers", None)
+        asked: Iterable[Power] = () if powers is None else powers(name, about.example, about.scopes[0], host)
+        shared = frozenset(power.namespace for power in asked if power.namespace is not None)
+        compiled = driver.compile(name, about.example, about.scopes[0], replace(host, shared=host.shared | shared))
+        outcome, note = compiled.outcome, compiled.note
+    except KurmaError as error:
+        outcome, note = "refused", error.message
+    return IsolatorInfo(name, plugin, about.scopes, about.value, about.example, outcome, note, default)

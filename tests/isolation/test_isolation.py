@@ -12,9 +12,8 @@ from kurma_core.api.pods import AppOverrides
 from kurma_core.appc.image import App, Isolator
 from kurma_core.errors import IsolatorError, PluginCollisionError
 from kurma_core.hookspecs.isolator import Compiled, IsolatorAbout, IsolatorHost, Power
-from kurma_core.isolation import Rules, check_held, compile_isolators, scopes
+from kurma_core.isolation import Rules, check_held, compile_isolators, isolator_list, scopes
 from kurma_core.models.isolator import CgroupSetting, Device, IsolatorPlan, IsolatorReport, TrafficLimit
-from kurma_core.plugins.isolator_list import isolator_list
 from kurma_core.pods.prepare.app_settings import overridden
 from kurma_core.value import replace
 

@@ -136,8 +136,7 @@ class LocalHost:
         return list(self._m.registry.listing(load))
 
     def isolators(self) -> list[IsolatorInfo]:
-        from kurma_core.isolation import host_facts
-        from kurma_core.plugins.isolator_list import isolator_list
+        from kurma_core.isolation import host_facts, isolator_list
         from kurma_core.pods.services import Services
 
         registry, host = self._m.registry, host_facts(Services.cgroup_versions(), frozenset({"user"}))
