@@ -77,7 +77,7 @@ class HostError(KurmaError):
     ) -> HostError:
         """The error ``WHAT: FILE: REASON``, with the error's number and path.
 
-        :param what: what cannot be done.
+        :param what: the beginning of the message, for example ``pod X: cannot read pod.json``.
         :param beneath: the directory that a relative path of ``error`` is in.
         """
         name = error.filename if isinstance(error.filename, str) else ""

@@ -1,4 +1,4 @@
-"""Compiles a pod's isolators to plans by the isolator plugins, reports on each, and lists those there are.
+"""Compiles a pod's isolators to plans by the isolator plugins, reports on each, and lists the installed isolators.
 
 If no plugin handles an isolator of an image or a pod file, it is reported as ignored; the App Container Executor
 ("Isolators") allows that, and demands the report. In strict mode, and for isolators that the user typed, this is

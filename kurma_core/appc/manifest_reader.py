@@ -135,7 +135,7 @@ def whole(value: object, path: str, low: int, high: int) -> int:
 
 
 def refuse_repeats(names: list[str] | tuple[str, ...], path: str) -> None:
-    """Refuses a list at ``path`` two of whose elements have the same name. :param names: of its elements."""
+    """Raises an error if two elements of the list at ``path`` have the same name. :param names: their names."""
     seen: set[str] = set()
     for index, name in enumerate(names):
         if name in seen:

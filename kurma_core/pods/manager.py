@@ -114,13 +114,18 @@ class PodManager:
             images.__exit__(None, None, None)
             raise
         pod = new.owned(document, rendered, images, self.events)
-        pod.events.tell("prepared", document)
+        try:
+            pod.events.tell("prepared", document)
+        except BaseException:
+            pod.close()
+            raise
         return record, pod
 
     def start_prepared(self, pod: OwnedPod, stdio: Stdio, settled: Callable[[], None] = lambda: None) -> OwnedPod:
         """Starts the pod of :meth:`prepare_to_start`.
 
-        :raises KurmaError: as :meth:`start`; the pod is closed then.
+        :raises KurmaError: as :meth:`start`. The pod is closed then; it stays prepared if the failure came before
+            its start was recorded.
         """
         try:
             # Grants may have changed since its preparation: a client may have waited before the start.

@@ -192,7 +192,10 @@ def _check_uuid_file(path: str | None) -> None:
 
 
 def tell_of_isolators(session: Session, record: PodRecord, app: str | None = None) -> None:
-    """Notes isolators that were requested and are not fully enforced; ``show`` lists all. :param app: only its."""
+    """Notes isolators that were requested and are not fully enforced; ``show`` lists all.
+
+    :param app: notes only the isolators of this app.
+    """
     for report in record.isolators:
         if app in (None, report.scope) and report.outcome != "enforced" and not report.default:
             of = f" of app {report.scope}" if report.scope else ""

@@ -139,6 +139,7 @@ class Managers:
         managers."""
         for place, names in (
             (self, ("pods",)),
+            (self.pods, ("stopper", "remover", "apps")),
             (self.images, ("keys", "files", "garbage_collector")),
             (self.services, ("networking", "joined", "names", "id_ranges", "metadata")),
         ):

@@ -42,6 +42,7 @@ class RunningPod:
         self.pod = pod
         self.uuid = pod.uuid
         self.directory = pod.directory
+        pod.keep_few_files()
         self._ended: Future[PodRecord] = Future()
         self._lock = threading.Lock()
         self._readers = 0

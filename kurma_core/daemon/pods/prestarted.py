@@ -57,13 +57,13 @@ class PreparedPod:
                 with shielded():
                     self._pod.close()
         except KurmaError as failed:
-            # It is on record: the next command that sees or starts the pod removes it.
+            # What is left is on record: the next command that sees the pod removes it.
             _LOG.error("%s", failed.message)
         finally:
             self.up()
 
     def take(self) -> OwnedPod:
-        """The pod, for its start, which closes it after a failure."""
+        """Hands the pod over to its start. The start closes it after a failure."""
         pod, self._pod = self._pod, None
         assert pod is not None, "a prepared pod is started once"
         return pod
@@ -135,9 +135,11 @@ class PrestartedPods:
             one = self._take(request)
             record, pod = self._interface.prepare_to_start(request, progress, one)
         except BaseException:
-            if one is not None and not one.taken:
-                self._keep(one, generation)
-            self._start_over()
+            try:
+                if one is not None and not one.taken:
+                    self._put_back(one, generation)
+            finally:
+                self._start_over()
             raise
         return PreparedPod(self, record, pod)
 
@@ -259,6 +261,14 @@ class PrestartedPods:
                 self._ready.append(one)
                 # Its end wakes the thread.
                 self._poller.add(one.fileno(), lambda: None, select.EPOLLIN | select.EPOLLONESHOT)
+
+    def _put_back(self, one: PrestartedPod, generation: int) -> None:
+        """Keeps one that no pod has taken over; discards it if its removal has begun."""
+        if one.alive():
+            self._keep(one, generation)
+            return
+        with self._lock:
+            self._old.append(one)
 
     def _failed(self, why: str) -> float:
         """:returns: when to try again."""

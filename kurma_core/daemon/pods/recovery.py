@@ -58,7 +58,7 @@ class Recovery:
         #: UUIDs of pods to check.
         self._waiting: set[str] = set()
         self._closing = False
-        self._later = Timetable("later", 1)
+        self._later = Timetable("later", 2)
         #: Set once every pod that existed at the start has been checked.
         self.done = threading.Event()
         #: Called then.

@@ -119,8 +119,9 @@ class PodStopper:
             watch.close()
 
     def _end(self, directory: PodDirectory, stager: RunningStager, timeout: float | None, force: bool) -> None:
-        driver = self._finder.driver(directory)
-        request_stop(directory, directory.read_document(), driver, stager, self._events, force=force)
+        document = directory.read_document()
+        driver = self._services.stagers.of_pod(document.stager)
+        request_stop(directory, document, driver, stager, self._events, force=force)
         # Time for the apps, for their post-stop handlers, and a reserve for processes that are slow to die.
         patience = 2 * self._services.config.stop_timeout + 5 if timeout is None else timeout
         if _ends(stager, patience):

@@ -1,5 +1,5 @@
-"""Reads what is copied (``kurma cp``): opens a path of the host or of a running app's root, and walks the tree
-below it.
+"""Reads the source of a copy (``kurma cp``): opens a path of the host or of a running app's root, and walks the
+tree below it.
 
 A tree is walked entry by entry: by descriptor throughout, and without following links. So a process that changes
 the tree meanwhile can add entries to the copy, but never files from outside of the tree.

@@ -194,9 +194,10 @@ class Caretaker:
             # steps are removed.
             if uuid in self._pods or self._joined.read(uuid) is None or uuid in self._pods:
                 continue
+            # The record may be of a prestarted pod, of one that starts or ends, or of one that was just made.
+            reserved = self._services.store.reserved().get(uuid)
             directory = self._services.store.directory(uuid)
-            # The record is of a prestarted pod, of one that starts or ends, or of one that was just made.
-            if (self._services.store.reserved().get(uuid) or directory).owned() or uuid in self._pods:
+            if (reserved is not None and reserved.owned()) or directory.owned() or uuid in self._pods:
                 continue
             gone = not os.path.isdir(directory.path)
             why = f"its pod {uuid} {'is gone' if gone else 'has ended'}"

@@ -1,5 +1,5 @@
 """Decides the settings with which an app is started (overrides of its manifest, Docker annotations, terminal and
-input), and collects all that the stager's driver gets to know of a pod."""
+input), and builds the :class:`PodSetup` for the stager's driver."""
 
 from __future__ import annotations
 

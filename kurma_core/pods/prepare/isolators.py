@@ -1,5 +1,5 @@
-"""Compiles the isolators of a pod and of its apps; decides which namespaces the pod shares with the host, and adds
-what isolators let apps access on the host: parts of its file system, and the socket of kurmad's API.
+"""Compiles the isolators of a pod and of its apps; decides which namespaces the pod shares with the host, and
+gives apps the parts of the host that their isolators allow: files, and the socket of kurmad's API.
 
 For namespaces, the caller's options and the pod's file decide first (``--net``, ``--userns``, ``networks``), then
 the pod's isolators, then those of its apps, which must agree with each other, since they share one pod.

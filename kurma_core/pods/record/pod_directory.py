@@ -5,10 +5,11 @@
 by the stager), ``earlier/`` (logs of earlier runs), ``volumes/`` and ``stager/``.
 
 A process holds the *owner* lock for as long as it owns the pod, from the moment at which the pod's directory
-becomes visible; the *apps* lock while it starts the pod or changes its apps; the *op* lock for one change of
-``state.json``. Locks are taken in this order. The kernel releases the locks of a process that dies, which is how
-other processes notice. The locks are open file description locks (``F_OFD_SETLK``): a process can test whether one
-is held without taking it, and so without blocking a process that is about to take it.
+becomes visible; the *apps* lock while it starts a pod that was prepared or ran before, or changes a pod's apps;
+the *op* lock for one change of ``state.json``. Locks are taken in this order. The kernel releases the locks of a
+process that dies, which is how other processes notice. The locks are open file description locks
+(``F_OFD_SETLK``): a process can test whether one is held without taking it, and so without blocking a process that
+is about to take it.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ class PodDirectory:
         self.path = path
         self.uuid = os.path.basename(path)
         self._kept: dict[str, _Kept] | None = None
+        #: Whether ``pod.json`` is not cached.
+        self._state_only = False
         self._lock = allocate_lock()
         self._spares: list[str] = []
         #: Whether this process has called :meth:`spare`, so that it must call :meth:`drop_spare`.
@@ -113,6 +116,15 @@ class PodDirectory:
         if self._kept is None:
             self._kept = {}
 
+    def keep_state_only(self) -> None:
+        """Caches ``pod.json`` no longer. A daemon reads it rarely while a pod runs, and a cached record is an open
+        file."""
+        self._state_only = True
+        with self._lock:
+            kept = (self._kept or {}).pop("pod.json", None)
+        if kept is not None:
+            os.close(kept.fd)
+
     def drop_records(self) -> None:
         """Closes the files that :meth:`keep_records` holds open. Repeatable."""
         with self._lock:
@@ -122,7 +134,7 @@ class PodDirectory:
 
     def record(self, name: str, read: Callable[[], T]) -> T:
         """The value of a record. :param read: reads the file."""
-        if self._kept is None:
+        if self._kept is None or (self._state_only and name == "pod.json"):
             return read()
         with self._lock:
             kept = (self._kept or {}).get(name)
@@ -170,11 +182,11 @@ class PodDirectory:
         """
         with self._writing("pod.json"):
             use_spare(self.file(_SPARE_POD), self.file("pod.json"), _lines(value))
-        if self._kept is not None and document is not None:
+        if self._kept is not None and document is not None and not self._state_only:
             self._keep("pod.json", lambda: document)
 
     def read_document(self) -> PodDocument:
-        """The same as a value. :raises: as :meth:`read_pod`."""
+        """``pod.json`` as a :class:`PodDocument`. :raises: as :meth:`read_pod`."""
         return self.record("pod.json", self._read_document)
 
     def _read_document(self) -> PodDocument:

@@ -89,10 +89,10 @@ class Launch:
 
     def discard_unused(self) -> None:
         """Ends the prestarted stager and closes the socket, unless steps have taken them over. Repeatable."""
-        if self.waiting is not None:
-            self.waiting.discard()
         if (listener := self.take_listener()) is not None:
             listener.close()
+        if self.waiting is not None:
+            self.waiting.discard()
 
 
 class Step(Protocol):
@@ -135,8 +135,8 @@ class Cgroup:
 
     def undo(self, launch: Launch) -> None:
         tree = CgroupTree(launch.document.cgroup)
-        launch.discard_unused()
         try:
+            launch.discard_unused()
             tree.kill(launch.patience)
             tree.remove()
             if pod_limits.requested_memory(launch.document):

@@ -46,7 +46,8 @@ class NewPod:
     """A pod that is being prepared. Nothing of it exists before :meth:`become`, unless it was prestarted
     (:class:`~kurma_core.pods.run.prestarted.PrestartedPod`).
 
-    :param directory: and ``lock``: the pod's, if they exist already.
+    :param directory: the pod's directory, if it exists already.
+    :param lock: the descriptor of its owner lock, if this process holds it already.
     """
 
     def __init__(
@@ -145,6 +146,10 @@ class OwnedPod:
         pod._claimed = True
         return pod
 
+    def keep_few_files(self) -> None:
+        """Holds fewer files open from now on, for an owner of many pods."""
+        self._launch.directory.keep_state_only()
+
     def records(self) -> tuple[PodDirectory, PodDocument, PodState]:
         """The pod's directory, and the present content of its records. :raises KurmaError: they cannot be read."""
         return self._launch.directory, self._launch.document, self._launch.directory.read_state()
@@ -238,7 +243,8 @@ class OwnedPod:
         }
 
     def settle(self) -> None:
-        """Records the pod as prepared, if its start does not follow at once.
+        """Records the pod as prepared, for a start that does not follow at once. Does nothing for a pod that was
+        not prestarted.
 
         :raises HostError: the record cannot be written.
         """
@@ -417,17 +423,16 @@ class OwnedPod:
         lock, self._lock = self._lock, -1
         if lock < 0:
             return
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, lock)
+            undo.callback(self._launch.directory.drop_records)
+            undo.callback(self._launch.discard_unused)
+            if self._launch.stager is not None:
+                undo.callback(self._launch.stager.close)
+            undo.callback(self._launch.services.forget_metadata, self.uuid)
+            undo.callback(self._free_images)
             if not self._claimed:
                 self._stay_prepared()
-        finally:
-            self._free_images()
-            self._launch.services.forget_metadata(self.uuid)
-            if self._launch.stager is not None:
-                self._launch.stager.close()
-            self._launch.discard_unused()
-            self._launch.directory.drop_records()
-            os.close(lock)
 
     def _stay_prepared(self) -> None:
         """Undoes the steps that were done before the pod's preparation. Those that cannot be undone stay on

@@ -217,8 +217,9 @@ def test_a_pod_that_it_does_not_fit_is_made_without(house, make, why):
 
 
 def test_a_pod_with_a_uuid_of_its_own_gets_none(house):
-    request = house.request("true", uuid="12345678-1234-4234-8234-123456789abc")
-    assert not fits_request(request, house.client.here.services.config)
+    config = house.client.here.services.config
+    assert fits_request(house.request("true"), config)
+    assert not fits_request(house.request("true", uuid="12345678-1234-4234-8234-123456789abc"), config)
 
 
 def test_a_pod_that_is_not_started_after_all_stays_prepared(house, make):
