@@ -50,7 +50,12 @@ def test_who_waits_for_a_pod_hears_of_its_end_whatever_fails(what: str, caplog: 
             raise OSError(5, "input/output error")
 
     pod: Any = SimpleNamespace(
-        uuid=UUID, directory=None, fileno=lambda: stager, finish=lambda: "record", close=close
+        uuid=UUID,
+        directory=None,
+        fileno=lambda: stager,
+        keep_few_files=lambda: None,
+        finish=lambda: "record",
+        close=close,
     )
     if what == "poll":
         owners.poller._poll = Poll(owners.poller._poll)
