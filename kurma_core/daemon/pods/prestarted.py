@@ -57,7 +57,7 @@ class PreparedPod:
                 with shielded():
                     self._pod.close()
         except KurmaError as failed:
-            # What is left is on record: the next command that sees the pod removes it.
+            # The pod's record lists the steps that are left: the next command that sees the pod undoes them.
             _LOG.error("%s", failed.message)
         finally:
             self.up()

@@ -61,18 +61,18 @@ class PodStopper:
         # Recorded first, so that no policy restarts it. A full disk must not keep the pod running.
         with contextlib.suppress(HostError):
             directory.change_state(only_in=(*LIVE, *ENDED_STATES), cause=cause)
-        state = directory.read_state().state
-        if state in ENDED_STATES or state == "prepared":
+        state = directory.read_state()
+        if state.startable:
             return self._finder.read(directory)
         stager = recovery.find_stager(self._services, directory)
-        if stager is None and state == "starting":
+        if stager is None and state.state == "starting":
             stager = self._await_stager(directory)
-            state = directory.read_state().state
-            if state in ENDED_STATES:  # it failed to start
+            state = directory.read_state()
+            if state.state in ENDED_STATES:  # it failed to start
                 return self._finder.read(directory)
-        if stager is None and state in ("preparing", "starting"):
+        if stager is None and state.state in ("preparing", "starting"):
             raise PodStateError(
-                f"pod {reference} is {state}: it cannot be stopped yet", hint="try again in a moment"
+                f"pod {reference} is {state.state}: it cannot be stopped yet", hint="try again in a moment"
             )
         # From the files alone: asking the stager could hang before it is ended.
         record = pod_record(directory)
