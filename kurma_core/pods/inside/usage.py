@@ -186,7 +186,7 @@ _LONGEST = 4096
 
 
 def processes(record: PodRecord, app: str | None = None) -> list[Process]:
-    """The processes of a pod, by PID.
+    """The processes of a pod, the oldest first, and a parent before its children.
 
     :param app: only that app's.
     :raises PodStateError: the pod, or the app, does not run.
@@ -197,7 +197,21 @@ def processes(record: PodRecord, app: str | None = None) -> list[Process]:
         raise PodStateError(f"app {app} of pod {record.name} does not run", pod=record.uuid)
     look = _Look(record, app_groups(record))
     found = [each for each in map(look.at, CgroupTree(cgroup_of(record.uuid)).pids()) if each is not None]
-    return [each for each in look.attributed(found) if app in (None, each.app)]
+    return [each for each in look.attributed(_oldest_first(found)) if app in (None, each.app)]
+
+
+def _oldest_first(found: list[Process]) -> list[Process]:
+    """PIDs do not tell the order: after the highest, the kernel gives low ones again."""
+    parents = {each.pid: each.parent for each in found}
+
+    def depth(pid: int) -> int:
+        above: list[int] = []
+        while pid in parents and pid not in above:
+            above.append(pid)
+            pid = parents[pid]
+        return len(above)
+
+    return sorted(found, key=lambda each: (-each.elapsed, depth(each.pid), each.pid))
 
 
 class _Look:

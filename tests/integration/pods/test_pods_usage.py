@@ -1,7 +1,9 @@
 """What pods use, and of which processes they are, as the host's own tools have it; on cgroup v1 and on v2."""
 
+import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -92,7 +94,8 @@ def test_its_processes(house, userns):
         assert 0 < child.memory < 10 << 20
         assert 0 <= child.cpu <= child.elapsed + 0.02 < 600
         every = house.client.processes(pod.uuid)
-        assert [one.pid for one in every] == sorted(one.pid for one in every)
+        order = [one.pid for one in every]
+        assert all(order.index(one.parent) < order.index(one.pid) for one in every if one.parent in order)
         assert {one.app for one in every} == {None, "main", "other"}
         (other,) = [one for one in every if one.app == "other"]
         assert (other.pid, other.uid, other.user, other.threads) == (statuses["other"], 0, "root", 1)
@@ -103,3 +106,22 @@ def test_its_processes(house, userns):
         with pytest.raises(PodStateError, match="it is errored"):
             ask(pod.uuid)
     assert house.client.usage() == []
+
+
+def test_its_oldest_processes_come_first(house):
+    """Whatever their PIDs: after the highest, the kernel gives low ones again."""
+    last = Path("/proc/sys/kernel/ns_last_pid")
+    last.write_text("30000")
+    script = "trap 'sleep 1002 &' USR1; sleep 1001 & echo up; while :; do wait; done"
+    with house.running({"main": script}) as pod:
+        until(lambda: text_of(house.client.logs(pod.uuid, "main")) == "up\n", "the trap")
+        last.write_text("10000")
+        house.client.kill(pod.uuid, signal.SIGUSR1, "main")
+
+        def sleeps():
+            found = [one for one in house.client.processes(pod.uuid, "main") if one.name == "sleep"]
+            return len(found) == 2 and found
+
+        first, second = until(sleeps, "both")
+        assert [one.command[1] for one in (first, second)] == ["1001", "1002"]
+        assert second.pid < first.pid
