@@ -201,6 +201,7 @@ class LaidOut:
         def prepare() -> None:
             if lock >= 0:
                 os.dup2(lock, LOCK)
+                os.set_inheritable(LOCK, True)  # which dup2 leaves as it was if the two are one
             self.host.enter()
             os.chdir(self.inside)
 

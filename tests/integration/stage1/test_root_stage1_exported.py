@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import select
 import signal
 import stat as stat_module
 import subprocess
@@ -562,12 +563,14 @@ def test_terminal(host):
     try:
         said = b""
         while b"/dev/" not in said:
+            assert select.select([master], [], [], 30)[0], said
             said += os.read(master, 1024)
         assert b"33 77\r\n" in said
         until(lambda: termios.tcgetattr(slave)[3] & termios.ICANON == 0, "the caller's terminal to be raw")
         assert entered(pod, "tty; stty size; exit 5") == (5, [b"/dev/pts/1", b"44 55"])
         os.write(master, b"this\r")
         while b"got this" not in said:
+            assert select.select([master], [], [], 30)[0], said
             said += os.read(master, 1024)
         assert process.wait(30) == 6
         assert not pod.held()
