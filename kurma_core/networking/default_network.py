@@ -165,13 +165,15 @@ class DefaultNetwork:
 #: Prefix length of the widest private networks, such as 10.0.0.0/8: wider routes count as default routes.
 _WIDEST = 8
 _WIDEST6 = 7
+#: So many candidates are no other program's first choice: a state directory begins with one of these.
+_FIRST = 63
 
 
 def candidates() -> Iterator[IPv4Network]:
     """Private subnets; those that other programs prefer (10.88.0.0/16 podman, 172.17.0.0/16 docker) come last."""
     from ipaddress import IPv4Network
 
-    for second in (*range(96, 128), *range(64, 96)):
+    for second in (*range(96, 128), *range(64, 88), *range(89, 96), 88):
         yield IPv4Network(f"10.{second}.0.0/16")
     for second in range(31, 15, -1):
         yield IPv4Network(f"172.{second}.0.0/16")
@@ -192,9 +194,8 @@ def free_subnet(taken: Iterable[str], first: int = 0) -> str:
     networks = [IPv4Network(text, strict=False) for text in taken]
     used = [network for network in networks if network.prefixlen >= _WIDEST]
     subnets = list(candidates())
-    large = 64
-    start = first % large
-    for subnet in [*subnets[start:large], *subnets[:start], *subnets[large:]]:
+    start = first % _FIRST
+    for subnet in [*subnets[start:_FIRST], *subnets[:start], *subnets[_FIRST:]]:
         if not any(subnet.overlaps(network) for network in used):
             return str(subnet)
     raise NetworkError(

@@ -75,6 +75,11 @@ def test_halves_of_the_world_stand_for_a_default_route():
     assert free_subnet6(["fc00::/7"], digits) is None
 
 
+@pytest.mark.parametrize("other", ["10.88.0.0/16", "172.17.0.0/16"])
+def test_what_other_programs_prefer_comes_after_all_of_its_kind(other):
+    assert other not in {free_subnet([], first) for first in range(200)}
+
+
 def test_no_subnet_is_a_clear_error():
     with pytest.raises(NetworkError, match="no private subnet is free"):
         free_subnet(["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"])
