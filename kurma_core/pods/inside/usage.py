@@ -202,16 +202,18 @@ def processes(record: PodRecord, app: str | None = None) -> list[Process]:
 
 def _oldest_first(found: list[Process]) -> list[Process]:
     """PIDs do not tell the order: after the highest, the kernel gives low ones again."""
-    parents = {each.pid: each.parent for each in found}
+    by_pid = {each.pid: each for each in found}
+    return sorted(found, key=lambda each: (-each.elapsed, sum(1 for _ in _lineage(each, by_pid)), each.pid))
 
-    def depth(pid: int) -> int:
-        above: list[int] = []
-        while pid in parents and pid not in above:
-            above.append(pid)
-            pid = parents[pid]
-        return len(above)
 
-    return sorted(found, key=lambda each: (-each.elapsed, depth(each.pid), each.pid))
+def _lineage(process: Process, by_pid: dict[int, Process]) -> Iterator[Process]:
+    """The process, its parent, that one's parent, and so on, as far as ``by_pid`` has them."""
+    above: Process | None = process
+    seen: set[int] = set()
+    while above is not None and above.pid not in seen:
+        seen.add(above.pid)
+        yield above
+        above = by_pid.get(above.parent)
 
 
 class _Look:
@@ -248,13 +250,11 @@ class _Look:
         mains = {app.pid: app.name for app in self._record.apps if app.pid is not None}
         result = []
         for each in found:
-            above: Process | None = each
-            seen: set[int] = set()
             name = each.app
-            while name is None and above is not None and above.pid not in seen:
-                seen.add(above.pid)
+            for above in _lineage(each, by_pid) if name is None else ():
                 name = mains.get(above.pid, above.app)
-                above = by_pid.get(above.parent)
+                if name is not None:
+                    break
             result.append(replace(each, app=name))
         return result
 
