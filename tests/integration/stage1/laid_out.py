@@ -189,8 +189,11 @@ class LaidOut:
         fd, self._lock = self._lock, -1
         return fd
 
-    def begin(self, entrypoint: str, *words: str, **how: Any) -> subprocess.Popen[bytes]:
-        """Executes an entrypoint, relative to stage1's root, from the pod's directory."""
+    def begin(
+        self, entrypoint: str, *words: str, closed: tuple[int, ...] = (), **how: Any
+    ) -> subprocess.Popen[bytes]:
+        """Executes an entrypoint, relative to stage1's root, from the pod's directory, without the descriptors
+        ``closed``."""
         path = f"{self.inside}/stage1/rootfs{self.host.entrypoints[entrypoint]}"
         environment: dict[str, str] = {}
         lock = -1
@@ -204,6 +207,8 @@ class LaidOut:
                 os.set_inheritable(LOCK, True)  # which dup2 leaves as it was if the two are one
             self.host.enter()
             os.chdir(self.inside)
+            for fd in closed:
+                os.close(fd)
 
         how.setdefault("stdin", subprocess.DEVNULL)
         how.setdefault("stdout", subprocess.PIPE)

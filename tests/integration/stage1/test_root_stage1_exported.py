@@ -172,6 +172,7 @@ def test_its_life(host):
         expected = ["1000", "100", *names, "kurma-init", "web", f"rkt-{pod.uuid}"]
         assert (code, out.split(), err) == (4, expected, "")
         assert pod.call(*enter, "/bin/none")[0] == 127
+        assert pod.call(*enter, "/bin/sh", "-c", "exit 4", closed=(0,))[0] == 4
         code, _, err = pod.call("enter", f"--pid={first}", "--appname=none", "--", "/bin/true")
         assert code == 2
         assert "no app 'none'" in err
@@ -543,6 +544,15 @@ def entered(pod, script):
     return code, said[:-1]
 
 
+def heard(master, text):
+    """What a terminal shows, until it has shown ``text``."""
+    said = b""
+    while text not in said:
+        assert select.select([master], [], [], 30)[0], said
+        said += os.read(master, 1024)
+    return said
+
+
 def test_terminal(host):
     """--interactive, from a terminal: the app has one of its own, and the caller's is as it was afterwards."""
     pod = host.pod(shell("web", "stty size; tty; read x; echo got $x; exit 6"))
@@ -561,17 +571,11 @@ def test_terminal(host):
         start_new_session=True,
     )
     try:
-        said = b""
-        while b"/dev/" not in said:
-            assert select.select([master], [], [], 30)[0], said
-            said += os.read(master, 1024)
-        assert b"33 77\r\n" in said
+        assert b"33 77\r\n" in heard(master, b"/dev/")
         until(lambda: termios.tcgetattr(slave)[3] & termios.ICANON == 0, "the caller's terminal to be raw")
         assert entered(pod, "tty; stty size; exit 5") == (5, [b"/dev/pts/1", b"44 55"])
         os.write(master, b"this\r")
-        while b"got this" not in said:
-            assert select.select([master], [], [], 30)[0], said
-            said += os.read(master, 1024)
+        heard(master, b"got this")
         assert process.wait(30) == 6
         assert not pod.held()
         assert termios.tcgetattr(slave) == before

@@ -34,6 +34,8 @@ def main() -> int:
     namespaces.setns(fd, namespaces.CLONE_NEWNS | namespaces.CLONE_NEWNET)
     os.chdir("/")
     os.dup2(document, _DOCUMENT)
+    # If the caller has closed its input, the two are one, and dup2 leaves it to be closed by execve.
+    os.set_inheritable(_DOCUMENT, True)
     kept = {key: os.environ[key] for key in ("TERM",) if key in os.environ}
     os.execve(_PROGRAM, [_PROGRAM, app], kept)  # noqa: S606
 
