@@ -111,7 +111,7 @@ def test_its_processes(house, userns):
 def test_its_oldest_processes_come_first(house):
     """Whatever their PIDs: after the highest, the kernel gives low ones again."""
     last = Path("/proc/sys/kernel/ns_last_pid")
-    last.write_text("30000")
+    last.write_text("20000")
     script = "trap 'sleep 1002 &' USR1; sleep 1001 & echo up; while :; do wait; done"
     with house.running({"main": script}) as pod:
         until(lambda: text_of(house.client.logs(pod.uuid, "main")) == "up\n", "the trap")
