@@ -23,6 +23,13 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("kurma")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints why tests failed that ran again (``--reruns``): whether they passed then or not."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"{report.nodeid} failed and ran again", "=", red=True)
+        report.toterminal(terminalreporter._tw)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _spread_out(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Each test's files are made in a part of the disk of their own: others have just removed some."""
