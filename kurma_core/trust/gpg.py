@@ -200,10 +200,10 @@ def running_gpg(
             cwd="/" if environment is None else None,
         )
         try:
-            if environment is None:  # the agent of the caller, which this may start, has the caller's limits
-                resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
-                if stdout in (subprocess.PIPE, subprocess.DEVNULL):
-                    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
+            # The agent of the caller, which gpg may start, has the caller's limits. gpg itself turns core dumps
+            # off, and fails if their limit changes meanwhile.
+            if environment is None and stdout in (subprocess.PIPE, subprocess.DEVNULL):
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
             yield GpgProcess(process, *said)
         finally:
             process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from kurma_core.errors import DecryptionError, HostError, UsageError
 from kurma_core.trust.encryption import encrypting, opened
+from kurma_core.trust.gpg import private_directory, running_gpg
 from tests.kit.keys import Signers
 from tests.trust.conftest import Place
 
@@ -234,3 +236,18 @@ def test_no_gpg(monkeypatch: pytest.MonkeyPatch) -> None:
         decrypt(b"\x8c\x0d", SECRET)
     with open(os.devnull, "wb") as out, pytest.raises(HostError, match="gpg is not installed"):
         encrypting(out, SECRET).__enter__()
+
+
+def test_gpg_has_the_callers_limit_of_core_dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gpg reads its limit and then sets it: if the limit is lowered in between, gpg fails where it lacks
+    CAP_SYS_RESOURCE."""
+    program = tmp_path / "gpg"
+    program.write_text("#!/bin/sh\nread line\nulimit -H -c\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with private_directory() as home, running_gpg(home, (), stdout=subprocess.PIPE) as gpg:
+        assert gpg.feed([b"\n"])
+        assert gpg.process.stdout is not None
+        said = gpg.process.stdout.read().decode().strip()
+    limit = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    assert said == ("unlimited" if limit == resource.RLIM_INFINITY else str(limit // 512))
