@@ -115,13 +115,14 @@ def test_its_oldest_processes_come_first(house):
     script = "trap 'sleep 1002 &' USR1; sleep 1001 & echo up; while :; do wait; done"
     with house.running({"main": script}) as pod:
         until(lambda: text_of(house.client.logs(pod.uuid, "main")) == "up\n", "the trap")
-        last.write_text("10000")
-        house.client.kill(pod.uuid, signal.SIGUSR1, "main")
 
         def sleeps():
-            found = [one for one in house.client.processes(pod.uuid, "main") if one.name == "sleep"]
-            return len(found) == 2 and found
+            return [one for one in house.client.processes(pod.uuid, "main") if one.name == "sleep"]
 
-        first, second = until(sleeps, "both")
+        # The kernel counts starts in hundredths of a second.
+        until(lambda: any(one.elapsed > 0.02 for one in sleeps()), "another tick of the clock")
+        last.write_text("10000")
+        house.client.kill(pod.uuid, signal.SIGUSR1, "main")
+        first, second = until(lambda: len(sleeps()) == 2 and sleeps(), "both")
         assert [one.command[1] for one in (first, second)] == ["1001", "1002"]
         assert second.pid < first.pid
