@@ -3,11 +3,13 @@ as the kernel counts. On cgroup v1 and on v2 (X3, X5)."""
 
 import os
 import re
+import signal
 import time
 
 import pytest
 
 from kurma_core.linux.cgroups import CgroupTree
+from tests.kit.house import text_of
 from tests.kit.images import shell
 from tests.kit.waiting import alive, until
 
@@ -183,8 +185,13 @@ def test_an_app_has_no_more_time_than_its_quota(house):
 @pytest.mark.vm
 def test_a_pods_cpu_bounds_the_sum_of_its_apps(house):
     """Also what one of them is allowed of its own, which v1 would refuse."""
-    apps = {"one": shell(BUSY, isolators=[isolator("resource/cpu", limit="1500m")]), "two": BUSY}
+    # They are busy once the pod is up: the stager shares that tenth of a processor with them.
+    script = f"trap on=1 USR1; echo up; while [ ! $on ]; do sleep 0.1; done; {BUSY}"
+    apps = {"one": shell(script, isolators=[isolator("resource/cpu", limit="1500m")]), "two": script}
     with house.running(apps, isolators=[isolator("resource/cpu", limit="100m")]) as pod:
+        for app in apps:
+            until(lambda app=app: text_of(house.client.logs(pod.uuid, app)) == "up\n", f"the trap of {app}")
+            house.client.kill(pod.uuid, signal.SIGUSR1, app)
         # Others may want all of the machine's time for a while.
         until(lambda: throttled(group(pod)), "want of time")
         begin, before = time.monotonic(), used(group(pod))
