@@ -73,7 +73,7 @@ GROUPS: Mapping[str, str] = {
 
 
 class Hooks:
-    """The hook specifications. ``docs/plugin_hooks.md`` documents each; a test compares the signatures."""
+    """The hook specifications. ``docs/hooks`` documents each; a test compares the signatures."""
 
     def kurma_fetcher(self) -> Driver[Fetcher]:  # type: ignore[empty-body]
         """A source of images, under the locator scheme that is the entry point's name."""
