@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from kurma_core.linux.process import ProcessIdentity
 
 Json = Any
+#: The kinds of locators, for :attr:`Driver.locators`.
+LOCATORS = ("path", "address", "name")
 D = TypeVar("D", covariant=True)
 
 
@@ -132,9 +134,17 @@ class Driver(Generic[D]):
     :param aliases: further names that the configuration may use for the driver (a network's ``aci`` names).
     :param runs_images: the driver serves every network whose ``aci`` no plugin declares as an alias: there ``aci``
         is the locator of an image. At most one plugin of a host does this.
+    :param locators: of a fetcher: the kind of REST in its locators ``SCHEME:REST``, one of :data:`LOCATORS`. The
+        core makes a ``path`` absolute; it passes an ``address`` or a ``name`` on unchanged.
+    :param example: of a fetcher: a locator for hints, such as ``docker://HOST/NAME:TAG``.
+    :param annotations: of a fetcher: prefixes of the annotations that it understands. The core asks this fetcher
+        what an image with such an annotation expects, whichever fetcher brought the image.
     """
 
     create: Callable[[DriverContext], D]
     options: tuple[Option, ...] = ()
     aliases: tuple[str, ...] = ()
     runs_images: bool = False
+    locators: str = "address"
+    example: str = ""
+    annotations: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from importlib import import_module
 
 from kurma_core.config.schema import Where, read, unknown
 from kurma_core.hookspecs import GROUPS, PROJECT, Hooks, is_hook
-from kurma_core.hookspecs.driver import Driver, Option
+from kurma_core.hookspecs.driver import LOCATORS, Driver, Option
 from kurma_core.schema import Made, Number, Shape, Whole, describe, shape
 
 TYPE_CHECKING = False
@@ -98,6 +98,11 @@ def declared(group: str, name: str, module: object, *, checked: bool = False) ->
         raise TypeError(f"its Driver's create is {answer.create!r}, which cannot be called")
     _items(answer.options, Option, "options")
     _items(answer.aliases, str, "aliases")
+    _items(answer.annotations, str, "annotations")
+    if answer.locators not in LOCATORS:
+        raise TypeError(f"its Driver's locators are {answer.locators!r} instead of one of {', '.join(LOCATORS)}")
+    if not isinstance(answer.example, str):
+        raise TypeError(f"its Driver's example is {answer.example!r} instead of text")
     return answer
 
 

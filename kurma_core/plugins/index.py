@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 NAME = "plugins.json"
 #: Of the format.
-_VERSION = 1
+_VERSION = 2
 _PREFIX = "kurma."
 #: So end the names of directories in which importlib.metadata finds distributions.
 _METADATA = (".dist-info", ".egg-info", ".egg")
@@ -61,6 +61,9 @@ _DECLARATION = {
     "attribute": str,
     "aliases": [str],
     "runsImages": bool,
+    "locators": str,
+    "example": str,
+    "annotations": [str],
     "options": [dict],
     "isolators": [str],
 }
@@ -100,7 +103,7 @@ class Plugin:
 
 @frozen
 class Declaration:
-    """The declaration that a plugin made when it was loaded.
+    """The declaration that a plugin made when it was loaded; see :class:`kurma_core.hookspecs.driver.Driver`.
 
     :param options: keys of its section in ``kurma.yml``, as JSON: name, type, default, help, least, most, choices.
     :param isolators: names that its driver compiles; empty before a driver was made.
@@ -108,6 +111,9 @@ class Declaration:
 
     aliases: tuple[str, ...]
     runs_images: bool
+    locators: str
+    example: str
+    annotations: tuple[str, ...]
     options: tuple[Json, ...]
     isolators: tuple[str, ...]
 
@@ -165,8 +171,15 @@ class PluginIndex:
         entry = self._entry(plugin)
         if entry is None:
             return None
-        names = (tuple(entry[key]) for key in ("options", "isolators"))
-        return Declaration(tuple(entry["aliases"]), entry["runsImages"], *names)
+        return Declaration(
+            aliases=tuple(entry["aliases"]),
+            runs_images=entry["runsImages"],
+            locators=entry["locators"],
+            example=entry["example"],
+            annotations=tuple(entry["annotations"]),
+            options=tuple(entry["options"]),
+            isolators=tuple(entry["isolators"]),
+        )
 
     def remember(self, plugin: Plugin, declared: Driver[Any] | None, isolators: Iterable[str] = ()) -> None:
         """Keeps what a loaded plugin declared, once its contract has been checked.
@@ -186,6 +199,9 @@ class PluginIndex:
             "attribute": point.attr or "",
             "aliases": [] if declared is None else list(declared.aliases),
             "runsImages": declared is not None and declared.runs_images,
+            "locators": "address" if declared is None else declared.locators,
+            "example": "" if declared is None else declared.example,
+            "annotations": [] if declared is None else list(declared.annotations),
             "options": [
                 {
                     "name": option.name,

@@ -164,6 +164,16 @@ class PluginRegistry:
             declared = self._load(group, name).declared
         return declared.options if declared is not None else ()
 
+    def declaration(self, group: str, name: str) -> Driver[Any] | Declaration | None:
+        """The declaration of the plugin, from the index; if the index lacks it, the plugin's module is loaded.
+        None: it is an observer.
+
+        :raises KurmaError: as :meth:`driver`.
+        """
+        plugin = self._plugin(group, name)
+        with self._lock:
+            return self._index.declaration(plugin) or self._load(group, name).declared
+
     def resolve_alias(self, group: str, alias: str) -> str | None:
         """The plugin that declares that alias; None: no plugin does. Loads the plugins that are not in the index.
 
@@ -182,17 +192,13 @@ class PluginRegistry:
     def _only(self, group: str, fits: Callable[[Driver[Any] | Declaration], bool], what: str) -> str | None:
         claims = []
         for name in self.names(group):
-            plugin = self._plugin(group, name)
-            declared: Driver[Any] | Declaration | None = self._index.declaration(plugin)
-            if declared is None:
-                try:
-                    with self._lock:
-                        declared = self._load(group, name).declared
-                except KurmaError as error:
-                    self._tell(group, name, error)
-                    continue
+            try:
+                declared = self.declaration(group, name)
+            except KurmaError as error:
+                self._tell(group, name, error)
+                continue
             if declared is not None and fits(declared):
-                claims.append((name, plugin))
+                claims.append((name, self._plugin(group, name)))
         if len(claims) > 1:
             both = " and ".join(f"{name!r} of {plugin}" for name, plugin in claims)
             raise PluginCollisionError(

@@ -98,6 +98,7 @@ def test_it_keeps_what_a_driver_declares(site):
     assert [option["name"] for option in declared["options"]] == ["size", "rate", "names"]
     size = {"type": "int", "default": 3, "help": "how big", "least": 1, "most": 9, "choices": []}
     assert declared["options"][0] == {"name": "size", **size}
+    assert (declared["locators"], declared["example"], declared["annotations"]) == ("address", "", [])
     assert site.index.stat().st_mode & 0o777 == 0o600
 
 

@@ -211,6 +211,14 @@ def test_skipped_later(install, registry, network, where):
         (("def kurma_network()", "def kurma_renderer()"), "implements no kurma_network hook"),
         (("@hookimpl", ""), "implements no kurma_network hook"),
         (("return Driver(", "return dict("), "hook returned {"),
+        (
+            ("return Driver(", "return Driver(locators='url', "),
+            "locators are 'url' instead of one of path, address, name",
+        ),
+        (
+            ("return Driver(", "return Driver(annotations='example.com/', "),
+            "annotations are 'example.com/' instead of a",
+        ),
         (("return Driver(", "return None and Driver("), "hook returned None instead of a Driver"),
         (("def delete", "def deelete"), "lacks delete"),
         (("self.context = context", "raise SystemExit(3)"), "SystemExit: 3"),
@@ -269,6 +277,14 @@ def test_aliases(install, registry, network):
     install("kurma-other", {"two": network})
     with pytest.raises(PluginCollisionError, match=r"'one' of kurma-test 1\.0 and 'two' of kurma-other 1\.0"):
         registry().resolve_alias(NETWORKS, "example.com/one")
+
+
+def test_what_a_fetcher_declares_is_known_without_a_driver(install, registry, network):
+    declared = "return Driver(locators='name', example='memo:NAME', annotations=('example.com/',), "
+    source = network.replace("self.context = context", "raise KeyError").replace("return Driver(", declared)
+    install("kurma-test", {"one": source})
+    found = registry().declaration(NETWORKS, "one")
+    assert (found.locators, found.example, found.annotations) == ("name", "memo:NAME", ("example.com/",))
 
 
 def test_options_are_known_without_a_driver(install, registry, network):
