@@ -12,9 +12,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kurma_core import VERSION
+from kurma_core.api.host import DaemonInfo, Health
 from kurma_core.cancellation import shielded
-from kurma_core.client import Settings, in_process, socket_path
-from kurma_core.client.client import add_unstarted_pod
+from kurma_core.client import Settings, socket_path
+from kurma_core.client.client import Client, add_unstarted_pod
 from kurma_core.client.local.managers import Managers, problems, run_dir_hint
 from kurma_core.client.remote.start_kurmad import LOCK as START_LOCK
 from kurma_core.config import load
@@ -22,6 +23,7 @@ from kurma_core.daemon.http import messages
 from kurma_core.daemon.http.dispatch import Dispatcher
 from kurma_core.daemon.http.server import Server
 from kurma_core.daemon.metrics import Metrics
+from kurma_core.daemon.operations import KurmadTransport
 from kurma_core.daemon.pods.app_api_sockets import AppApiSockets
 from kurma_core.daemon.pods.initial import InitialPods
 from kurma_core.daemon.pods.listing import Listing
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
 
     from kurma_core.api.operations import Progress
     from kurma_core.api.pods import PodRequest
-    from kurma_core.client.client import Client
     from kurma_core.config import Config
     from kurma_core.daemon.process.service_manager import Service
     from kurma_core.models.pod import PodRecord
@@ -85,7 +86,8 @@ class Daemon:
         )
         self.config = config
         self.managers = Managers(own, config)
-        self.client: Client = in_process(self.managers)
+        self._transport = KurmadTransport(self)
+        self.client = self._new_client()
         pods = self.pods = DaemonInterface(self.managers.pods)
         self.owners = OwnedPods(self._ended)
         self.restarts = Restarts(pods, lambda uuid: self.launch(uuid, again=True))
@@ -108,6 +110,10 @@ class Daemon:
         self.server.served = self._trimmer.trim_later
         self._failed: KurmaError | None = None
         self._ending = False
+
+    def _new_client(self) -> Client:
+        managers = self.managers
+        return Client(managers.settings, self._transport, lambda: managers)
 
     # -- pods --
 
@@ -362,7 +368,7 @@ class Daemon:
         _LOG.info("the configuration was read again: %s", new)
         if managers is not None:
             self.config, self.managers = managers.config, managers
-            self.client = in_process(managers)
+            self.client = self._new_client()
             self.pods.use(managers.pods)
             self.prestarted.discard_all()
         else:
@@ -374,11 +380,16 @@ class Daemon:
 
     # -- its state --
 
-    def described(self) -> dict[str, Json]:
+    def described(self) -> DaemonInfo:
         """The description of kurmad for ``info``: its process and initial pods."""
-        return {"pid": os.getpid(), "recovered": self.recovery.done.is_set(), **self.initial.to_json()}
+        said = {"pid": os.getpid(), "recovered": self.recovery.done.is_set(), **self.initial.to_json()}
+        return DaemonInfo.from_json(said)
 
-    def problems(self) -> list[str]:
+    def health(self) -> Health:
+        problems = self._problems()
+        return Health("failing" if problems else "ok", VERSION, tuple(problems))
+
+    def _problems(self) -> list[str]:
         """Problems that keep kurmad from its work, a line for each."""
         found = []
         if not self.owners.alive():

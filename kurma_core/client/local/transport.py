@@ -302,21 +302,22 @@ def event_filter(pod: str | None, subjects: Collection[str], kinds: Collection[s
 
 
 def read_events(journal: Journal, since: int | None, *, follow: bool) -> Iterator[Event]:
-    """:raises HostError: the kernel allows no more watches."""
+    """:raises HostError: the kernel allows no more watches. :raises Cancelled: while it waits for new events."""
     from kurma_core.journal import Cursor
 
-    cursor = Cursor(journal, since)
+    cursor = Cursor(journal, since if follow or since is not None else 0)
     try:
         if not follow:
             yield from cursor.read()
             return
-        from kurma_core.cancellation import wait_readable
+        from kurma_core.cancellation import CancellationFd, wait_readable
 
         watch = journal.watch()
         try:
             while True:
                 yield from cursor.read()
-                wait_readable(None, watch)
+                with CancellationFd() as cancelled:
+                    wait_readable(None, watch, cancelled)
                 watch.drain()
         finally:
             watch.close()

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+    from kurma_core.api.host import DaemonInfo, Health
     from kurma_core.api.operations import Operation, Progress
     from kurma_core.api.pods import PodRequest
     from kurma_core.client.client import Client
+    from kurma_core.client.local.managers import Managers
     from kurma_core.config import Config
     from kurma_core.daemon.http.exchange import Exchange
     from kurma_core.daemon.http.server import Server
@@ -37,13 +39,14 @@ class Daemon(Protocol):
 
     config: Config
     client: Client
+    managers: Managers
     server: Server
     metrics: Metrics
     listing: Listing
     pods: DaemonInterface
 
-    def described(self) -> dict[str, Json]: ...
-    def problems(self) -> list[str]: ...
+    def described(self) -> DaemonInfo: ...
+    def health(self) -> Health: ...
     def running(self, reference: str) -> RunningPod | None: ...
     def launch(
         self,

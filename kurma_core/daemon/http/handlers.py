@@ -1,4 +1,4 @@
-"""Handlers of the operations that kurmad does otherwise than its client: streams, documents, its own pods."""
+"""Handlers of the operations whose requests or answers need more than JSON: streams, documents, kept listings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import contextlib
 import select
 from typing import TYPE_CHECKING, Any
 
-from kurma_core import VERSION
-from kurma_core.api import describe
-from kurma_core.api.host import CheckLine, Event, Health
+from kurma_core.api.host import CheckLine, Event
 from kurma_core.api.operations import ARCHIVE, NDJSON, SSE
 from kurma_core.client.local.transport import event_filter
 from kurma_core.daemon.http import foreground, messages
@@ -28,9 +26,7 @@ if TYPE_CHECKING:
 
     from kurma_core.daemon.http.calls import Call
     from kurma_core.daemon.http.exchange import Exchange
-    from kurma_core.daemon.pods.owned import RunningPod
     from kurma_core.journal import Journal
-    from kurma_core.models.pod import PodRecord
 
 Json = Any
 
@@ -57,35 +53,6 @@ def pods(call: Call) -> Json:
 
 def listing(call: Call) -> Json:
     return call.daemon.listing.json(SUMMARIES)
-
-
-def pod_prepare(call: Call) -> PodRecord:
-    request, progress = call.arguments["request"], messages.current().progress()
-    if call.arguments["start"]:
-        return _started(call, lambda up: call.daemon.run(request, progress, up))
-    return call.client.prepare(request, progress)
-
-
-def pod_start(call: Call) -> PodRecord:
-    return _started(call, lambda up: call.daemon.launch(call.arguments["pod"], up=up))
-
-
-def _started(call: Call, start: Callable[[Callable[[RunningPod], None]], RunningPod]) -> PodRecord:
-    """The record of the started pod, also if it has ended and was removed. For a pod that ended before it was up,
-    or whose programs could not be executed, its state at its end."""
-    with contextlib.ExitStack() as held:
-        running = start(lambda running: held.enter_context(running.reading()))
-        record = call.client.pod(running.uuid)
-        stopped = record.unstarted and all(app.exited for app in record.apps) and not running.pod.stays
-        return running.wait() if stopped or running.pod.over_at_once else record
-
-
-def pod_wait(call: Call) -> PodRecord:
-    running = call.daemon.running(call.arguments["pod"])
-    if running is not None:
-        # Any number may wait so; of watches on directories a host has few.
-        return running.wait_asked()
-    return call.client.wait(call.arguments["pod"])
 
 
 def pod_enter(call: Call) -> Json:
@@ -180,10 +147,6 @@ class _Pieces:
         self._exchange.end()
 
 
-def answer(call: Call) -> None:
-    messages.answer(call.arguments["answer"], call.arguments["passphrase"])
-
-
 # --- the host --------------------------------------------------------------------------------------------------
 
 
@@ -197,23 +160,12 @@ def stager_check(call: Call) -> Json:
 
 
 def healthz(call: Call) -> None:
-    problems = call.daemon.problems()
-    value = Health("failing" if problems else "ok", VERSION, tuple(problems))
-    call.exchange.respond_json(503 if problems else 200, value.to_json())
-
-
-def info(call: Call) -> Json:
-    return {**call.client.info().to_json(), "daemon": call.daemon.described()}
-
-
-def openapi(call: Call) -> Json:
-    return describe.openapi()
+    value = call.daemon.health()
+    call.exchange.respond_json(200 if value.status == "ok" else 503, value.to_json())
 
 
 def metrics(call: Call) -> None:
-    daemon = call.daemon
-    text = daemon.metrics.text(daemon.listing.records(), daemon.server.held)
-    call.exchange.respond(200, text.encode(), call.operation.gives[0])
+    call.exchange.respond(200, call.client.metrics(), call.operation.gives[0])
 
 
 # --- events ----------------------------------------------------------------------------------------------------
@@ -291,9 +243,8 @@ def _sent(event: Event) -> bytes:
 
 
 _NAMED_AS_THEIR_OPERATIONS: tuple[Callable[[Call], Any], ...] = (
-    *(pods, listing, pod_prepare, pod_start, pod_wait, pod_enter, pod_attach),
-    *(images, image_upload, image_manifest, image_archive, answer),
-    *(stager_check, healthz, info, openapi, metrics, events),
+    *(pods, listing, pod_enter, pod_attach, images, image_upload, image_manifest, image_archive),
+    *(stager_check, healthz, metrics, events),
 )
 #: By the name of the operation.
 HANDLERS: dict[str, Callable[[Call], Any]] = {

@@ -11,9 +11,9 @@ from kurma_core.daemon.http.caller_rights import redacted
 from kurma_core.daemon.http.exchange import Said, json_line
 from kurma_core.formats.small_json import decode
 from kurma_core.models.pod import PodRecord
+from kurma_core.models.summary import PodSummary
 
 if TYPE_CHECKING:
-    from kurma_core.models.summary import PodSummary
     from kurma_core.pods.daemon_interface import DaemonInterface, PodDirectory, Proof, Recover
 
 Json = Any
@@ -59,6 +59,10 @@ class Listing:
     def records(self) -> list[PodRecord]:
         """Every pod, oldest first."""
         return [PodRecord.from_json(decode(text)) for text in self._texts(RECORDS)]
+
+    def summaries(self) -> list[PodSummary]:
+        """A summary of every pod, oldest first."""
+        return [PodSummary.from_json(decode(text)) for text in self._texts(SUMMARIES)]
 
     def _texts(self, form: str) -> list[bytes]:
         generation = self._pods.generation

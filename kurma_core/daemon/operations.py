@@ -1,0 +1,112 @@
+"""Operations as kurmad does them, for its HTTP API and its services: pods that they start belong to kurmad."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.api import describe
+from kurma_core.api.operations import Api, Transport
+from kurma_core.client.local.transport import Local
+from kurma_core.daemon.http import messages
+from kurma_core.daemon.http.exchange import json_line
+from kurma_core.errors import UsageError
+from kurma_core.value import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kurma_core.api.host import HostInfo
+    from kurma_core.api.operations import Operation, Progress
+    from kurma_core.api.pods import PodRequest
+    from kurma_core.daemon.http.calls import Daemon
+    from kurma_core.daemon.pods.owned import RunningPod
+    from kurma_core.models.pod import PodRecord
+    from kurma_core.models.summary import PodSummary
+
+Json = Any
+
+
+class KurmadTransport(Transport):
+    """Does operations in kurmad's process. Each call uses the managers of the configuration now in force."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._own = _Operations(daemon)
+
+    def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        own = getattr(self._own, operation.method, None)
+        if own is not None:
+            return own(**arguments)
+        return Local(self._daemon.managers).call(operation, arguments)
+
+    def close(self) -> None:
+        self._daemon.managers.close()
+
+
+class _Operations:
+    """The methods of :class:`kurma_core.api.operations.Api` that kurmad does otherwise than a process without
+    kurmad, by their names."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    @property
+    def _local(self) -> Api:
+        return Api(Local(self._daemon.managers))
+
+    # -- pods --
+
+    def pods(self) -> list[PodRecord]:
+        return self._daemon.listing.records()
+
+    def summaries(self) -> list[PodSummary]:
+        return self._daemon.listing.summaries()
+
+    def prepare(self, request: PodRequest, progress: Progress | None, start: bool) -> PodRecord:
+        if start:
+            return self._started(lambda up: self._daemon.run(request, progress, up))
+        return self._local.prepare(request, progress)
+
+    def launch(self, pod: str) -> PodRecord:
+        return self._started(lambda up: self._daemon.launch(pod, up=up))
+
+    def _started(self, start: Callable[[Callable[[RunningPod], None]], RunningPod]) -> PodRecord:
+        """The record of the started pod, also if it has ended and was removed. For a pod that ended before it was
+        up, or whose programs could not be executed, its state at its end."""
+        with contextlib.ExitStack() as held:
+            running = start(lambda running: held.enter_context(running.reading()))
+            record = self._daemon.client.pod(running.uuid)
+            stopped = record.unstarted and all(app.exited for app in record.apps) and not running.pod.stays
+            return running.wait() if stopped or running.pod.over_at_once else record
+
+    def wait(self, pod: str) -> PodRecord:
+        running = self._daemon.running(pod)
+        if running is not None:
+            # Any number may wait so; of watches on directories a host has few.
+            return running.wait_asked()
+        return self._local.wait(pod)
+
+    def run(self, request: PodRequest, **given: Any) -> PodRecord:
+        raise UsageError("kurmad itself runs no pod in the foreground", hint="prepare the pod with start=True")
+
+    def start(self, pod: str, **given: Any) -> PodRecord:
+        raise UsageError("kurmad itself runs no pod in the foreground", hint=f"launch pod {pod}")
+
+    # -- the host --
+
+    def answer(self, answer: str, passphrase: str | None) -> None:
+        messages.answer(answer, passphrase)
+
+    def info(self) -> HostInfo:
+        return replace(self._local.info(), daemon=self._daemon.described())
+
+    def healthz(self) -> bytes:
+        return json_line(self._daemon.health().to_json())
+
+    def metrics(self) -> bytes:
+        daemon = self._daemon
+        return daemon.metrics.text(daemon.listing.records(), daemon.server.held).encode()
+
+    def openapi(self) -> Json:
+        return describe.openapi()
