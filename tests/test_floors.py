@@ -289,17 +289,3 @@ def test_no_private_name_of_another_distribution_is_imported(directory):
 
 def project(plugin):
     return tomllib.loads((plugin / "pyproject.toml").read_text())["project"]
-
-
-def test_the_core_names_no_plugin():
-    """Not by module and not by distribution: what is there is known from entry points and the configuration."""
-    names = {project(plugin)["name"] for plugin in PLUGINS}
-    names |= {name.replace("-", "_") for name in names}
-    wrong = []
-    for file in sources(CORE):
-        tree = ast.parse(file.read_text())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                wrong += [f"{file.relative_to(ROOT)}:{node.lineno} {name}" for name in names if name in node.value]
-    wrong += [str(item) for item in core_imports() if item.module.split(".")[0] in names]
-    assert not wrong, "\n".join(wrong)

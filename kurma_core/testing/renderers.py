@@ -221,7 +221,7 @@ class RendererContract:
         )
         second = trees.tree({"again/new": file(b"2"), "hidden/new": file(b"2")})
         image = ImageModel(
-            "example.com/docker",
+            "example.com/layered",
             (
                 LayerModel("first", first),
                 LayerModel("second", second, removed=("gone", "again", "never/there"), opaque=("hidden",)),
@@ -234,7 +234,7 @@ class RendererContract:
     def test_whiteouts_hide_nothing_of_other_images(self, store: Store, renderer: Renderer) -> None:
         base = plain("example.com/base", trees.tree({"shared": file(b"base")}))
         docker = ImageModel(
-            "example.com/docker",
+            "example.com/layered",
             (
                 LayerModel("l1", trees.tree({"shared": file(b"1")})),
                 LayerModel("l2", trees.tree(), removed=("shared",)),
