@@ -188,6 +188,7 @@ class PluginInfo(JsonValue):
     :param status: ``ok``, ``disabled``, ``skipped`` (this host lacks something), ``failed``; ``found`` when it was
         not to be loaded.
     :param reason: why it is not ``ok``; empty if the plugin works.
+    :param enable: the line of ``kurma.yml`` that enables it, if it is ``disabled``; empty otherwise.
     """
 
     JSON_NAME = "Plugin"
@@ -198,6 +199,7 @@ class PluginInfo(JsonValue):
     version: str | None
     status: str
     reason: str = ""
+    enable: str = ""
 
 
 @frozen

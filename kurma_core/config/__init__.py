@@ -18,7 +18,7 @@ import os
 from _collections_abc import Mapping  # without collections
 from types import MappingProxyType
 
-from kurma_core.config.schema import SCHEMA, Key, Where, checked
+from kurma_core.config.schema import KINDS, OPT_IN, SCHEMA, Key, Where, checked
 from kurma_core.errors import ConfigError, KurmaError, ManifestError
 from kurma_core.schema import describe
 from kurma_core.value import field, frozen
@@ -167,6 +167,7 @@ class Config:
     :param config_dir: the directory that was read, or the directory of the single file.
     :param config_files: the files that were read, in order.
     :param plugins: sections by kind (``networks``, without ``kurma.``), then by name; only those of the files.
+    :param enable: plugins without a section that are enabled: ``all``, or none of them (``listed``).
     :param userns: user namespace of pods that name none: ``none``, ``auto`` or ``UID:COUNT``.
     :param start_timeout: and ``stop_timeout``: seconds.
     :param trust: policy by source, defaults filled in: ``named``, ``https``, ``http``, ``docker``, ``file``.
@@ -187,6 +188,7 @@ class Config:
     config_dir: str
     config_files: tuple[str, ...]
     plugins: Mapping[str, Mapping[str, PluginConfig]]
+    enable: str
     renderer: str
     stager: str
     stagers: Mapping[str, StagerConfig]
@@ -211,8 +213,13 @@ class Config:
     values: Mapping[str, Json]
 
     def plugin(self, group: str, name: str) -> PluginConfig:
-        """Returns the plugin's section, or an empty one. ``group`` with or without ``kurma.``."""
-        return self.plugins.get(group.removeprefix("kurma."), {}).get(name, PluginConfig())
+        """Returns the plugin's section, or defaults. ``group`` with or without ``kurma.``.
+
+        Without a section, a plugin is disabled if ``enable`` is ``listed``, or if its kind is one of :data:`OPT_IN`.
+        """
+        kind = group.removeprefix("kurma.")
+        section = self.plugins.get(kind, {}).get(name)
+        return PluginConfig(enabled=self.enable == "all" and kind not in OPT_IN) if section is None else section
 
     def required_under(self, stager: str) -> frozenset[str]:
         """Returns the isolators that every app of a pod under that stager must have.
@@ -443,8 +450,8 @@ def _fill(values: dict[str, Json], keys: tuple[Key, ...], origins: dict[str, str
 def _config(values: dict[str, Json], origins: dict[str, str], directory: str, files: tuple[str, ...]) -> Config:
     registries = values["registries"]
     plugins = {
-        kind: MappingProxyType({name: PluginConfig(**section) for name, section in sections.items()})
-        for kind, sections in values["plugins"].items()
+        kind: MappingProxyType({name: PluginConfig(**section) for name, section in values["plugins"][kind].items()})
+        for kind in KINDS
     }
     return Config(
         state_dir=values["state_dir"],
@@ -454,6 +461,7 @@ def _config(values: dict[str, Json], origins: dict[str, str], directory: str, fi
         config_dir=directory,
         config_files=files,
         plugins=MappingProxyType(plugins),
+        enable=values["plugins"]["enable"],
         renderer=values["renderer"],
         stager=values["stager"],
         stagers=MappingProxyType({name: _stager(name, item, origins) for name, item in values["stagers"].items()}),

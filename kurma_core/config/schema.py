@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: The kinds of plugins as ``plugins:`` names them; an entry-point group is ``kurma.`` and one of these.
 KINDS = ("fetchers", "renderers", "stagers", "networks", "isolators", "observers")
+#: Kinds whose plugins are enabled only by a section of their own.
+OPT_IN = ("services",)
 #: Shape of an initial pod's template, as far as it is checked here.
 _NAMED = {"name": str}
 
@@ -482,7 +484,10 @@ SCHEMA: tuple[Key, ...] = (
         "section",
         {},
         "plugins by kind and name",
-        keys=tuple(Key(kind, "named", {}, f"`kurma.{kind}` plugins, by name", keys=_PLUGIN) for kind in KINDS),
+        keys=(
+            Key("enable", "word", "all", "`listed`: only plugins with a section here", words=("all", "listed")),
+            *(Key(kind, "named", {}, f"`kurma.{kind}` plugins, by name", keys=_PLUGIN) for kind in KINDS),
+        ),
     ),
 )
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 
 from kurma_core.config import Config, origin
-from kurma_core.config.schema import REQUIRED_ISOLATORS
+from kurma_core.config.schema import OPT_IN, REQUIRED_ISOLATORS
 from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.errors import PluginSkipped as Skipped
 from kurma_core.hookspecs import GROUPS
@@ -259,8 +259,11 @@ class PluginRegistry:
             installed = self._group(group)
             for plugin in installed:
                 status, reason = self._status(group, plugin.name, load)
-                name, version = plugin.distribution, plugin.version or None
-                rows.append(PluginInfo(_kind(group), plugin.name, name, version, status, reason))
+                distribution, version = plugin.distribution, plugin.version or None
+                enable = enabling(group, plugin.name) if status == "disabled" else ""
+                rows.append(
+                    PluginInfo(_kind(group), plugin.name, distribution, version, status, reason, enable)
+                )
             present = {plugin.name for plugin in installed}
             for name in self._required(group):
                 if name not in present:
@@ -354,7 +357,8 @@ class PluginRegistry:
             _not_found(group, name, self._group(group))
         if not self._config.plugin(group, name).enabled:
             raise PluginNotFoundError(
-                f"{_called(group, name)} is disabled in {self._origin(group, name, 'enabled')}",
+                f"{_called(group, name)} is {self._why_disabled(group, name)}",
+                hint=f"enable it: kurma plugins enable {_kind(group)} {name}",
                 plugin=f"{group}/{name}",
             )
         if len(claims) > 1:
@@ -436,7 +440,7 @@ class PluginRegistry:
 
     def _status(self, group: str, name: str, load: bool) -> tuple[str, str]:
         if not self._config.plugin(group, name).enabled:
-            return "disabled", f"by {self._origin(group, name, 'enabled')}"
+            return "disabled", self._why_disabled(group, name)
         try:
             if load:
                 self.driver(group, name)
@@ -467,6 +471,13 @@ class PluginRegistry:
         sections = self._config.plugins.get(_kind(group), {})
         return (name for name, section in sections.items() if section.required)
 
+    def _why_disabled(self, group: str, name: str) -> str:
+        if name in self._config.plugins.get(_kind(group), {}):
+            return f"disabled in {self._origin(group, name, 'enabled')}"
+        if _kind(group) in OPT_IN:
+            return "not enabled in the configuration, as each of its kind has to be"
+        return f"not listed in `plugins`, and {origin('plugins.enable', self._config.origins)} says `enable: listed`"
+
     def _origin(self, group: str, name: str, key: str) -> str:
         return self._config.origins.get(f"plugins.{_kind(group)}.{name}.{key}", "the configuration")
 
@@ -485,6 +496,11 @@ def _called(group: str, name: str) -> str:
 def _disabling(group: str, name: str) -> str:
     """The line of ``kurma.yml`` that disables it."""
     return f"`plugins: {{{_kind(group)}: {{{name}: {{enabled: false}}}}}}` in kurma.yml"
+
+
+def enabling(group: str, name: str) -> str:
+    """The line of ``kurma.yml`` that enables it."""
+    return f"plugins: {{{_kind(group)}: {{{name}: {{enabled: true}}}}}}"
 
 
 def _said(error: BaseException) -> str:

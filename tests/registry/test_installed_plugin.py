@@ -149,6 +149,7 @@ def test_listed_and_used(example, run):
             "version": "0.1.0",
             "status": "ok",
             "reason": "",
+            "enable": "",
         }
     ]
     assert run(USE) == "(100, 100)"
@@ -158,7 +159,7 @@ def test_listed_and_used(example, run):
 def test_disabled(example, run, tmp_path):
     text = "plugins: {isolators: {nofile: {enabled: false}}}"
     (info,) = json.loads(run(LISTING, text))
-    assert (info["status"], info["reason"]) == ("disabled", f"by {tmp_path}/kurma.yml")
+    assert (info["status"], info["reason"]) == ("disabled", f"disabled in {tmp_path}/kurma.yml")
     message = f"PluginNotFoundError: isolator plugin 'nofile' is disabled in {tmp_path}/kurma.yml"
     assert run(USE, text) == message
 

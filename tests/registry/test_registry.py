@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from kurma_core.appc.image import Isolator
-from kurma_core.config import check
+from kurma_core.config import check, load
 from kurma_core.errors import ConfigError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.hookspecs import GROUPS
 from kurma_core.hookspecs.isolator import IsolatorHost
@@ -131,7 +131,43 @@ def test_disabled(install, registry, network, tmp_path):
     with pytest.raises(PluginNotFoundError, match=f"network plugin 'one' is disabled in {tmp_path}/kurma.yml"):
         plugins.driver(NETWORKS, "one")
     assert row(plugins, "networks", "one").status == "disabled"
-    assert row(plugins, "networks", "one").reason == f"by {tmp_path}/kurma.yml"
+    assert row(plugins, "networks", "one").reason == f"disabled in {tmp_path}/kurma.yml"
+    assert row(plugins, "networks", "one").enable == "plugins: {networks: {one: {enabled: true}}}"
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_listed_plugins_alone_are_enabled(install, registry, tmp_path, group):
+    install("kurma-test", {"one": "", "two": ""}, group=group)
+    kind = group.removeprefix("kurma.")
+    plugins = registry(f"plugins: {{enable: listed, {kind}: {{one: {{}}}}}}")
+    assert plugins.names(group) == ("one",)
+    assert row(plugins, kind, "one", load=False).status == "found"
+    off = row(plugins, kind, "two", load=False)
+    reason = f"not listed in `plugins`, and {tmp_path}/kurma.yml says `enable: listed`"
+    assert (off.status, off.reason) == ("disabled", reason)
+    with pytest.raises(PluginNotFoundError, match=f"{kind.removesuffix('s')} plugin 'two' is {reason}") as caught:
+        plugins.driver(group, "two")
+    assert caught.value.hint == f"enable it: kurma plugins enable {kind} two"
+    # The line to paste enables it.
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/kurma.yml").write_text(off.enable)
+    assert load(str(tmp_path / "more")).plugin(group, "two").enabled
+    assert registry("plugins: {enable: listed}\n").names(group) == ()
+
+
+def test_a_service_needs_a_section(tmp_path):
+    config = load(str(tmp_path))
+    assert config.plugin("networks", "one").enabled
+    assert not config.plugin("kurma.services", "one").enabled
+
+
+def test_config_check_tells_what_is_used_and_not_listed(registry, tmp_path):
+    plugins = registry("plugins: {enable: listed}\nstager: default\nrenderer: overlay")
+    found = [error.message for error in check(plugins._config, plugins)]
+    assert found == [
+        f"renderer plugin 'overlay' is not listed in `plugins`, and {tmp_path}/kurma.yml says `enable: listed`",
+        f"stager plugin 'default' is not listed in `plugins`, and {tmp_path}/kurma.yml says `enable: listed`",
+    ]
 
 
 def test_a_broken_one_stops_nobody_else(install, registry, network):

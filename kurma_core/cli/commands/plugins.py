@@ -21,7 +21,12 @@ def list_(session: Session, *, no_load: bool) -> None:
 
     Status: ok, disabled (by the configuration), skipped (this host lacks something), failed, found (not loaded).
     """
-    session.listing(session.client.here.registry.listing(not no_load), _COLUMNS)
+    found = session.client.here.registry.listing(not no_load)
+    session.listing(found, _COLUMNS)
+    if session.format == "table" and not session.no_legend:
+        for info in found:
+            if info.enable:
+                session.line(f"# to enable it: {info.enable}")
 
 
 @command(Argument("plugin", "KIND/NAME", "The plugin: networks/cni."), FORMAT)

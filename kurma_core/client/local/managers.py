@@ -278,15 +278,11 @@ def _of_isolators(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
 
 def _of_pods(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
     """Finds plugins that the configuration disables and that pods on record need."""
-    sections = managers.config.plugins
-    kinds = ("renderers", "stagers", "networks")
-    off = {
-        (f"kurma.{kind}", name)
-        for kind in kinds
-        for name, one in sections.get(kind, {}).items()
-        if not one.enabled
-    }
-    if not off or os.geteuid() != 0 or not os.path.isdir(managers.config.state_dir):
+    config = managers.config
+    sections = [section for kind in config.plugins.values() for section in kind.values()]
+    if config.enable == "all" and all(section.enabled for section in sections):
+        return
+    if os.geteuid() != 0 or not os.path.isdir(config.state_dir):
         return
     store = managers.services.store
     for uuid in store.uuids():
@@ -294,12 +290,12 @@ def _of_pods(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
             pod = store.directory(uuid).read_document()
         except KurmaError:
             continue  # removed meanwhile; or damaged, so that it is never started again
-        section = managers.config.stagers.get(pod.stager)
+        section = config.stagers.get(pod.stager)
         driver = pod.stager.partition(":")[0] if section is None else section.driver
         used = {("kurma.renderers", pod.renderer), (_STAGERS, driver or "")}
         used |= {(_NETWORKS, attachment.driver) for attachment in pod.attachments}
-        for group, name in sorted(used & off):
-            if f"{group}/{name}" not in told:
+        for group, name in sorted(used):
+            if name and not config.plugin(group, name).enabled and f"{group}/{name}" not in told:
                 yield PluginNotFoundError(
                     f"pod {pod.name}: {_missing(managers, group, name)}",
                     hint=f"kurma rm {pod.name}",
