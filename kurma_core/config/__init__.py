@@ -215,7 +215,7 @@ class Config:
     def plugin(self, group: str, name: str) -> PluginConfig:
         """Returns the plugin's section, or defaults. ``group`` with or without ``kurma.``.
 
-        Without a section, a plugin is disabled if ``enable`` is ``listed``, or if its kind is one of :data:`OPT_IN`.
+        Without a section, a plugin is disabled if ``enable`` is ``listed``, or if its kind is in :data:`OPT_IN`.
         """
         kind = group.removeprefix("kurma.")
         section = self.plugins.get(kind, {}).get(name)
@@ -241,7 +241,11 @@ class Config:
 
 
 def load(
-    config_file: str | None = None, state_dir: str | None = None, *, state_dir_origin: str = "command line"
+    config_file: str | None = None,
+    state_dir: str | None = None,
+    *,
+    state_dir_origin: str = "command line",
+    draft: tuple[str, Json] | None = None,
 ) -> Config:
     """Reads the configuration.
 
@@ -249,13 +253,17 @@ def load(
         missing.
     :param state_dir: from the command line or the environment (``state_dir_origin`` says which). It overrides the
         files, and moves ``run_dir`` and, unless a file sets it, ``trustedkeys`` below it.
+    :param draft: a file of ``kurma.d`` and its value, to be used in place of what is there.
     :raises ConfigError: a file is missing, unreadable or wrong; it names the file and the place.
     """
     directory, files = _files(config_file)
+    if draft is not None:
+        main = [file for file in files if os.path.dirname(file) == directory]
+        files = (*main, *sorted({*files, draft[0]} - {*main}))
     values: dict[str, Json] = {}
     origins: dict[str, str] = {}
     for file in files:
-        section = checked(_read(file), file)
+        section = checked(draft[1] if draft is not None and file == draft[0] else _read(file), file)
         _merge(values, section, SCHEMA, origins, file)
     return _whole(values, origins, directory, files, state_dir, state_dir_origin)
 
@@ -450,7 +458,9 @@ def _fill(values: dict[str, Json], keys: tuple[Key, ...], origins: dict[str, str
 def _config(values: dict[str, Json], origins: dict[str, str], directory: str, files: tuple[str, ...]) -> Config:
     registries = values["registries"]
     plugins = {
-        kind: MappingProxyType({name: PluginConfig(**section) for name, section in values["plugins"][kind].items()})
+        kind: MappingProxyType(
+            {name: PluginConfig(**section) for name, section in values["plugins"][kind].items()}
+        )
         for kind in KINDS
     }
     return Config(

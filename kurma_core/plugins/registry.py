@@ -261,9 +261,7 @@ class PluginRegistry:
                 status, reason = self._status(group, plugin.name, load)
                 distribution, version = plugin.distribution, plugin.version or None
                 enable = enabling(group, plugin.name) if status == "disabled" else ""
-                rows.append(
-                    PluginInfo(_kind(group), plugin.name, distribution, version, status, reason, enable)
-                )
+                rows.append(PluginInfo(_kind(group), plugin.name, distribution, version, status, reason, enable))
             present = {plugin.name for plugin in installed}
             for name in self._required(group):
                 if name not in present:
@@ -476,7 +474,9 @@ class PluginRegistry:
             return f"disabled in {self._origin(group, name, 'enabled')}"
         if _kind(group) in OPT_IN:
             return "not enabled in the configuration, as each of its kind has to be"
-        return f"not listed in `plugins`, and {origin('plugins.enable', self._config.origins)} says `enable: listed`"
+        return (
+            f"not listed in `plugins`, and {origin('plugins.enable', self._config.origins)} says `enable: listed`"
+        )
 
     def _origin(self, group: str, name: str, key: str) -> str:
         return self._config.origins.get(f"plugins.{_kind(group)}.{name}.{key}", "the configuration")

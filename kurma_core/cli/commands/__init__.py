@@ -134,6 +134,8 @@ TABLE: dict[str, Entry | Group] = {
         {
             "list": Entry("plugins", "list_", "List plugins, and why one does not work."),
             "show": Entry("plugins", "show", "Show a plugin and the options that it takes."),
+            "enable": Entry("plugins", "enable", "Enable a plugin in kurma.d/50-plugins.yml."),
+            "disable": Entry("plugins", "disable", "Disable a plugin in kurma.d/50-plugins.yml."),
         },
     ),
     "config": Group(

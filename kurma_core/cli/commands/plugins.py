@@ -1,4 +1,7 @@
-"""``kurma plugins`` and ``kurma isolators``: list plugins, their options, isolators, and why one does not work."""
+"""``kurma plugins`` and ``kurma isolators``: list plugins, their options, isolators, and why one does not work.
+
+``kurma plugins enable`` and ``disable`` write one file of ``kurma.d``, which is theirs.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from kurma_core.cli.command_line import FORMAT, NO_LEGEND, Argument, Option, com
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from kurma_core.api.host import IsolatorInfo, PluginInfo
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
@@ -92,6 +97,133 @@ def _find(session: Session, kind: str, name: str) -> PluginInfo:
         hint=f"there are: {of_kind}" if of_kind else f"kinds: {kinds}",
         plugin=f"kurma.{kind}/{name}",
     )
+
+
+# --- enabling and disabling --------------------------------------------------------------------------------------
+
+_OWN_FILE = "50-plugins.yml"
+_OWN_MARK = "# written by kurma plugins enable|disable\n"
+_KIND = Argument("kind", "KIND", "The kind of plugin: networks, services.")
+_NAME = Argument("name", "NAME", "The plugin's name: cni.")
+
+
+@command(_KIND, _NAME, root=True, here="it writes kurma.yml")
+def enable(session: Session, *, kind: str, name: str) -> None:
+    """Enable a plugin in kurma.d/50-plugins.yml."""
+    _write_enabled(session, kind, name, True)
+
+
+@command(_KIND, _NAME, root=True, here="it writes kurma.yml")
+def disable(session: Session, *, kind: str, name: str) -> None:
+    """Disable a plugin in kurma.d/50-plugins.yml.
+
+    Pods that use the plugin run on, and can be stopped and removed.
+    """
+    _write_enabled(session, kind, name, False)
+
+
+def _write_enabled(session: Session, kind: str, name: str, enabled: bool) -> None:
+    import os
+
+    from kurma_core.cli.output import formatted
+    from kurma_core.client.local.managers import Managers, problems
+    from kurma_core.config import CONFIG_DIR, load
+    from kurma_core.errors import ConfigError, UsageError
+    from kurma_core.linux.files import replace_file
+
+    kind = _known_kind(kind)
+    _check_name(session, kind, name, enabled)
+    settings, verb = session.settings, "enable" if enabled else "disable"
+    what = f"cannot {verb} {kind}/{name}"
+    directory = CONFIG_DIR if settings.config_file is None else os.path.abspath(settings.config_file)
+    if settings.config_file is not None and not os.path.isdir(directory):
+        line = f"plugins: {{{kind}: {{{name}: {{enabled: {str(enabled).lower()}}}}}}}"
+        raise UsageError(f"{what}: the configuration is the single file {directory}", hint=f"write there: {line}")
+    file = f"{directory}/kurma.d/{_OWN_FILE}"
+    sections = _own_sections(file, what)
+    section = sections.setdefault("plugins", {}).setdefault(kind, {}).setdefault(name, {})
+    section["enabled"] = enabled
+    config = load(
+        settings.config_file,
+        settings.state_dir,
+        state_dir_origin=settings.state_dir_origin,
+        draft=(file, sections),
+    )
+    if config.plugin(kind, name).enabled != enabled:
+        later = config.origins[f"plugins.{kind}.{name}.enabled"]
+        raise ConfigError(f"{what}: {later}, which is read later, says otherwise", file=later, path="plugins")
+    try:
+        os.makedirs(os.path.dirname(file), mode=0o755, exist_ok=True)
+        replace_file(file, f"{_OWN_MARK}{formatted('yaml', sections)}\n".encode(), 0o644)
+    except OSError as error:
+        raise ConfigError(f"{what}: {file}: {error.strerror}", file=file, path="") from error
+    session.line(f"{verb}d {kind}/{name} in {file}")
+    for problem in problems(Managers(settings, config)):
+        if problem.data.get("plugin") == f"kurma.{kind}/{name}":
+            session.problem(problem)
+    if session.client.remote:
+        session.note("kurmad has not read it: kurma daemon reload")
+
+
+def _known_kind(word: str) -> str:
+    """A kind in the plural. :raises UsageError: there is no such kind."""
+    from kurma_core.config.schema import KINDS
+
+    for kind in KINDS:
+        if word.removeprefix("kurma.") in (kind, kind.removesuffix("s")):
+            return kind
+    from difflib import get_close_matches
+
+    from kurma_core.errors import UsageError
+
+    near = get_close_matches(word, KINDS, 1, 0.5)
+    meant = f"did you mean {near[0]}? " if near else ""
+    raise UsageError(f"no kind of plugin {word!r}", hint=f"{meant}kinds: {', '.join(KINDS)}")
+
+
+def _check_name(session: Session, kind: str, name: str, enabled: bool) -> None:
+    """Checks that the plugin is installed. What is only listed in the configuration can be disabled.
+
+    :raises PluginNotFoundError: it is not.
+    """
+    from kurma_core.errors import PluginNotFoundError
+
+    here = session.client.here
+    known = [info.name for info in here.registry.listing(False) if info.kind == kind and info.distribution]
+    if not enabled:
+        known += here.config.plugins.get(kind, {})
+    if name not in known:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"installed: {', '.join(known) or 'none'}"
+        raise PluginNotFoundError(
+            f"no {kind.removesuffix('s')} plugin {name!r} is installed", hint=hint, plugin=f"kurma.{kind}/{name}"
+        )
+
+
+def _own_sections(file: str, what: str) -> dict[str, Any]:
+    """What these commands have written before. :raises ConfigError: another program or a person wrote the file."""
+    import os
+
+    from kurma_core.config.files import text_of, value_of
+    from kurma_core.errors import ConfigError
+
+    if not os.path.lexists(file):
+        return {}
+    text = text_of(file)
+    if not text.startswith(_OWN_MARK):
+        raise ConfigError(
+            f"{what}: {file} was not written by this command",
+            hint="rename it; this command writes that file anew",
+            file=file,
+            path="",
+        )
+    found: dict[str, Any] = value_of(file, text) or {}
+    return found
+
+
+# --- isolators ---------------------------------------------------------------------------------------------------
 
 
 @command(FORMAT, NO_LEGEND)
