@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from kurma_core.errors import IsolatorError, KurmaError
-from kurma_core.models.isolator import IsolatorPlan, IsolatorReport
+from kurma_core.models.isolator import OWN_SYSCTLS, IsolatorPlan, IsolatorReport, sysctl_namespace
+from kurma_core.schema import SchemaError, describe
 from kurma_core.value import field, fields, frozen, replace
 
 if TYPE_CHECKING:
@@ -403,6 +404,9 @@ class _Compilers:
         compiled = driver.compile(name, value, _kind(scope), host)
         if compiled.outcome not in ("enforced", "modified", "ignored"):
             raise IsolatorError(f"isolator {name}: its plugin answered the outcome {compiled.outcome!r}")
+        _check_plan(name, compiled.plan, _kind(scope), host)
+        if compiled.apps is not None:
+            _check_plan(name, compiled.apps, "app", host)
         return compiled
 
     def _near(self, name: str) -> str:
@@ -411,6 +415,25 @@ class _Compilers:
 
         found = difflib.get_close_matches(name[:100], list(self._by_name), 1, 0.85)
         return f"; there is {found[0]}" if found else ""
+
+
+def _check_plan(name: str, plan: IsolatorPlan, scope: str, host: IsolatorHost) -> None:
+    """Checks what a plugin compiled: a plan reaches the pod and its apps, never the host.
+
+    :raises IsolatorError: a value is wrong, has no meaning for the scope, or would change the host.
+    """
+    try:
+        plan.check(scope)
+    except SchemaError as error:
+        raise IsolatorError(f"isolator {name}: its plugin made a wrong plan: {error}") from None
+    for sysctl in plan.sysctls:
+        kind = sysctl_namespace(sysctl)
+        if kind is None or kind in host.host_namespaces:
+            why = "is no setting of a pod's own" if kind is None else f"is of the host's {kind} namespace"
+            raise IsolatorError(
+                f"isolator {name}: its plugin made a wrong plan: sysctl {describe(sysctl)} {why}",
+                hint=f"a pod's own are: {OWN_SYSCTLS}",
+            )
 
 
 def _refuse(app: str, missing: list[str], why: str, hint: str) -> NoReturn:
@@ -431,10 +454,15 @@ def _called(scope: str | None) -> str:
 
 
 def clash(plan: IsolatorPlan, more: IsolatorPlan) -> str | None:
-    """Returns the name of a field that both plans set and only one may; None: they can be merged."""
+    """Returns the name of a field that both plans set and only one may, with the key in a mapping whose values
+    differ; None: they can be merged."""
     empty = IsolatorPlan()
     for each in fields(IsolatorPlan):
         old, new = getattr(plan, each.name), getattr(more, each.name)
+        if isinstance(old, Mapping):
+            both = next((key for key in new if old.get(key, new[key]) != new[key]), None)
+            if both is not None:
+                return f"{each.name.replace('_', ' ')} {both}"
         adds_up = isinstance(old, Mapping) or (isinstance(old, tuple) and each.name in _LISTS)
         if new not in (getattr(empty, each.name), old) and old != getattr(empty, each.name) and not adds_up:
             return each.name.replace("_", " ")

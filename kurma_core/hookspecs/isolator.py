@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class IsolatorHost:
     """Facts about the host and the pod that compilers of isolators use.
 
-    :param cgroups: cgroup version (1 or 2) by available controller.
+    :param cgroups: cgroup version (1 or 2) by available controller; ``cgroup`` is 2 if the host has the v2
+        hierarchy, also beside v1.
     :param cpus: number of processors online.
     :param userns: the pod has a user namespace.
     :param host_network: the pod is in the host's network.
@@ -41,6 +42,12 @@ class IsolatorHost:
     pods: str = ""
     api: bool = False
     registry_image: bool = False
+
+    @property
+    def host_namespaces(self) -> frozenset[str]:
+        """All namespaces of the host that the pod is in: ``shared``, and what the two flags say."""
+        found = self.shared | {"net"} if self.host_network else self.shared
+        return found if self.userns else found | {"user"}
 
 
 @frozen

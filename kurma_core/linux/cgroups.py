@@ -116,9 +116,11 @@ class Layout:
         return None
 
     def versions(self) -> dict[str, int]:
-        """The version of cgroups of each available controller."""
+        """The version of cgroups of each available controller; ``cgroup`` stands for the v2 hierarchy itself."""
         found: dict[str, int] = {}
         for hierarchy in self.hierarchies:
+            if hierarchy.version == 2:
+                found["cgroup"] = 2
             # v2 does not list the controllers that v1 uses.
             names = hierarchy.controllers if hierarchy.version == 1 else controllers(hierarchy.directory)
             found.update(dict.fromkeys(names, hierarchy.version))

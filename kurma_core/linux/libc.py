@@ -36,6 +36,9 @@ _X86_64 = {
     "umount2": 166,
     "unshare": 272,
     "setns": 308,
+    "sched_setattr": 314,
+    "ioprio_set": 251,
+    "set_mempolicy": 238,
 }
 _AARCH64 = {
     "seccomp": 277,
@@ -57,6 +60,9 @@ _AARCH64 = {
     "umount2": 39,
     "unshare": 97,
     "setns": 268,
+    "sched_setattr": 274,
+    "ioprio_set": 30,
+    "set_mempolicy": 237,
 }
 _COMMON = {
     "pidfd_send_signal": 424,

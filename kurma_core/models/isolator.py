@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _collections_abc import Iterable, Mapping  # without collections
 
-from kurma_core.schema import Count, JsonValue, SchemaError, Text, Whole, Words, describe
+from kurma_core.schema import Count, JsonValue, Map, Row, SchemaError, Text, Whole, Words, describe, members
 from kurma_core.value import field, frozen
 
 #: The largest id there is; the one above it means "none".
@@ -13,6 +13,54 @@ MAX_ID = (1 << 32) - 2
 USERNS_ANNOTATION = "kurma.io/userns"
 #: Hint of the error for a malformed value of ``--userns``.
 USERNS_WORDS = "none, auto, or UID:COUNT with a UID from 1 on"
+#: The kernel's resource limits, each at the index that is its number.
+RLIMITS = (
+    *("cpu", "fsize", "data", "stack", "core", "rss", "nproc", "nofile"),
+    *("memlock", "as", "locks", "sigpending", "msgqueue", "nice", "rtprio", "rttime"),
+)
+#: The sysctls that belong to a namespace, by its kind.
+_SYSCTLS = {
+    "net": ("net.*",),
+    "ipc": (
+        *("fs.mqueue.*", "kernel.msgmax", "kernel.msgmnb", "kernel.msgmni", "kernel.sem"),
+        *("kernel.shm_rmid_forced", "kernel.shmall", "kernel.shmmax", "kernel.shmmni"),
+    ),
+    "uts": ("kernel.domainname",),
+    "pid": ("vm.memfd_noexec",),
+    "user": ("user.*",),
+}
+#: All sysctls that can be a pod's own, for messages.
+OWN_SYSCTLS = ", ".join(name for names in _SYSCTLS.values() for name in names)
+#: Files of a cgroup that hold or move processes, or that Kurma and its stagers write to themselves.
+_CLOSED_FILES = frozenset(
+    (
+        *(
+            "cgroup.procs",
+            "cgroup.threads",
+            "cgroup.subtree_control",
+            "cgroup.type",
+            "cgroup.kill",
+            "cgroup.freeze",
+        ),
+        *("tasks", "cgroup.event_control", "release_agent", "notify_on_release", "freezer.state"),
+        *("devices.allow", "devices.deny"),
+    )
+)
+
+
+def sysctl_namespace(name: str) -> str | None:
+    """Returns the kind of namespace that a sysctl belongs to: ``net``, ``ipc``, ``uts``, ``pid`` or ``user``.
+    None: it is the whole host's, or the core's (``kernel.hostname``), or not a name.
+
+    :param name: with dots; a slash stands for a dot in a part, as in sysctl(8).
+    """
+    if not all(part.strip("/") and part.isprintable() and not set(part) & set(" \\") for part in name.split(".")):
+        return None
+    for kind, names in _SYSCTLS.items():
+        for known in names:
+            if name == known or (known[-1] == "*" and name.startswith(known[:-1])):
+                return kind
+    return None
 
 
 class Hex(Text):
@@ -33,40 +81,98 @@ class Hex(Text):
         return value.hex()
 
 
+def _cgroup_file(value: object, path: str) -> str:
+    if (
+        not isinstance(value, str)
+        or not value.isascii()
+        or not value[:1].isalpha()
+        or not value.replace(".", "_").replace("-", "_").isidentifier()
+        or value in _CLOSED_FILES
+    ):
+        raise SchemaError(path, "the name of a cgroup's file that holds a setting", describe(value))
+    return value
+
+
+def _memory_nodes(value: object, path: str) -> str:
+    if not isinstance(value, str) or not all(_is_range(part) for part in value.split(",") if value):
+        raise SchemaError(path, "NUMA nodes such as 0-3,6", describe(value))
+    return value
+
+
+def _is_range(text: str) -> bool:
+    first, dash, last = text.partition("-")
+    if not all(one.isascii() and one.isdecimal() and len(one) < 5 for one in (first, last if dash else first)):
+        return False
+    return int(first) <= int(last if dash else first) < _NODES
+
+
+#: The largest number of NUMA nodes that a kernel can be made for.
+_NODES = 1024
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
 
     Json = Any
     Access = str
+    CgroupFile = str
     DeviceKind = str
     Direction = str
     Filter = bytes
     Id = int
+    IoClass = str
+    IoLevel = int
     Limit = int
+    MemoryMode = str
+    MemoryNodes = str
     Mode = int
     NamespaceId = int
+    Nanoseconds = int
+    Nice = int
     OomScore = int
     Outcome = str
+    Policy = str
+    Priority = int
+    Umask = int
 else:
     Access = Words("full", "read")
+    CgroupFile = Text(_cgroup_file)
     DeviceKind = Words("c", "b")
     Direction = Words("in", "out")
     Filter = Hex()
     Id = Whole(0, MAX_ID)
-    Limit = Whole(-1, (1 << 64) - 1)
+    IoClass = Words("realtime", "best-effort", "idle")
+    IoLevel = Whole(0, 7)
+    Limit = Whole(-1, (1 << 63) - 1)
+    MemoryMode = Words("bind", "preferred", "preferred-many", "interleave", "local")
+    MemoryNodes = Text(_memory_nodes)
     Mode = Whole(0, 0o7777)
     NamespaceId = Whole(1, MAX_ID)
+    Nanoseconds = Whole(0, (1 << 63) - 1)
+    Nice = Whole(-20, 19)
     OomScore = Whole(-1000, 1000)
     Outcome = Words("enforced", "modified", "ignored")
+    Policy = Words("other", "batch", "idle", "fifo", "rr", "deadline")
+    Priority = Whole(0, 99)
+    Umask = Whole(0, 0o777)
+
+
+_RLIMITS = Map(Row(Limit, Limit), Words(*RLIMITS)) if not TYPE_CHECKING else None
 
 
 @frozen
 class CgroupSetting(JsonValue):
-    """One write into a cgroup: ``controller`` as the kernel calls it, the file's name, the text to write."""
+    """One write into the cgroup of the app, or of the pod if the plan is the pod's.
+
+    :param controller: as the kernel calls it; ``cgroup``: the v2 hierarchy itself, for files such as
+        ``cgroup.max.descendants``.
+    :param file: any file of the group, except those by which Kurma moves, freezes and kills processes, and those
+        of devices (:attr:`IsolatorPlan.devices`).
+    :param value: the text to write.
+    """
 
     controller: str
-    file: str
+    file: CgroupFile
     value: str
 
 
@@ -117,6 +223,78 @@ class HostMount(JsonValue):
 
 
 @frozen
+class IoPriority(JsonValue):
+    """The I/O priority of an app's processes, as in ioprio_set(2).
+
+    :param kind: ``realtime``, ``best-effort`` or ``idle``. :param level: 0, the highest, to 7.
+    """
+
+    PARTIAL = True
+
+    kind: IoClass
+    level: IoLevel = 4
+
+
+@frozen
+class Scheduling(JsonValue):
+    """The scheduling of an app's processes, as in sched(7).
+
+    Processes that the app starts inherit it, except ``deadline``: the kernel lets only the process itself have it.
+
+    :param policy: ``other``, ``batch``, ``idle``, ``fifo``, ``rr`` or ``deadline``.
+    :param priority: 1 to 99 for ``fifo`` and ``rr``; 0 for the others.
+    :param nice: −20 … 19, for ``other`` and ``batch``.
+    :param runtime: for ``deadline``, in nanoseconds, as ``deadline`` and ``period``.
+    """
+
+    PARTIAL = True
+
+    policy: Policy = "other"
+    priority: Priority = 0
+    nice: Nice = 0
+    runtime: Nanoseconds = 0
+    deadline: Nanoseconds = 0
+    period: Nanoseconds = 0
+
+    def __post_init__(self) -> None:
+        """:raises SchemaError: the values do not fit the policy."""
+        if (self.policy in ("fifo", "rr")) != bool(self.priority):
+            raise SchemaError("the scheduling", f"a priority that fits {self.policy}", describe(self.priority))
+        times = (self.runtime, self.deadline, self.period)
+        if self.policy != "deadline" and any(times):
+            raise SchemaError("the scheduling", f"no times with {self.policy}", describe(max(times)))
+        if self.policy == "deadline" and not 0 < self.runtime <= self.deadline <= self.period:
+            raise SchemaError("the scheduling", "0 < runtime ≤ deadline ≤ period", describe(list(times)))
+
+
+@frozen
+class MemoryPolicy(JsonValue):
+    """The NUMA nodes that an app's memory comes from, as in set_mempolicy(2).
+
+    :param mode: ``bind``, ``preferred``, ``preferred-many``, ``interleave`` or ``local``.
+    :param nodes: such as ``0-3,6``; "" only for ``local``, which takes none.
+    :param static: ``nodes`` are physical, also if the app's cpuset changes (``MPOL_F_STATIC_NODES``).
+    :param relative: ``nodes`` are counted among those of the app's cpuset (``MPOL_F_RELATIVE_NODES``).
+    """
+
+    PARTIAL = True
+
+    mode: MemoryMode
+    nodes: MemoryNodes = ""
+    static: bool = False
+    relative: bool = False
+
+    def __post_init__(self) -> None:
+        """:raises SchemaError: the values contradict each other."""
+        if (self.mode == "local") != (not self.nodes):
+            raise SchemaError("the memory policy", f"nodes that fit {self.mode}", describe(self.nodes))
+        if self.static and (self.relative or self.mode == "local"):
+            raise SchemaError("the memory policy", "static alone, and with nodes", "static")
+        if self.relative and self.mode == "local":
+            raise SchemaError("the memory policy", "relative with nodes", "relative")
+
+
+@frozen
 class IsolatorPlan(JsonValue):
     """The compiled isolators of one app, or of a pod, which any stager applies unchanged.
 
@@ -124,9 +302,9 @@ class IsolatorPlan(JsonValue):
     :param ambient: ambient capabilities, which a process keeps that is not root.
     :param no_new_privileges: set ``PR_SET_NO_NEW_PRIVS``.
     :param oom_score_adj: −1000 … 1000; None: unchanged.
-    :param rlimits: soft and hard limit by name in lower case (``nofile``); −1 is unlimited.
+    :param rlimits: soft and hard limit by name (:data:`RLIMITS`); −1 is unlimited.
     :param cgroup: writes, in order.
-    :param sysctls: for the pod's namespaces; only in a pod's plan.
+    :param sysctls: of the pod's own namespaces (:func:`sysctl_namespace`); only in a pod's plan.
     :param seccomp: a filter of system calls, for an app: a compiled classic BPF program, an array of the kernel's
         ``struct sock_filter``, for this machine. The stager loads it as the last step before it executes a program
         of the app: main, handlers and commands that are run later.
@@ -140,6 +318,10 @@ class IsolatorPlan(JsonValue):
     :param mounts: parts of the host's file system; the core makes volumes of them.
     :param api: ``full`` or ``read``: the app's rights to the daemon's API, by a socket of its own. The core
         makes the socket, not the stager.
+    :param umask: the file mode creation mask of the app's programs; None: 022.
+    :param io_priority: None: the stager's own, as with the two others.
+    :param scheduling: the policy and its parameters.
+    :param memory_policy: the NUMA nodes of the app's memory.
     """
 
     COMPUTED = {"version": int}  # noqa: RUF012 - of the class
@@ -148,7 +330,7 @@ class IsolatorPlan(JsonValue):
     ambient: tuple[str, ...] = ()
     no_new_privileges: bool = False
     oom_score_adj: OomScore | None = None
-    rlimits: Mapping[str, tuple[Limit, Limit]] = field(default_factory=dict)
+    rlimits: Mapping[str, tuple[Limit, Limit]] = field(default_factory=dict, shape=_RLIMITS)
     cgroup: tuple[CgroupSetting, ...] = ()
     sysctls: Mapping[str, str] = field(default_factory=dict)
     seccomp: Filter | None = None
@@ -160,11 +342,17 @@ class IsolatorPlan(JsonValue):
     namespaces: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[HostMount, ...] = ()
     api: Access | None = None
+    umask: Umask | None = None
+    io_priority: IoPriority | None = None
+    scheduling: Scheduling | None = None
+    memory_policy: MemoryPolicy | None = None
 
     @property
     def version(self) -> int:
         """The version of the JSON form. A stager refuses newer versions, so a plan has the version of its newest
         field: a stager without support for filters must not run the app without its filter."""
+        if any(one is not None for one in (self.umask, self.io_priority, self.scheduling, self.memory_policy)):
+            return 4
         if self.devices or self.apparmor or self.selinux or self.privileged or self.namespaces:
             return 3
         return 1 if self.seccomp is None else 2
@@ -172,7 +360,7 @@ class IsolatorPlan(JsonValue):
     def to_json(self) -> dict[str, Json]:
         every = JsonValue.to_json(self)
         wanted = _IN_VERSION_3 if self.version == 3 else _IN_VERSION_1
-        return {key: one for key, one in every.items() if key in wanted or one not in (None, False, [], {})}
+        return {key: one for key, one in every.items() if key in wanted or one != _EMPTY[key]}
 
     @classmethod
     def from_json(cls, value: Json, path: str = "the plan") -> Self:
@@ -180,8 +368,28 @@ class IsolatorPlan(JsonValue):
             value = {**{key: one for key, one in _EMPTY.items() if key not in _IN_VERSION_1}, **value}
         return super(IsolatorPlan, cls).from_json(value, path)  # noqa: UP008 - frozen() remakes the class
 
+    def check(self, scope: str) -> None:
+        """Checks the values of a plan that a plugin made. :param scope: ``app`` or ``pod``, which the plan is for.
 
-_EMPTY = JsonValue.to_json(IsolatorPlan())
+        :raises SchemaError: a value is wrong, or has no meaning for that scope.
+        """
+        elsewhere = _POD_ONLY if scope == "app" else _APP_ONLY
+        for each in members(IsolatorPlan):
+            value = getattr(self, each.name)
+            if each.name == "version" or value == getattr(_NONE, each.name):
+                continue
+            assert each.key is not None
+            if each.name in elsewhere:
+                raise SchemaError(
+                    each.key, f"no value in the plan of the {scope}", describe(each.shape.write(value))
+                )
+            each.shape.read(each.shape.write(value), each.key)
+
+
+_NONE = IsolatorPlan()
+_POD_ONLY = frozenset(("sysctls", "namespaces"))
+_APP_ONLY = frozenset(("rlimits", "umask", "io_priority", "scheduling", "memory_policy"))
+_EMPTY = JsonValue.to_json(_NONE)
 #: Keys that are always there.
 _IN_VERSION_1 = frozenset(list(_EMPTY)[:7]) | {"version"}
 _IN_VERSION_3 = _IN_VERSION_1 | {"devices", "apparmor", "selinux", "privileged", "namespaces"}

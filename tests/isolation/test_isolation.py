@@ -13,7 +13,16 @@ from kurma_core.appc.image import App, Isolator
 from kurma_core.errors import IsolatorError, PluginCollisionError
 from kurma_core.hookspecs.isolator import Compiled, IsolatorAbout, IsolatorHost, Power
 from kurma_core.isolation import Rules, check_held, compile_isolators, isolator_list, scopes
-from kurma_core.models.isolator import CgroupSetting, Device, IsolatorPlan, IsolatorReport, TrafficLimit
+from kurma_core.models.isolator import (
+    CgroupSetting,
+    Device,
+    IoPriority,
+    IsolatorPlan,
+    IsolatorReport,
+    MemoryPolicy,
+    Scheduling,
+    TrafficLimit,
+)
 from kurma_core.pods.prepare.app_settings import overridden
 from kurma_core.value import replace
 
@@ -34,7 +43,8 @@ class Writes:
 
     def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
         setting = CgroupSetting("memory", name[-1], f"{scope}:{host.cgroups['memory']}")
-        return Compiled(IsolatorPlan(cgroup=(setting,), rlimits={name[-1]: (1, 2)}), "modified", "a bit")
+        limits = {"a": {"as": (1, 2)}, "b": {"rttime": (1, -1)}}[name[-1]] if scope == "app" else {}
+        return Compiled(IsolatorPlan(cgroup=(setting,), rlimits=limits), "modified", "a bit")
 
 
 def run(pod: list[Isolator], app: list[Isolator], **options: bool) -> Any:
@@ -62,7 +72,7 @@ def test_plans_of_several_isolators_add_up_per_scope() -> None:
     assert [setting.value for setting in result.pod.cgroup] == ["pod:1"]
     plan = result.apps["app"]
     assert [setting.file for setting in plan.cgroup] == ["a", "b"]
-    assert plan.rlimits == {"a": (1, 2), "b": (1, 2)}
+    assert plan.rlimits == {"as": (1, 2), "rttime": (1, -1)}
     assert plan.oom_score_adj == 7
     assert [report.outcome for report in result.reports] == ["modified", "modified", "modified", "enforced"]
 
@@ -74,6 +84,132 @@ def test_contradictions_are_errors() -> None:
     two = [Isolator("example.com/one", 1), Isolator("example.com/other", 2)]
     with pytest.raises(IsolatorError, match=r"other contradicts example\.com/one: both set oom score adj$"):
         compile_isolators([], {"app": two}, [Scores()], HOST)
+
+
+class Given:
+    """Compiles to the plans that it was given, by the isolator's name."""
+
+    def __init__(self, **plans: IsolatorPlan) -> None:
+        self._plans = {f"example.com/{name}": plan for name, plan in plans.items()}
+        self.names = tuple(self._plans)
+
+    def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+        return Compiled(self._plans[name])
+
+
+def given(scope: str, host: IsolatorHost = HOST, **plans: IsolatorPlan) -> IsolatorPlan:
+    """The plan of the app, or of the pod, of these isolators."""
+    asked = [Isolator(f"example.com/{name}", 1) for name in plans]
+    pod, app = (asked, []) if scope == "pod" else ([], asked)
+    result = compile_isolators(pod, {"app": app}, [Given(**plans)], host)
+    return result.pod if scope == "pod" else result.apps["app"]
+
+
+def test_plans_of_two_plugins_add_up_by_field() -> None:
+    """18: single values collide, also of one key; all else adds up."""
+    first = IsolatorPlan(umask=0, rlimits={"nofile": (1, 2)}, io_priority=IoPriority("idle"))
+    more = IsolatorPlan(scheduling=Scheduling("batch", nice=5), rlimits={"rttime": (1, -1), "nofile": (1, 2)})
+    assert given("app", first=first, more=more) == IsolatorPlan(
+        umask=0,
+        io_priority=IoPriority("idle"),
+        scheduling=Scheduling("batch", nice=5),
+        rlimits={"nofile": (1, 2), "rttime": (1, -1)},
+    )
+    for other, both in (
+        (IsolatorPlan(umask=0o77), "umask"),
+        (IsolatorPlan(io_priority=IoPriority("idle", 7)), "io priority"),
+        (IsolatorPlan(rlimits={"nofile": (2, 2)}), "rlimits nofile"),
+    ):
+        with pytest.raises(IsolatorError, match=rf"example\.com/other contradicts .*first: both set {both}$"):
+            given("app", first=first, other=other)
+
+
+def wrong_times() -> Scheduling:
+    return Scheduling("deadline", runtime=5, deadline=4, period=4)
+
+
+@pytest.mark.parametrize(
+    ("scope", "wrong", "said"),
+    [
+        ("app", lambda: IsolatorPlan(umask=0o1000), "umask: expected an integer from 0 to 511, found 512"),
+        ("app", lambda: IsolatorPlan(rlimits={"files": (1, 1)}), "rlimits.files: expected one of cpu, fsize"),
+        ("app", lambda: IsolatorPlan(rlimits={"nofile": (-2, 1)}), "rlimits.nofile"),
+        ("app", lambda: IsolatorPlan(io_priority=IoPriority("best-effort", 8)), "ioPriority.level"),
+        ("app", lambda: IsolatorPlan(scheduling=Scheduling("fair")), "scheduling.policy"),
+        ("app", lambda: IsolatorPlan(scheduling=Scheduling(nice=20)), "scheduling.nice"),
+        ("app", lambda: IsolatorPlan(memory_policy=MemoryPolicy("bind", "3-1")), "memoryPolicy.nodes"),
+        ("app", lambda: IsolatorPlan(cgroup=(CgroupSetting("pids", "../pids.max", "1"),)), "cgroup[0].file"),
+        ("app", lambda: IsolatorPlan(cgroup=(CgroupSetting("cgroup", "cgroup.procs", "1"),)), "cgroup[0].file"),
+        ("pod", lambda: IsolatorPlan(cgroup=(CgroupSetting("freezer", "freezer.state", "1"),)), "cgroup[0].file"),
+        ("pod", lambda: IsolatorPlan(umask=0), "umask: expected no value in the plan of the pod"),
+        ("pod", lambda: IsolatorPlan(rlimits={"nofile": (1, 1)}), "rlimits: expected no value in the plan"),
+        ("app", lambda: IsolatorPlan(sysctls={"net.a": "1"}), "sysctls: expected no value in the plan of the app"),
+        ("pod", lambda: IsolatorPlan(sysctls={"kernel.core_pattern": "x"}), "is no setting of a pod's own"),
+        ("pod", lambda: IsolatorPlan(sysctls={"net.//.kernel.x": "x"}), "is no setting of a pod's own"),
+        ("pod", lambda: IsolatorPlan(sysctls={"kernel.hostname": "x"}), "is no setting of a pod's own"),
+        ("pod", lambda: IsolatorPlan(sysctls={"user.max_net_namespaces": "1"}), "is of the host's user namespace"),
+    ],
+)
+def test_a_strangers_plan_reaches_neither_the_host_nor_the_stager_if_it_is_wrong(
+    scope: str, wrong: Any, said: str
+) -> None:
+    """18."""
+    with pytest.raises(IsolatorError) as caught:
+        given(scope, bad=wrong())
+    assert caught.value.message.startswith("isolator example.com/bad: its plugin made a wrong plan: ")
+    assert said in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("make", [wrong_times, lambda: Scheduling("rr"), lambda: Scheduling("idle", 5)])
+def test_a_scheduling_that_no_kernel_takes_is_none(make: Any) -> None:
+    """18."""
+    with pytest.raises(ValueError, match="the scheduling: expected"):
+        make()
+
+
+@pytest.mark.parametrize("make", [lambda: MemoryPolicy("bind"), lambda: MemoryPolicy("local", "0")])
+def test_a_memory_policy_without_meaning_is_none(make: Any) -> None:
+    """18."""
+    with pytest.raises(ValueError, match="the memory policy: expected"):
+        make()
+
+
+def test_sysctls_of_all_the_pods_own_namespaces() -> None:
+    """18: a namespace that the pod shares is the host's."""
+    own = {
+        "net.core.somaxconn": "1",
+        "fs.mqueue.msg_max": "2",
+        "kernel.domainname": "d",
+        "vm.memfd_noexec": "1",
+        "user.max_net_namespaces": "0",
+    }
+    host = replace(HOST, userns=True)
+    assert given("pod", host, own=IsolatorPlan(sysctls=own)).sysctls == own
+    for kind, name in zip(("net", "ipc", "uts", "pid"), own, strict=False):
+        with pytest.raises(IsolatorError, match=f"is of the host's {kind} namespace"):
+            given("pod", replace(host, shared=frozenset({kind})), own=IsolatorPlan(sysctls={name: "1"}))
+    with pytest.raises(IsolatorError, match="is of the host's net namespace"):
+        given("pod", replace(host, host_network=True), own=IsolatorPlan(sysctls={"net.a": "1"}))
+
+
+@pytest.mark.parametrize(
+    ("plan", "version"),
+    [
+        (IsolatorPlan(), 1),
+        (IsolatorPlan(seccomp=b"12345678"), 2),
+        (IsolatorPlan(privileged=True), 3),
+        (IsolatorPlan(umask=0), 4),
+        (IsolatorPlan(io_priority=IoPriority("idle"), privileged=True), 4),
+        (IsolatorPlan(scheduling=Scheduling("deadline", runtime=1, deadline=2, period=3)), 4),
+        (IsolatorPlan(memory_policy=MemoryPolicy("bind", "0-3,6", static=True)), 4),
+    ],
+)
+def test_a_plan_has_the_version_of_its_newest_field(plan: IsolatorPlan, version: int) -> None:
+    """18: a stager that does not know a field refuses the plan."""
+    document = plan.to_json()
+    assert document["version"] == version
+    assert IsolatorPlan.from_json(document) == plan
 
 
 class Filters:
@@ -129,12 +265,17 @@ class Defaults:
         self.seen.append((scope, dict(host.pod), dict(host.siblings)))
         if name == "example.com/none":
             return Compiled(IsolatorPlan())
-        return Compiled(IsolatorPlan(rlimits={str(value): (1, 1)}), "modified", "a bit", "one")
+        limit = CgroupSetting("memory", "memory.max", str(value))
+        return Compiled(IsolatorPlan(cgroup=(limit,)), "modified", "a bit", "one")
+
+
+def limits(plan: IsolatorPlan) -> list[str]:
+    return [setting.value for setting in plan.cgroup]
 
 
 def test_what_nobody_asked_for_holds_and_is_told_as_such() -> None:
     result = compile_isolators([], {"app": []}, [Defaults()], HOST, strict=True)
-    assert (result.pod.rlimits, result.apps["app"].rlimits) == ({"pod": (1, 1)}, {"app": (1, 1)})
+    assert (limits(result.pod), limits(result.apps["app"])) == (["pod"], ["app"])
     assert result.reports == (
         IsolatorReport("example.com/limit", None, "modified", "a bit", True, "pod", "one"),
         IsolatorReport("example.com/limit", "app", "modified", "a bit", True, "app", "one"),
@@ -145,8 +286,8 @@ def test_what_nobody_asked_for_holds_and_is_told_as_such() -> None:
 def test_a_default_gives_way() -> None:
     isolators = {"other": [Isolator("example.com/none", 1)], "own": [Isolator("example.com/limit", "mine")]}
     result = compile_isolators(None, isolators, [Defaults()], HOST)
-    assert result.apps["other"].rlimits == {}
-    assert result.apps["own"].rlimits == {"mine": (1, 1)}
+    assert limits(result.apps["other"]) == []
+    assert limits(result.apps["own"]) == ["mine"]
     assert [(report.scope, report.default) for report in result.reports] == [("other", False), ("own", False)]
 
 

@@ -65,8 +65,8 @@ def test_controllers_and_their_versions(tmp_path):
     """v2 lists in a file what v1 has as mounts."""
     (tmp_path / "cgroup.controllers").write_text("cpu io memory pids\n")
     v2 = Hierarchy(2, (), str(tmp_path), ".")
-    assert Layout([v2]).versions() == {"cpu": 2, "io": 2, "memory": 2, "pids": 2}
+    assert Layout([v2]).versions() == {"cgroup": 2, "cpu": 2, "io": 2, "memory": 2, "pids": 2}
     (tmp_path / "cgroup.controllers").write_text("hugetlb\n")
     v1 = Hierarchy(1, ("cpu", "cpuacct"), "/sys/fs/cgroup/cpu", "cpu")
-    assert Layout([v1, v2]).versions() == {"cpu": 1, "cpuacct": 1, "hugetlb": 2}
+    assert Layout([v1, v2]).versions() == {"cpu": 1, "cpuacct": 1, "cgroup": 2, "hugetlb": 2}
     assert Layout([]).versions() == {}

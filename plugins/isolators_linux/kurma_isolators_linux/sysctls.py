@@ -10,17 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import Compiled
-from kurma_core.models.isolator import IsolatorPlan
+from kurma_core.models.isolator import OWN_SYSCTLS, IsolatorPlan, sysctl_namespace
 from kurma_core.schema import describe
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.isolator import IsolatorHost
 
-_IPC = frozenset(
-    f"kernel.{name}"
-    for name in ("msgmax", "msgmnb", "msgmni", "sem", "shm_rmid_forced", "shmall", "shmmax", "shmmni")
-)
-_KNOWN = f"net.*, fs.mqueue.*, kernel.domainname, {', '.join(sorted(_IPC))}"
 _LONGEST = 1000
 #: Groups that may open ICMP echo sockets: ``ping`` then works without CAP_NET_RAW. Docker's value; podman's "0 0"
 #: leaves it to group 0.
@@ -36,7 +31,7 @@ def sysctl(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
             f"isolator {name}: expected an object of settings, got {describe(value)}",
             hint='for instance {"net.ipv4.ip_forward": "1"}',
         )
-    shared = _shared(host)
+    shared = host.host_namespaces
     found: dict[str, str] = {}
     for key, setting in value.items():
         dotted = _dotted(name, key)
@@ -47,11 +42,6 @@ def sysctl(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     if "net" not in shared:
         found.setdefault(*PING_GROUPS)
     return Compiled(IsolatorPlan(sysctls=found))
-
-
-def _shared(host: IsolatorHost) -> frozenset[str]:
-    """Returns the kinds of namespaces that the pod shares with the host."""
-    return host.shared | {"net"} if host.host_network else host.shared
 
 
 def _dotted(name: str, key: str) -> str:
@@ -68,16 +58,13 @@ def _check(name: str, key: str, shared: frozenset[str]) -> None:
     """Checks that the setting belongs to a namespace of the pod's own. :raises IsolatorError: it does not."""
     if key == "kernel.hostname":
         raise IsolatorError(f"isolator {name}: {key} is the pod's host name", hint="give it with --hostname")
-    if key.startswith("net.") and len(key) > 4:
-        kind = "net"
-    elif key in _IPC or (key.startswith("fs.mqueue.") and len(key) > 10):
-        kind = "ipc"
-    elif key == "kernel.domainname":
-        kind = "uts"
-    else:
-        raise IsolatorError(f"isolator {name}: {key} is no setting of a pod's own", hint=f"these are: {_KNOWN}")
+    kind = sysctl_namespace(key)
+    if kind is None:
+        raise IsolatorError(
+            f"isolator {name}: {key} is no setting of a pod's own", hint=f"these are: {OWN_SYSCTLS}"
+        )
     if kind in shared:
-        whose = {"net": "network", "ipc": "IPC namespace", "uts": "UTS namespace"}[kind]
+        whose = "network" if kind == "net" else f"{'user' if kind == 'user' else kind.upper()} namespace"
         raise IsolatorError(
             f"isolator {name}: {key} would be the host's: the pod is in the host's {whose}",
             hint=f"leave it out, or give the pod a {whose} of its own",

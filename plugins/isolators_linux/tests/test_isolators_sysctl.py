@@ -13,6 +13,7 @@ HOST = IsolatorHost({}, 1)
 OWN = [
     *("net.ipv4.ip_forward", "net.core.somaxconn", "net.ipv4.conf.eth0/7.forwarding", "kernel.domainname"),
     *("kernel.shmmax", "kernel.shm_rmid_forced", "kernel.msgmni", "kernel.sem", "fs.mqueue.msg_max"),
+    "vm.memfd_noexec",
 ]
 FOREIGN = [
     *("kernel.core_pattern", "vm.swappiness", "fs.file-max", "kernel.shm", "kernel.semmsl", "kernel.hostname"),

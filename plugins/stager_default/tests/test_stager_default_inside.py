@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kurma_stager_default.inside import errors, manifest, user_namespace
-from kurma_stager_default.inside.app import etc_hosts, privileges, proc_sys_dev, security_labels
+from kurma_stager_default.inside.app import etc_hosts, privileges, proc_sys_dev, process_settings, security_labels
 from kurma_stager_default.inside.callins import logs, run, status
 from kurma_stager_default.inside.pod import app_changes, app_restarts, app_run, device_cgroup
 from kurma_stager_default.inside.streams import app_log
@@ -18,7 +18,7 @@ from kurma_stager_default.inside.streams import app_log
 from kurma_core.formats import small_json
 from kurma_core.linux.cgroups import Hierarchy, Layout
 from kurma_core.linux.execute import ExecuteError
-from kurma_core.models.isolator import IsolatorPlan
+from kurma_core.models.isolator import IoPriority, IsolatorPlan, MemoryPolicy, Scheduling
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(st.characters(exclude_categories=["Cs"])),
@@ -132,6 +132,39 @@ def test_a_plan_as_the_core_writes_it():
     assert pod.apps[0].plan.seccomp == plan.seccomp
     assert (plan.to_json()["version"], IsolatorPlan().to_json()["version"]) == (2, 1)
     assert "seccomp" not in IsolatorPlan().to_json()
+
+
+def test_the_newest_plan_as_the_core_writes_it():
+    """18."""
+    plan = IsolatorPlan(
+        umask=0,
+        io_priority=IoPriority("idle"),
+        scheduling=Scheduling("batch", nice=5),
+        memory_policy=MemoryPolicy("bind", "0-3,6"),
+    )
+    found = manifest.Plan(plan.to_json())
+    assert plan.version == manifest.PLAN_VERSION
+    assert (found.umask, found.io_priority["kind"], found.scheduling["nice"]) == (0, "idle", 5)
+    assert found.memory_policy["nodes"] == "0-3,6"
+    for wrong in (-1, 0o1000, "077", 1.5):
+        with pytest.raises(manifest.ManifestError, match="not a umask"):
+            manifest.Plan({"version": 4, "umask": wrong})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rlimits": {"files": [1, 1]}},
+        {"ioPriority": {"kind": "fast"}},
+        {"scheduling": {"policy": "fair"}},
+        {"memoryPolicy": {"mode": "near"}},
+        {"rlimits": {"nofile": [1 << 70, 1 << 70]}},
+    ],
+)
+def test_a_setting_that_this_stager_does_not_know_is_told(wrong):
+    """18: nothing has been set then."""
+    with pytest.raises(errors.SetupError, match=r"there is no|cannot set the limit"):
+        process_settings.apply(manifest.Plan({"version": 4, **wrong}))
 
 
 def test_an_empty_storage_is_none_chosen():

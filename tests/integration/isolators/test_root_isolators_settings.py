@@ -129,6 +129,21 @@ def test_sysctls_are_the_pods_and_not_the_hosts(house, userns):
     assert of_the_host() == before
 
 
+def test_limits_of_a_user_namespace_are_the_pods(house):
+    """18: where the pod has one; the host's root has others."""
+
+    def host():
+        with open(_file("user.max_net_namespaces")) as file:
+            return file.read()
+
+    before, own = host(), isolators((SYSCTL, {"user.max_net_namespaces": "11"}))
+    read = f"cat {_file('user.max_net_namespaces')}"
+    record, output = house.run(read, isolators=own, userns="auto")
+    assert (record.exit_code, output, host()) == (0, "11\n", before)
+    with pytest.raises(IsolatorError, match="would be the host's: the pod is in the host's user namespace"):
+        house.run(read, isolators=own)
+
+
 def _shown_in_a_user_namespace(name):
     """Older kernels keep net.core from networks that belong to a user namespace."""
     return not subprocess.run(["unshare", "--user", "--net", "test", "-e", _file(name)], check=False).returncode

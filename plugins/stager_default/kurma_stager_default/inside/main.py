@@ -308,6 +308,10 @@ _SHARED = {
 }
 
 
+#: Sysctls of the namespaces of users and processes, which this process is not in: in it, they are the host's.
+_OF_CHILDREN = ("user.", "vm.memfd_noexec")
+
+
 def _sysctls(values: dict[str, str], ids: user_namespace.Ids) -> None:
     """Sets sysctls. The core has checked that they are limited to the pod's namespaces.
 
@@ -315,12 +319,15 @@ def _sysctls(values: dict[str, str], ids: user_namespace.Ids) -> None:
     for name, value in values.items():
         # As in sysctl(8), a slash in the name stands for a dot in the path.
         path = "/proc/sys/" + name.translate({ord("."): "/", ord("/"): "."})
-        if ".." in path:
-            raise SetupError(f"not a sysctl: {name!r}")
-        number = _write(path, value)
-        if number in (errno.EACCES, errno.EPERM) and ids.path:
-            # Only root of the user namespace that owns an IPC namespace may set its sysctls.
+        if ".." in path or (name.startswith("user.") and not ids.path):
+            raise SetupError(f"not a sysctl of the pod's own: {name!r}")
+        if name.startswith(_OF_CHILDREN):
             number = _write_inside(path, value, ids)
+        else:
+            number = _write(path, value)
+            if number in (errno.EACCES, errno.EPERM) and ids.path:
+                # Only root of the user namespace that owns an IPC namespace may set its sysctls.
+                number = _write_inside(path, value, ids)
         if number:
             raise SetupError(f"sysctl {name}: cannot be set to {value!r}: {os.strerror(number)}")
 
@@ -336,11 +343,13 @@ def _write(path: str, value: str) -> int:
 
 
 def _write_inside(path: str, value: str, ids: user_namespace.Ids) -> int:
+    """Writes as a process of the pod: in its PID namespace, and as root of its user namespace if it has one."""
     pid = os.fork()
     if pid == 0:
         code = errno.EIO
         try:
-            user_namespace.enter(ids.open())
+            if ids.path:
+                user_namespace.enter(ids.open())
             code = _write(path, value)
         finally:
             os._exit(code)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESERVED = "kurma.io"
 VERSION = 1
-PLAN_VERSION = 3
+PLAN_VERSION = 4
 RESTARTS = ("never", "on-failure", "always")
 LIFECYCLES = ("all", "any")
 PROTOCOLS = ("tcp", "udp")
@@ -65,15 +65,19 @@ class Plan:
         "capabilities",
         "cgroup",
         "devices",
+        "io_priority",
         "keyrings",
+        "memory_policy",
         "namespaces",
         "no_new_privileges",
         "oom_score_adj",
         "privileged",
         "rlimits",
+        "scheduling",
         "seccomp",
         "selinux",
         "sysctls",
+        "umask",
     )
 
     def __init__(self, value: dict[str, Any]) -> None:
@@ -96,6 +100,13 @@ class Plan:
         #: the app may use the kernel's keyring system calls
         self.keyrings: bool = value.get("keyrings", self.privileged)
         self.namespaces: dict[str, str] = value.get("namespaces", {})
+        #: None: 022
+        self.umask: int | None = value.get("umask")
+        if not (self.umask is None or (isinstance(self.umask, int) and 0 <= self.umask <= 0o777)):
+            raise ManifestError(f"isolator plan: not a umask: {self.umask!r}")
+        self.scheduling: dict[str, Any] | None = value.get("scheduling")
+        self.io_priority: dict[str, Any] | None = value.get("ioPriority")
+        self.memory_policy: dict[str, Any] | None = value.get("memoryPolicy")
 
 
 class App:

@@ -133,8 +133,8 @@ def step_back() -> None:
 
 
 def apply_limits(plan: Plan) -> None:
-    """Sets the OOM score, resource limits and security labels. Runs as root before the change of root, with a
-    ``/proc`` that shows this process.
+    """Sets the OOM score, resource limits, scheduling, I/O priority, memory policy and security labels. Runs as
+    the host's root before the change of root, with a ``/proc`` that shows this process.
 
     :raises SetupError: the kernel refuses one.
     """
@@ -150,17 +150,10 @@ def apply_limits(plan: Plan) -> None:
                 file.write(value)
         except OSError as error:
             raise SetupError(f"cannot set oom_score_adj to {value.strip()}: {error.strerror}") from None
-    if plan.rlimits:
-        import resource
+    if plan.rlimits or plan.scheduling or plan.io_priority or plan.memory_policy:
+        from kurma_stager_default.inside.app import process_settings
 
-        for name, (soft, hard) in plan.rlimits.items():
-            number = getattr(resource, "RLIMIT_" + name.upper(), None)
-            if number is None:
-                raise SetupError(f"there is no resource limit {name!r}")
-            try:
-                resource.setrlimit(number, (soft, hard))
-            except (OSError, ValueError) as error:
-                raise SetupError(f"cannot set the limit {name} to {soft}:{hard}: {error}") from None
+        process_settings.apply(plan)
     if plan.apparmor or plan.selinux:
         from kurma_stager_default.inside.app import security_labels
 
@@ -282,6 +275,9 @@ def become(
         os.chdir(directory)
     except OSError as error:
         raise SetupError(f"the working directory {directory} {_no_directory(error, user.uid)}") from None
+    if plan.umask is not None:
+        # Late: the child makes the app's root with its own.
+        os.umask(plan.umask)
     ready()
     try:
         if plan.seccomp:
