@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kurma_core.appc.cni_result import address_family, is_cidr
+from kurma_core.appc.types import address_family, is_cidr
 from kurma_core.errors import UsageError
 from kurma_core.models.network import MOST_PORTS, PROTOCOLS, NetworkRequest, PortMapping
 

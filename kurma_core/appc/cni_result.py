@@ -7,8 +7,7 @@ that is kept has been checked.
 
 from __future__ import annotations
 
-import _socket
-
+from kurma_core.appc.types import address_family, is_cidr
 from kurma_core.errors import NetworkError
 from kurma_core.models.network import AddressResult, NetworkResult
 
@@ -21,26 +20,6 @@ if TYPE_CHECKING:
 #: Versions of CNI results that are understood.
 VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 _LIST_MAX = 256
-
-
-def address_family(text: str) -> int:
-    """Returns 4 or 6 for an address without prefix length; 0 if the text is not an address."""
-    for family, number in ((_socket.AF_INET, 4), (_socket.AF_INET6, 6)):
-        try:
-            _socket.inet_pton(family, text)
-        except (OSError, ValueError):  # ValueError: a NUL or a character beyond ASCII
-            continue
-        return number
-    return 0
-
-
-def is_cidr(text: str) -> bool:
-    """Whether ``text`` is an address, a slash and a prefix length that its family allows."""
-    address, slash, length = text.partition("/")
-    family = address_family(address)
-    if not (family and slash and length.isascii() and length.isdigit() and len(length) <= 3):
-        return False
-    return int(length) <= (32 if family == 4 else 128)
 
 
 class _Reader:

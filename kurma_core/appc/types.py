@@ -264,3 +264,25 @@ def inner_path(value: object, path: str) -> str:
     if ".." in result.split("/"):
         raise ManifestError(path, "an absolute path without ..", describe(value))
     return result
+
+
+def address_family(text: str) -> int:
+    """Returns 4 or 6 for an address without prefix length; 0 if the text is not an address."""
+    import _socket
+
+    for family, number in ((_socket.AF_INET, 4), (_socket.AF_INET6, 6)):
+        try:
+            _socket.inet_pton(family, text)
+        except (OSError, ValueError):  # ValueError: a NUL or a character beyond ASCII
+            continue
+        return number
+    return 0
+
+
+def is_cidr(text: str) -> bool:
+    """Whether ``text`` is an address, a slash and a prefix length that its family allows."""
+    address, slash, length = text.partition("/")
+    family = address_family(address)
+    if not (family and slash and length.isascii() and length.isdigit() and len(length) <= 3):
+        return False
+    return int(length) <= (32 if family == 4 else 128)

@@ -283,7 +283,7 @@ def server(text: str, option: str) -> None:
 
 def address(text: str, option: str) -> None:
     """:raises UsageError: it is not an IP address."""
-    from kurma_core.appc.cni_result import address_family
+    from kurma_core.appc.types import address_family
 
     if not address_family(text):
         raise UsageError(f"{option}: {text!r} is no address")

@@ -235,7 +235,7 @@ def _nameservers() -> list[str]:
             words = [line.split() for line in file]
     except OSError:
         return []  # no resolver is configured: nothing to avoid
-    from kurma_core.appc.cni_result import address_family
+    from kurma_core.appc.types import address_family
 
     return [f"{w[1]}/32" for w in words if len(w) > 1 and w[0] == "nameserver" and address_family(w[1]) == 4]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.api.host import NetworkInfo
 from kurma_core.api.network_options import no_address_of_a_host
-from kurma_core.appc.cni_result import address_family, is_cidr
+from kurma_core.appc.types import address_family, is_cidr
 from kurma_core.errors import KurmaError, NetworkError, PluginError, UsageError
 from kurma_core.hookspecs.network import AttachmentContext
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from kurma_core.appc.cni_result import address_family
+from kurma_core.appc.types import address_family
 from kurma_core.linux.beneath import NotRegularError, open_regular
 from kurma_core.models.pod import ETC_FILES
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from kurma_cni.iptables import FAMILIES, Table, drop_pod_chains, families
 
-from kurma_core.appc.cni_result import address_family, parse_result
+from kurma_core.appc.cni_result import parse_result
+from kurma_core.appc.types import address_family
 from kurma_core.linux import programs
 from kurma_core.models.network import PortMapping
 from kurma_net_cni.links import delete_link
