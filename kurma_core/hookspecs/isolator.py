@@ -9,7 +9,7 @@ from kurma_core.value import field, frozen
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import Json
-    from kurma_core.models.isolator import IsolatorPlan
+    from kurma_core.models.isolator import IsolatorPlan, TrafficLimit
 
 
 @frozen
@@ -90,7 +90,8 @@ class Isolator(Protocol):
     - ``defaults``, see :class:`IsolatorWithDefaults`;
     - ``about``, see :class:`IsolatorsTold`;
     - ``powers``, see :class:`GatedIsolator`;
-    - ``namespaces``, see :class:`NamespaceIsolator`.
+    - ``namespaces``, see :class:`NamespaceIsolator`;
+    - ``limit_traffic``, see :class:`TrafficLimiter`.
     """
 
     #: The names of the isolators that it compiles (``os/linux/oom-score-adj``).
@@ -170,5 +171,27 @@ class NamespaceIsolator(Protocol):
         names.
 
         :raises IsolatorError: the value is wrong.
+        """
+        ...
+
+
+class TrafficLimiter(Protocol):
+    """Optional interface of an :class:`Isolator`: limits a pod's traffic, as the plans of any isolator want it."""
+
+    def limit_traffic(
+        self, namespace: str, limits: Collection[TrafficLimit], held: Mapping[str, Collection[TrafficLimit]]
+    ) -> tuple[str, ...]:
+        """Limits the pod's interfaces to these rates, and removes its other limits. It can be repeated. The kernel
+        must remove the limits with the namespace: there is no undo.
+
+        The core calls it after the pod has joined its networks, and when its apps change. If several plugins have
+        it, the first in the order of ``kurma plugins list`` gets the limits of all.
+
+        :param namespace: path of the pod's network namespace, with its interfaces in it.
+        :param limits: of several for one interface and direction, the lowest counts; empty: no limit is left.
+        :param held: limits that a network applies itself, by interface, at most one for each direction: only
+            stricter limits are to be added.
+        :returns: interfaces that a limit names and that do not exist.
+        :raises NetworkError: it failed.
         """
         ...

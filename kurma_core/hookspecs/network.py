@@ -138,12 +138,12 @@ class NetworkStatus(Protocol):
 
 
 class TrafficHolder(Protocol):
-    """Optional interface of a :class:`Network`: applies limits of traffic itself. Otherwise the core applies
-    them."""
+    """Optional interface of a :class:`Network`: applies limits of traffic itself. Otherwise an isolator plugin
+    applies them."""
 
     def limits(self, config: Mapping[str, Json]) -> bool:
-        """Whether the network limits a pod's traffic itself. If so, ``add`` finds the pod's own limits, if any,
-        among the attachment's capabilities, as CNI's ``bandwidth``, and the core does not apply them.
+        """Whether the network limits a pod's traffic itself. If so, the attachment of ``add`` has the pod's own
+        ``limits``, and no isolator plugin applies them again.
         """
         ...
 

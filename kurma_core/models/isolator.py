@@ -309,7 +309,7 @@ class IsolatorPlan(JsonValue):
         ``struct sock_filter``, for this machine. The stager loads it as the last step before it executes a program
         of the app: main, handlers and commands that are run later.
     :param devices: nodes that an app may have, besides those that every app has.
-    :param traffic: limits of the pod's network; the core applies them, not the stager.
+    :param traffic: limits of the pod's network; an isolator plugin applies them, not the stager.
     :param apparmor: profile that the app's programs run under.
     :param selinux: security context that they run in.
     :param privileged: the app runs without its protections.

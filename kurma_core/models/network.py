@@ -5,6 +5,7 @@ from __future__ import annotations
 from _collections_abc import Mapping  # without collections
 
 from kurma_core.appc.types import nonempty
+from kurma_core.models.isolator import TrafficLimit
 from kurma_core.schema import JsonValue, Pairs, Port, Text, Words
 from kurma_core.value import field, frozen
 
@@ -103,7 +104,10 @@ class Attachment(JsonValue):
     :param request: the request to join.
     :param ports: ports of the host that are published on this network.
     :param result: the driver's answer; null: the pod is not joined yet.
-    :param capabilities: further capability arguments of CNI (``dns``, ``bandwidth``), by name.
+    :param base: every pod joins the network, which may give it no address.
+    :param limits: limits of traffic over the interface that the network applies itself; at most one for each
+        direction.
+    :param dns: ``nameservers``, ``search`` and ``options`` that the caller wants in the pod's resolv.conf.
     :param names: whether pods on it find each other by name.
     :param addresses: of the interface, in CIDR form.
     """
@@ -118,7 +122,9 @@ class Attachment(JsonValue):
     request: NetworkRequest
     ports: tuple[PortMapping, ...] = ()
     result: NetworkResult | None = None
-    capabilities: Mapping[str, Json] = field(default_factory=dict)
+    base: bool = False
+    limits: tuple[TrafficLimit, ...] = ()
+    dns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     names: bool = True
 
     @property

@@ -20,11 +20,13 @@ class NetworkSummary(JsonValue):
     """A network that a pod is joined to.
 
     :param addresses: in CIDR form; none before the pod was started.
+    :param base: every pod joins the network, which may give it no address.
     """
 
     network: str
     interface: str
     addresses: tuple[str, ...]
+    base: bool = False
 
 
 @frozen

@@ -83,14 +83,14 @@ class Networking:
         requests: Sequence[NetworkRequest] | None,
         ports: Sequence[PortMapping],
         pod_uuid: str,
-        capabilities: Mapping[str, Json] | None = None,
+        dns: Mapping[str, tuple[str, ...]] | None = None,
     ) -> tuple[Attachment, ...]:
         """Plans the pod's attachments in order, loopback first. The caller records them before :meth:`add`. Empty:
         the pod shares the host's namespace. It does not change the host.
 
         :param requests: None or empty: the default networks.
         :param ports: to be published, by the first network that can do so, preferably one that is not optional.
-        :param capabilities: further capability arguments of CNI for every network (``dns``).
+        :param dns: contents of the pod's resolv.conf that the caller wants, as :class:`Attachment` has them.
         :raises NetworkError: an unknown network, an invalid interface, or ports that no network can publish.
         :raises UsageError: the requests contradict each other.
         """
@@ -126,7 +126,8 @@ class Networking:
                 config=info.config,
                 request=request,
                 ports=tuple(ports) if info is publisher else (),
-                capabilities=dict(capabilities or {}),
+                base=request.name == LO,
+                dns=dns or {},
                 names=info.names,
             )
             for info, request, name in zip(infos, wanted, names, strict=True)
@@ -136,14 +137,11 @@ class Networking:
         """The attachments, with the pod's traffic limits passed to those networks that enforce them."""
         if not limits:
             return tuple(attachments)
-        from kurma_core.networking.traffic import capability
-
         found = []
         for one in attachments:
             takes = getattr(self._driver(one.driver), "limits", None)
-            rates = capability(limits, one.interface) if takes is not None and takes(one.config) else {}
-            given = {**one.capabilities, "bandwidth": rates}
-            found.append(replace(one, capabilities=given) if rates else one)
+            own = _lowest(limits, one.interface) if takes is not None and takes(one.config) else ()
+            found.append(replace(one, limits=own) if own else one)
         return tuple(found)
 
     @staticmethod
@@ -351,6 +349,16 @@ def _context(attachment: Attachment, pod: str, pod_name: str, namespace: str) ->
     if attachment.result is not None:
         attachment = replace(attachment, result=None)
     return AttachmentContext(pod, pod_name, namespace, attachment.interface, attachment)
+
+
+def _lowest(limits: Sequence[TrafficLimit], interface: str) -> tuple[TrafficLimit, ...]:
+    """The lowest limit of each direction for one interface."""
+    found: dict[str, TrafficLimit] = {}
+    for limit in limits:
+        lowest = found.get(limit.direction)
+        if limit.interface in ("", interface) and (lowest is None or limit.rate < lowest.rate):
+            found[limit.direction] = replace(limit, interface=interface)
+    return tuple(found.values())
 
 
 def _listed(ports: Sequence[PortMapping]) -> str:

@@ -32,6 +32,7 @@ from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.network import AttachmentContext, Network
 from kurma_core.linux import namespaces
 from kurma_core.linux.namespaces import in_network_namespace
+from kurma_core.models.isolator import TrafficLimit
 from kurma_core.models.network import Attachment, NetworkRequest, NetworkResult, PortMapping
 from kurma_core.value import replace
 
@@ -70,7 +71,8 @@ def context(
     request: NetworkRequest | None = None,
     ports: tuple[PortMapping, ...] = (),
     driver: str = "tested",
-    capabilities: Mapping[str, Any] | None = None,
+    limits: tuple[TrafficLimit, ...] = (),
+    dns: Mapping[str, tuple[str, ...]] | None = None,
 ) -> AttachmentContext:
     """Makes the arguments of one ``add``, in the core's form."""
     attachment = Attachment(
@@ -80,7 +82,8 @@ def context(
         config=config,
         request=request or NetworkRequest(config["name"]),
         ports=ports,
-        capabilities=dict(capabilities or {}),
+        limits=limits,
+        dns=dns or {},
     )
     return AttachmentContext(pod, "test", f"/run/netns/kurma-{pod}", interface, attachment)
 

@@ -27,7 +27,7 @@ def record(**changes: Any) -> PodRecord:
         "stager": "default",
         "renderer": "overlay",
         "attachments": (
-            Attachment("lo", "lo", "lo", {}, NetworkRequest("lo")),
+            Attachment("lo", "lo", "lo", {}, NetworkRequest("lo"), base=True),
             Attachment(
                 "default",
                 "cni",
@@ -50,7 +50,10 @@ def summary(**changes: Any) -> PodSummary:
         "state": "running",
         "created_at": "2024-05-31T12:00:00Z",
         "apps": ("nginx",),
-        "networks": (NetworkSummary("lo", "lo", ()), NetworkSummary("default", "eth0", ("10.1.0.2/16",))),
+        "networks": (
+            NetworkSummary("lo", "lo", (), base=True),
+            NetworkSummary("default", "eth0", ("10.1.0.2/16",)),
+        ),
     }
     return PodSummary(**{**values, **changes})
 

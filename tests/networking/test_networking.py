@@ -306,7 +306,7 @@ def test_ports_go_to_the_first_network_that_publishes(make, driver):
 
 
 def test_a_plan_survives_its_record(make):
-    plan = make(entries("a")).plan(requests("a"), (PortMapping(1, 2),), UUID, {"dns": {"servers": ["10.0.0.1"]}})
+    plan = make(entries("a")).plan(requests("a"), (PortMapping(1, 2),), UUID, {"nameservers": ("10.0.0.1",)})
     assert tuple(Attachment.from_json(json.loads(json.dumps(one.to_json()))) for one in plan) == plan
 
 

@@ -16,7 +16,7 @@ from kurma_core.pods.record.document import PodDocument
 from kurma_core.value import replace
 from tests.pods.documents import pod_document
 
-LO = Attachment("lo", "lo", "lo", {}, NetworkRequest("lo"))
+LO = Attachment("lo", "lo", "lo", {}, NetworkRequest("lo"), base=True)
 ETH = Attachment(
     "net", "cni", "eth0", {}, NetworkRequest("net"), result=NetworkResult((AddressResult("10.1.2.3/16"),))
 )

@@ -15,7 +15,7 @@ from kurma_core.pods.network import hosts_and_resolv_conf
 from kurma_core.value import replace
 from tests.pods.documents import pod_document
 
-LO = Attachment("lo", "lo", "lo", {}, NetworkRequest("lo"))
+LO = Attachment("lo", "lo", "lo", {}, NetworkRequest("lo"), base=True)
 ETH = Attachment(
     "net", "cni", "eth0", {}, NetworkRequest("net"), result=NetworkResult((AddressResult("10.1.2.3/16"),))
 )

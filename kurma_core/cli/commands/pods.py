@@ -89,7 +89,7 @@ def _networks(pod: PodSummary) -> str:
     """The networks that the pod is joined to, with their addresses; without loopback."""
     if not pod.networks:
         return "host"
-    shown = [_network(one) for one in pod.networks if one.interface != "lo"]
+    shown = [_network(one) for one in pod.networks if not one.base]
     return ",".join(shown) or "none"
 
 

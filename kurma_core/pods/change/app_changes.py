@@ -98,7 +98,7 @@ class PodApps:
             volumes.make_empty(app.document.manifest, directory.path, app.document.ids)
             self._services.api_changed(app.document, directory.path)
             if change.traffic:
-                pod_limits.hold_traffic(app.document, self._services.note)
+                self._hold_traffic(app.document)
             if change.memory:
                 pod_limits.keep_memory(app.document)
             attachments = directory.read_state().attachments or app.part.attachments
@@ -277,7 +277,7 @@ class PodApps:
         volumes.remove_empty(gone, directory.path)
         try:
             if change.traffic:
-                pod_limits.hold_traffic(document, self._services.note)
+                self._hold_traffic(document)
             if change.memory:
                 pod_limits.keep_memory(document)
         except KurmaError as error:
@@ -287,6 +287,9 @@ class PodApps:
         layers = dict(directory.read_state().layers)
         layers.pop(app, None)
         directory.change_state(change=None, layers=layers)
+
+    def _hold_traffic(self, document: PodDocument) -> None:
+        pod_limits.hold_traffic(document, self._services.isolators(), self._services.note)
 
     def finish_change(self, directory: PodDirectory) -> bool:
         """Finishes the change of a running pod's apps that a process left unfinished when it died.

@@ -73,7 +73,7 @@ def _traffic(record: PodRecord) -> tuple[int | None, int | None]:
     namespace."""
     if record.network_namespace is None or record.stager_pid is None:
         return None, None
-    names = {attachment.interface for attachment in record.attachments} - {"lo"}
+    names = {attachment.interface for attachment in record.attachments if not attachment.base}
     try:
         # By descriptor: it never refers to another process that gets the same PID.
         process = os.open(f"/proc/{record.stager_pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

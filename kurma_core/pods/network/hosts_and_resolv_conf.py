@@ -49,7 +49,7 @@ def is_host_name(name: str) -> bool:
 
 def findable(attachments: Collection[Attachment]) -> tuple[Attachment, ...]:
     """The networks of a pod on which it can look up other pods by name, and they it."""
-    return tuple(one for one in attachments if one.names and one.interface != "lo")
+    return tuple(one for one in attachments if one.names and not one.base)
 
 
 def addresses_of(attachment: Attachment) -> list[str]:
@@ -65,7 +65,7 @@ def pod_hosts(document: PodDocument, attachments: Iterable[Attachment]) -> tuple
         ("127.0.0.1", ("localhost",)),
         ("::1", ("localhost", "ip6-localhost", "ip6-loopback")),
     ]
-    own = [address for one in attachments if one.interface != "lo" for address in addresses_of(one)]
+    own = [address for one in attachments if not one.base for address in addresses_of(one)]
     if document.hostname.lower() not in _LOCAL:
         lines += [(address, _names(document.hostname)) for address in own or ["127.0.0.1"]]
     return (*lines, *document.hosts)
@@ -199,7 +199,7 @@ def pod_dns(
     :param note: called with warnings for the user: a requested server is not used, or no server is left.
     :returns: ``nameservers``, ``search`` and ``options``; each may be empty.
     """
-    joined = [one for one in attachments if one.result is not None and one.interface != "lo"]
+    joined = [one for one in attachments if one.result is not None and not one.base]
     found = {part: _unique(v for one in joined for v in getattr(one.result, part)) for part in PARTS}
     said = document.dns or {}
     if found["nameservers"] and said.get("nameservers"):

@@ -174,7 +174,8 @@ def _place(
     needs, granted = _judged(request, pod, declared, shared, services, registry_images, of_file)
     if networks is None and "net" in shared:
         networks = [NetworkRequest("host")]
-    attachments = services.networking.plan(networks, _ports(request, reified), uuid, _capabilities(request))
+    dns = None if request.dns is None else request.dns.by_name
+    attachments = services.networking.plan(networks, _ports(request, reified), uuid, dns)
     userns = userns or _WORDS.get(wishes.get("user", "")) or services.config.userns
     return _Place(attachments, userns, _shared(shared, not attachments, userns), needs, granted)
 
@@ -209,14 +210,6 @@ def _grants(request: PodRequest) -> dict[str, tuple[str, ...]]:
     """The caller's grants by app, as the pod's document has them."""
     names = ["", *(app.name for app in request.template.pod.apps)]
     return dict.fromkeys(names, request.grants) if request.grants else {}
-
-
-def _capabilities(request: PodRequest) -> dict[str, object]:
-    """The request's DNS settings, in the form of CNI's ``dns`` capability."""
-    if request.dns is None:
-        return {}
-    words = (("servers", "nameservers"), ("searches", "search"), ("options", "options"))
-    return {"dns": {theirs: list(request.dns.by_name[ours]) for theirs, ours in words}}
 
 
 def _looked_at(

@@ -348,7 +348,7 @@ def _unmade(directory: PodDirectory, error: KurmaError) -> bool:
 def summary(directory: PodDirectory, document: PodDocument, state: PodState) -> PodSummary:
     networks = [_network(one) for one in state.attachments]
     if not networks:
-        networks = [NetworkSummary(one.network, one.interface, ()) for one in document.attachments]
+        networks = [NetworkSummary(one.network, one.interface, (), one.base) for one in document.attachments]
     return PodSummary(
         uuid=document.uuid,
         name=document.name,
@@ -361,7 +361,8 @@ def summary(directory: PodDirectory, document: PodDocument, state: PodState) -> 
 
 def _network(attachment: Attachment) -> NetworkSummary:
     addresses = () if attachment.result is None else attachment.result.addresses
-    return NetworkSummary(attachment.network, attachment.interface, tuple([one.address for one in addresses]))
+    given = tuple([one.address for one in addresses])
+    return NetworkSummary(attachment.network, attachment.interface, given, attachment.base)
 
 
 def broken_summary(directory: PodDirectory, state: str, why: str) -> PodSummary:

@@ -9,11 +9,12 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import HostError
+from kurma_core.errors import HostError, NetworkError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from kurma_core.hookspecs.isolator import Isolator
     from kurma_core.linux.cgroups import CgroupTree
     from kurma_core.models.isolator import IsolatorPlan, TrafficLimit
     from kurma_core.pods.record.document import PodDocument
@@ -32,26 +33,28 @@ def lasting_limits(pod: IsolatorPlan, apps: Mapping[str, IsolatorPlan]) -> tuple
     return tuple(limit for plan in plans for limit in plan.traffic)
 
 
-def hold_traffic(document: PodDocument, note: Callable[[str], None]) -> None:
-    """Applies the pod's limits, and no others, to its existing network interfaces. If a network enforces limits
-    itself (CNI's ``bandwidth``), only stricter ones are added.
+def hold_traffic(document: PodDocument, drivers: Iterable[Isolator], note: Callable[[str], None]) -> None:
+    """Applies the pod's limits, and no others, to its existing network interfaces. If a network applies limits
+    itself, only stricter ones are added.
 
-    :raises NetworkError: the kernel refuses.
+    :param drivers: the isolator plugins; the first that can limit traffic does.
+    :raises NetworkError: no plugin can, or it failed.
     """
     if document.network_namespace is None:
         return
-    from kurma_core.networking.traffic import RATES, limit_traffic
-
     limits = traffic_limits(document)
-    own = {}
-    for one in document.attachments:
-        given = one.capabilities.get("bandwidth")
-        if given:
-            held = {direction: given.get(rate) for direction, rate in RATES.items()}
-            own[one.interface] = [
-                limit for limit in limits if not (rate := held[limit.direction]) or limit.rate * 8 < rate
-            ]
-    for name in limit_traffic(document.network_namespace, limits, own):
+    limiters = (getattr(driver, "limit_traffic", None) for driver in drivers)
+    limit_traffic = next((found for found in limiters if found is not None), None)
+    if limit_traffic is None:
+        if limits:
+            raise NetworkError(
+                f"cannot limit the traffic of pod {document.name}: no enabled isolator plugin does that",
+                hint="see `kurma plugins list`",
+                pod=document.uuid,
+            )
+        return
+    held = {one.interface: one.limits for one in document.attachments if one.limits}
+    for name in limit_traffic(document.network_namespace, limits, held):
         note(f"pod {document.name} has no interface {name}, whose traffic was to be limited")
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from kurma_core.hookspecs.isolator import Compiled, IsolatorAbout, IsolatorHost, Power
+    from kurma_core.models.isolator import TrafficLimit
 
 #: Name → module and function: ``function(name, value, scope, host) -> Compiled``.
 _COMPILERS = {
@@ -164,6 +165,14 @@ class LinuxIsolators:
             return {}
         found: Mapping[str, str] = _function("host_access:namespaces_of")(name, value)
         return found
+
+    def limit_traffic(
+        self, namespace: str, limits: Collection[TrafficLimit], held: Mapping[str, Collection[TrafficLimit]]
+    ) -> tuple[str, ...]:
+        """:raises NetworkError: the kernel refuses; it may lack a module."""
+        from kurma_isolators_linux.traffic import limit_traffic
+
+        return limit_traffic(namespace, limits, held)
 
     def about(self, name: str) -> IsolatorAbout:
         from kurma_core.hookspecs.isolator import IsolatorAbout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,15 @@ from kurma_net_cni.links import has_interface, intact, is_namespace
 from kurma_net_cni.records import Record, Records
 
 if TYPE_CHECKING:
+    from kurma_core.models.isolator import TrafficLimit
     from kurma_net_cni.repair import Repair
 
 Json = Any
+#: CNI's key of each part of resolv.conf, in the capability ``dns``.
+_DNS = {"servers": "nameservers", "searches": "search", "options": "options"}
+# The burst as a part of a second's bytes, and its limits in bytes: CNI's bucket queues packets for at most 25 ms,
+# and a burst is a 32-bit number of bits.
+_BURST, _BURST_LEAST, _BURST_MOST = 1 / 10, 1 << 16, (1 << 29) - 1
 
 
 @contextmanager
@@ -399,7 +405,11 @@ def _arguments(chain: Chain, context: AttachmentContext) -> str:
 def _runtime(context: AttachmentContext) -> dict[str, Json]:
     """Capability arguments by name (CNI conventions)."""
     attachment = context.attachment
-    arguments = dict(attachment.capabilities)
+    arguments: dict[str, Json] = {}
+    if attachment.limits:
+        arguments["bandwidth"] = _bandwidth(attachment.limits)
+    if attachment.dns:
+        arguments["dns"] = {key: list(attachment.dns.get(part, ())) for key, part in _DNS.items()}
     if attachment.ports:
         arguments["portMappings"] = [
             {
@@ -415,3 +425,13 @@ def _runtime(context: AttachmentContext) -> dict[str, Json]:
     if attachment.request.mac:
         arguments["mac"] = attachment.request.mac
     return arguments
+
+
+def _bandwidth(limits: Iterable[TrafficLimit]) -> dict[str, int]:
+    """The capability ``bandwidth``: bits per second, and bits of a burst."""
+    found = {}
+    for limit in limits:
+        way = "ingress" if limit.direction == "in" else "egress"
+        found[f"{way}Rate"] = limit.rate * 8
+        found[f"{way}Burst"] = min(max(int(limit.rate * _BURST), _BURST_LEAST), _BURST_MOST) * 8
+    return found

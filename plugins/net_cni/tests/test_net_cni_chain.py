@@ -6,6 +6,7 @@ from kurma_net_cni.driver import _arguments, _runtime
 from kurma_net_cni.plugin import kurma_network
 from kurma_net_cni.quirks import host_links, pod_chains
 
+from kurma_core.models.isolator import TrafficLimit
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.testing.networks import context
 
@@ -21,14 +22,14 @@ def test_a_plugin_gets_the_capabilities_that_it_declares():
     }  # fmt: skip
     request = NetworkRequest("n", ips=("10.0.0.7",), mac="02:00:00:00:00:01")
     ports = (PortMapping(8080, 80, "udp", "127.0.0.1"),)
-    one = context("p", config, request=request, ports=ports, capabilities={"bandwidth": {"ingressRate": 1}})
+    one = context("p", config, request=request, ports=ports, limits=(TrafficLimit("in", 1 << 20),))
     chain = parse_chain(config)
     previous = {"ips": []}
     documents = [chain.document(plugin, _runtime(one), previous) for plugin in chain.plugins]
     assert [value.get("runtimeConfig") for value in documents] == [
         {"mac": "02:00:00:00:00:01"},
         {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "udp", "hostIP": "127.0.0.1"}]},
-        {"bandwidth": {"ingressRate": 1}},
+        {"bandwidth": {"ingressRate": 1 << 23, "ingressBurst": int((1 << 20) / 10) * 8}},
         None,
     ]
     assert {(value["name"], value["cniVersion"]) for value in documents} == {("n", "1.0.0")}
@@ -36,6 +37,15 @@ def test_a_plugin_gets_the_capabilities_that_it_declares():
     assert "prevResult" not in chain.document(chain.plugins[0], _runtime(one))
     # What no plugin declares goes the older way.
     assert _arguments(chain, one) == "IP=10.0.0.7"
+
+
+@pytest.mark.parametrize("rate", [1, 1_000_000, (1 << 32) - 1, 1 << 40])
+def test_what_may_go_at_once_fits_the_plugin(rate):
+    """A packet of the largest kind goes through, and the number is one of 32 bits."""
+    one = context("p", {"name": "n"}, limits=(TrafficLimit("out", rate),))
+    found = _runtime(one)["bandwidth"]
+    assert found["egressRate"] == rate * 8
+    assert (1 << 16) * 8 <= found["egressBurst"] < 1 << 32
 
 
 def test_chains_are_named_as_the_plugins_name_them():

@@ -17,7 +17,6 @@ from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.models.isolator import TrafficLimit
 from kurma_core.models.network import PortMapping
-from kurma_core.networking.traffic import capability
 from kurma_core.testing.networks import context, interfaces_in, pod_namespace
 
 pytestmark = pytest.mark.root
@@ -314,11 +313,10 @@ def speed(one, direction, address, *, both_inside=False):
 @pytest.mark.full
 @pytest.mark.vm
 def test_bandwidth_bites_in_both_directions(joined, driver, tmp_path):
-    """What the core hands on as capability arrives in the kernel, and leaves loopback alone."""
+    """The limits of the attachment arrive in the kernel, and leaves loopback alone."""
     config = bridge(tmp_path, {"type": "bandwidth", "capabilities": {"bandwidth": True}})
     assert driver.limits(config)
-    rates = capability([TrafficLimit("in", RATE), TrafficLimit("out", 2 * RATE)], "eth0")
-    one, result = joined(config, capabilities={"bandwidth": rates})
+    one, result = joined(config, limits=(TrafficLimit("in", RATE), TrafficLimit("out", 2 * RATE)))
     address = result.addresses[0].address.partition("/")[0]
     assert RATE / 4 < speed(one, "in", address) < RATE * 1.4
     assert 2 * RATE / 4 < speed(one, "out", address) < 2 * RATE * 1.4
@@ -331,11 +329,9 @@ def test_bandwidth_bites_in_both_directions(joined, driver, tmp_path):
 @pytest.mark.full
 def test_bandwidth_of_one_direction(joined, driver, tmp_path):
     config = bridge(tmp_path, {"type": "bandwidth", "capabilities": {"bandwidth": True}})
-    rates = capability([TrafficLimit("in", RATE, "eth0"), TrafficLimit("in", 2 * RATE)], "eth0")
-    assert set(rates) == {"ingressRate", "ingressBurst"}
     own = bridge(tmp_path, {"type": "bandwidth", "capabilities": {"bandwidth": True}, "egressRate": 1})
     assert not driver.limits(own)  # those win over the pod's: the pod's are the core's then
-    one, result = joined(config, capabilities={"bandwidth": rates})
+    one, result = joined(config, limits=(TrafficLimit("in", RATE),))
     address = result.addresses[0].address.partition("/")[0]
     assert RATE / 4 < speed(one, "in", address) < RATE * 1.4
     assert speed(one, "out", address) > 20 * RATE

@@ -9,6 +9,7 @@ from kurma_net_cni.driver import CniNetwork
 from kurma_net_cni.records import Records
 
 from kurma_core.errors import NetworkError
+from kurma_core.models.isolator import TrafficLimit
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.testing.networks import context
 from plugins.net_cni.tests.stub import POD, RESULT, Stub, calls
@@ -161,14 +162,16 @@ def test_every_capability_arrives_as_the_conventions_have_it(driver, bin_dir, on
     capabilities = dict.fromkeys(("portMappings", "bandwidth", "ips", "mac", "dns"), True)
     value = config("one")
     value["plugins"][0] |= {"capabilities": capabilities, "cni.dev/x": 1, "own": {"deep": [None]}}
-    rates = {"ingressRate": 8000, "ingressBurst": 9000, "egressRate": 8000, "egressBurst": 9000}
+    burst = (1 << 16) * 8  # the least
+    rates = {"ingressRate": 8000, "ingressBurst": burst, "egressRate": 16000, "egressBurst": burst}
     dns = {"servers": ["192.0.2.53"], "searches": ["example.org"], "options": ["ndots:2"]}
     pod = context(
         POD,
         value,
         request=NetworkRequest("n", ips=("10.0.0.2", "fd00::2"), mac="02:00:00:00:00:01"),
         ports=(PortMapping(8080, 80), PortMapping(53, 5353, "udp", "::1")),
-        capabilities={"bandwidth": rates, "dns": dns},
+        limits=(TrafficLimit("in", 1000), TrafficLimit("out", 2000)),
+        dns={"nameservers": ("192.0.2.53",), "search": ("example.org",), "options": ("ndots:2",)},
     )
     driver.add(pod)
     driver.delete(pod)

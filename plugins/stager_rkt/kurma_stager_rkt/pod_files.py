@@ -237,7 +237,7 @@ def network_names(pod: PodSetup) -> tuple[str, ...]:
     """The values of ``--net``, with their arguments. Empty: the host's network."""
     if not pod.attachments:
         return ()
-    return tuple(_with_arguments(one) for one in pod.attachments if one.interface != "lo") or ("none",)
+    return tuple(_with_arguments(one) for one in pod.attachments if not one.base) or ("none",)
 
 
 def _with_arguments(one: Attachment) -> str:
@@ -250,7 +250,7 @@ def networks(pod: PodSetup) -> dict[str, Mapping[str, Any]]:
     return {
         one.network: {**one.config, "name": one.network}
         for one in pod.attachments
-        if one.interface != "lo" and ("type" in one.config or "plugins" in one.config)
+        if not one.base and ("type" in one.config or "plugins" in one.config)
     }
 
 

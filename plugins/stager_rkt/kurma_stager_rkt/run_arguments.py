@@ -280,7 +280,7 @@ def _networks(pod: PodSetup, local_config: str) -> list[str]:
             )
         if one.request.optional:
             found.append(f"network {one.network}: its stage1 is not told that the pod may go without it")
-        if one.interface != "lo" and one.network not in theirs and one.network not in _KNOWN_NETWORKS:
+        if not one.base and one.network not in theirs and one.network not in _KNOWN_NETWORKS:
             found.append(f"network {one.network}: it is Kurma's own, of which its stage1 gets the name alone")
     if local_config.startswith("/"):
         found += [

@@ -103,7 +103,7 @@ def test_only_what_is_stricter_is_done_beside_cnis_bandwidth(make_house):
     """Nothing is held twice, and nothing is forgotten for what the network holds."""
     house = make_house({"stop_timeout": 3, "container_networks": [HELD]})
     with house.running({"main": "sleep 1000"}, net="held", isolators=bandwidth("3M")) as pod:
-        assert given(house, pod) == {"ingressRate", "egressRate"}
+        assert given(house, pod) == {"in", "out"}
         assert own_limits(pod.uuid) == set()
         for limit, directions in (("1M", {"in", "out"}), ("5M", set())):
             app = shell("sleep 1000", isolators=bandwidth(limit))
@@ -114,7 +114,7 @@ def test_only_what_is_stricter_is_done_beside_cnis_bandwidth(make_house):
     write = [{"name": "kurma.io/network-write-bandwidth", "value": {"device": "eth0", "limit": "3M"}}]
     read = [{"name": "kurma.io/network-read-bandwidth", "value": {"device": "eth0", "limit": "9M"}}]
     with house.running({"main": "sleep 1000"}, net="held", isolators=write) as pod:
-        assert given(house, pod) == {"egressRate"}
+        assert given(house, pod) == {"out"}
         house.client.app_add(pod.uuid, house.request({"other": shell("sleep 1000", isolators=read)}))
         assert own_limits(pod.uuid) == {"in"}
     apps = {"main": shell("sleep 1000", isolators=bandwidth("1M")), "other": "sleep 1000"}
@@ -124,9 +124,9 @@ def test_only_what_is_stricter_is_done_beside_cnis_bandwidth(make_house):
 
 
 def given(house, pod):
-    """Rates that the network was given to hold the pod to."""
+    """Directions in which the network was given limits to apply."""
     (attachment,) = [one for one in house.state_of(pod)["attachments"] if one["network"] == "held"]
-    return {key for key in attachment["capabilities"].get("bandwidth", {}) if key.endswith("Rate")}
+    return {limit["direction"] for limit in attachment["limits"]}
 
 
 def test_a_pod_without_a_network_and_one_of_the_hosts(house):

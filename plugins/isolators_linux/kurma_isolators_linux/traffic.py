@@ -13,15 +13,12 @@ from kurma_core.errors import NetworkError
 from kurma_core.linux.namespaces import in_network_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from kurma_core.models.isolator import TrafficLimit
 
 #: Prefix of the interfaces for incoming packets; the index of the pod's interface follows.
 PREFIX = "kurma-in"
-
-#: CNI's name of the rate, by direction as seen from the pod.
-RATES = {"in": "ingressRate", "out": "egressRate"}
 
 _UP, _LOOPBACK = 1, 8
 _EVERYTHING = 3  # ETH_P_ALL
@@ -29,24 +26,15 @@ _BUCKET = 0x6B750000  # the handle that marks our own buckets
 _ROOT, _INGRESS = 0xFFFFFFFF, 0xFFFF0000
 # The burst and the longest queue, as parts of a second's bytes; below, their limits in bytes: a frame always fits.
 _AT_ONCE, _WAITING = 1 / 50, 2 / 5
-# CNI's bucket queues packets for at most 25 ms, so it needs a larger burst, which is a 32-bit number of bits.
-_CNI_AT_ONCE, _CNI_LEAST, _CNI_MOST = 1 / 10, 1 << 16, (1 << 29) - 1
 _FRAME, _LEAST_WAITING, _MOST_WAITING = 256, 1 << 16, 1 << 22
 
 
 def limit_traffic(
-    namespace: str, limits: Iterable[TrafficLimit], own: Mapping[str, Iterable[TrafficLimit]] | None = None
+    namespace: str, limits: Collection[TrafficLimit], held: Mapping[str, Collection[TrafficLimit]]
 ) -> tuple[str, ...]:
-    """Limits every interface of the namespace to these rates, and removes other limits. It can be repeated.
-
-    :param namespace: path of the pod's network namespace, with its interfaces in it.
-    :param limits: of several for one interface and direction, the lowest counts.
-    :param own: other limits for these interfaces.
-    :returns: interfaces that a limit names and that do not exist.
-    :raises NetworkError: the kernel refuses; it may lack a module.
-    """
+    """As :class:`kurma_core.hookspecs.isolator.TrafficLimiter` has it."""
     rates = _rates(limits)
-    others = {name: _rates(given) for name, given in (own or {}).items()}
+    others = {name: _rates(_stricter(limits, given)) for name, given in held.items()}
     try:
         found = in_network_namespace(namespace, lambda: _hold_all(rates, others))
     except OSError as error:
@@ -56,26 +44,18 @@ def limit_traffic(
     return tuple(sorted({name for name, _ in rates if name} - found))
 
 
-def capability(limits: Iterable[TrafficLimit], interface: str) -> dict[str, int]:
-    """The same limits as CNI's capability argument ``bandwidth`` (CNI conventions), for one interface: bits per
-    second, and bits of a burst. Empty: the interface has no limit.
-    """
-    rates = _rates(limits)
-    value = {}
-    for direction, key in RATES.items():
-        rate = _lowest(rates, interface, direction)
-        if rate is not None:
-            value[key] = rate * 8
-            value[key.replace("Rate", "Burst")] = min(max(int(rate * _CNI_AT_ONCE), _CNI_LEAST), _CNI_MOST) * 8
-    return value
-
-
 def _rates(limits: Iterable[TrafficLimit]) -> dict[tuple[str, str], int]:
     rates: dict[tuple[str, str], int] = {}
     for limit in limits:
         key = limit.interface, limit.direction
         rates[key] = min(limit.rate, rates.get(key, limit.rate))
     return rates
+
+
+def _stricter(limits: Iterable[TrafficLimit], held: Iterable[TrafficLimit]) -> list[TrafficLimit]:
+    """The limits that are lower than those of their direction in ``held``."""
+    rates = {limit.direction: limit.rate for limit in held}
+    return [limit for limit in limits if limit.rate < rates.get(limit.direction, limit.rate + 1)]
 
 
 def _hold_all(

@@ -9,11 +9,11 @@ import time
 import uuid
 
 import pytest
+from kurma_isolators_linux.driver import LinuxIsolators
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.models.isolator import TrafficLimit
-from kurma_core.networking.traffic import limit_traffic
 from kurma_core.testing.networks import interfaces_in, pod_namespace
 
 pytestmark = pytest.mark.root
@@ -21,6 +21,10 @@ pytestmark = pytest.mark.root
 #: Bytes per second: little enough for a busy machine.
 RATE = 1_000_000
 SECONDS = 0.6
+
+
+def limited(namespace, limits, held=None):
+    return LinuxIsolators().limit_traffic(namespace, limits, held or {})
 
 
 def ip(*words):
@@ -87,7 +91,7 @@ def is_held(found, rate=RATE):
 
 @pytest.mark.vm
 def test_both_directions_are_held_and_loopback_is_not(namespace):
-    assert limit_traffic(namespace, [TrafficLimit("in", RATE), TrafficLimit("out", RATE)]) == ()
+    assert limited(namespace, [TrafficLimit("in", RATE), TrafficLimit("out", RATE)]) == ()
     for direction in ("out", "in"):
         assert is_held(speed(namespace, direction)), direction
     assert is_held(speed(namespace, "in", "10.77.1.2")), "each interface"
@@ -99,7 +103,7 @@ def test_both_directions_are_held_and_loopback_is_not(namespace):
 @pytest.mark.full
 def test_one_direction_of_one_interface(namespace):
     limits = [TrafficLimit("in", RATE, "eth0"), TrafficLimit("out", RATE, "eth7")]
-    assert limit_traffic(namespace, limits) == ("eth7",)
+    assert limited(namespace, limits) == ("eth7",)
     assert is_held(speed(namespace, "in"))
     assert speed(namespace, "out") > 20 * RATE
     assert speed(namespace, "in", "10.77.1.2") > 20 * RATE
@@ -108,13 +112,13 @@ def test_one_direction_of_one_interface(namespace):
 @pytest.mark.full
 def test_the_lowest_holds_and_limits_come_and_go(namespace):
     lower = [TrafficLimit("out", 3 * RATE), TrafficLimit("out", RATE), TrafficLimit("out", 2 * RATE, "eth0")]
-    limit_traffic(namespace, lower)
-    limit_traffic(namespace, lower)
+    limited(namespace, lower)
+    limited(namespace, lower)
     assert is_held(speed(namespace, "out"))
-    limit_traffic(namespace, [*lower[::2], TrafficLimit("in", RATE)])
+    limited(namespace, [*lower[::2], TrafficLimit("in", RATE)])
     assert is_held(speed(namespace, "out"), 2 * RATE)
     assert is_held(speed(namespace, "in"))
-    limit_traffic(namespace, [])
+    limited(namespace, [])
     assert speed(namespace, "out") > 20 * RATE
     assert speed(namespace, "in") > 20 * RATE
     assert set(interfaces_in(namespace)) == {"lo", "eth0", "eth1"}
@@ -122,17 +126,17 @@ def test_the_lowest_holds_and_limits_come_and_go(namespace):
 
 def test_the_least_and_the_most(namespace):
     for rate in (1000, (1 << 32) - 1):
-        limit_traffic(namespace, [TrafficLimit("in", rate), TrafficLimit("out", rate)])
+        limited(namespace, [TrafficLimit("in", rate), TrafficLimit("out", rate)])
     assert speed(namespace, "out") > 20 * RATE
     assert speed(namespace, "in") > 20 * RATE
 
 
 def test_a_namespace_that_is_not_there(tmp_path):
     with pytest.raises(NetworkError, match="cannot limit the pod's traffic"):
-        limit_traffic(str(tmp_path / "none"), [TrafficLimit("in", RATE)])
+        limited(str(tmp_path / "none"), [TrafficLimit("in", RATE)])
 
 
 def test_nothing_but_loopback(namespace):
     with pod_namespace(str(uuid.uuid4())) as bare:
-        assert limit_traffic(bare, [TrafficLimit("in", RATE), TrafficLimit("out", RATE, "eth0")]) == ("eth0",)
+        assert limited(bare, [TrafficLimit("in", RATE), TrafficLimit("out", RATE, "eth0")]) == ("eth0",)
         assert interfaces_in(bare) == ["lo"]
