@@ -69,7 +69,6 @@ EXCEPTIONS = [
     (FACTS, "docker file http https", "images/acquisition.py images/trust_policy.py"),
     (FACTS, "file", "images/layer_fetch.py"),
     (CONVENTIONS, "appc docker", "pods/prepare/app_settings.py"),
-    (NETWORKS, "lo", "cli/commands/pods.py pods/inside/usage.py pods/network/hosts_and_resolv_conf.py"),
     (NETWORKS, "bridge default lo", "networking/default_network.py"),
     (NETWORKS, "bridge cni", "networking/manager.py"),
     (HELP, "cni", "cli/commands/plugins.py"),

@@ -54,7 +54,8 @@ def told(pod):
 
 
 def attachment(network, config, interface="eth0", **request):
-    return Attachment(network, "driver", interface, config, NetworkRequest(network, **request))
+    wanted = NetworkRequest(network, **request)
+    return Attachment(network, "driver", interface, config, wanted, base=interface == "lo")
 
 
 def test_what_stage1_is_not_told_of(pod):

@@ -70,7 +70,8 @@ def prepare(tmp_path, monkeypatch):
 
 
 def network(name, config=None, *, ports=(), inside="eth0", **request):
-    return Attachment(name, "some", inside, config or {}, NetworkRequest(name, **request), ports=ports)
+    wanted = NetworkRequest(name, **request)
+    return Attachment(name, "some", inside, config or {}, wanted, ports=ports, base=inside == "lo")
 
 
 def with_ports(pod, *ports):
