@@ -62,23 +62,44 @@ def group_of(module: object) -> str:
     return groups[0]
 
 
-def load_driver(module: object, directory: str | os.PathLike[str], config: Mapping[str, Any] | None = None) -> Any:
+def load_driver(
+    what: object | tuple[str, str],
+    directory: str | os.PathLike[str],
+    config: Mapping[str, Any] | None = None,
+) -> Any:
     """Makes the plugin's driver in the same way as Kurma: checks hook and driver against their contract and the
     configuration against the plugin's options, and fills in defaults.
 
-    :param module: the plugin's module, which its entry point names.
+    :param what: the plugin's module, which its entry point names; or group and name of an entry point of an
+        installed distribution: ``("kurma.stagers", "solo")``.
     :param directory: see :func:`driver_context`.
     :param config: the plugin's section of the configuration.
     :return: the driver; for an observer its hook, to be called with ``event=``.
     :raises pluggy.PluginValidationError: a hook's name or argument does not exist.
     :raises TypeError: hook, declaration or driver break the contract.
+    :raises LookupError: no installed distribution has such an entry point.
     :raises ConfigError: the configuration has a key or a value that the options do not allow.
     """
     from kurma_core.plugins import contract
 
+    module = _installed(*what) if isinstance(what, tuple) else what
     group = group_of(module)
+    if isinstance(what, tuple) and group != what[0]:
+        raise TypeError(f"entry point {what[1]} of {what[0]} names a module that implements {group}")
     if group == "kurma.observers":
         return contract.hook(group, "tested", module)
     declaration = contract.declared(group, "tested", module)
     values = contract.options(config or {}, declaration.options, "config", {})
     return contract.made(group, declaration, driver_context(directory, values))
+
+
+def _installed(group: str, name: str) -> object:
+    """Imports the module of an installed entry point. :raises LookupError: there is none, or there are several."""
+    from importlib.metadata import entry_points
+
+    found = {entry.value: entry for entry in entry_points(group=group, name=name)}
+    if len(found) != 1:
+        named = ", ".join(sorted({entry.name for entry in entry_points(group=group)})) or "none"
+        raise LookupError(f"{len(found)} installed distributions have {name!r} in {group}, which has: {named}")
+    (entry,) = found.values()
+    return entry.load()

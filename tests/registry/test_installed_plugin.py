@@ -1,4 +1,4 @@
-"""A stranger's plugin, from wheel to use: wheels of the core and of an example, in a clean virtual environment.
+"""A stranger's plugin, from wheel to use: wheels of the core and of the examples, in a clean virtual environment.
 
 Both are installed by plain pip, without a network. What the core depends on comes from the environment that runs
 the tests: a directory of links to everything in it that is not Kurma's, so that pip finds and checks those
@@ -9,17 +9,17 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import sysconfig
 import venv
 from pathlib import Path
 
 import pytest
 
+from tests.kit.installed import EXAMPLES, ROOT, build, examples, pip
+
 pytestmark = pytest.mark.full
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples/plugins/isolator"
+EXAMPLE = EXAMPLES / "isolator"
 DISTRIBUTION, MODULE = "kurma-example-nofile", "kurma_example_nofile"
 
 LISTING = """
@@ -46,23 +46,11 @@ except KurmaError as error:
 """
 
 
-def pip(*arguments):
-    run = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir", *map(str, arguments)]
-    done = subprocess.run(run, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def build(source, wheels):
-    pip("wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, source)
-
-
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
-    """A directory with wheels of the core and of the example."""
+    """A directory with wheels of the core and of all examples."""
     directory = tmp_path_factory.mktemp("wheels")
-    build(ROOT, directory)
-    build(EXAMPLE, directory)
+    build(directory, ROOT, *(one.directory for one in examples()))
     return directory
 
 
@@ -106,6 +94,7 @@ def run(clean, tmp_path):
         config = tmp_path / "kurma.yml"
         config.write_text(text)
         environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONWARNINGS": "error"}
+        environment["KURMA_JSONLOG"] = str(tmp_path / "events")
         command = [clean / "venv/bin/python", "-c", program, config]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
         assert done.returncode == 0, done.stderr
@@ -130,7 +119,7 @@ def variant(tmp_path, wheels_name, **changes):
     if MODULE in changes["project"]:
         (source / f"{MODULE}.py").rename(source / f"{changes['project'][MODULE]}.py")
     wheels = tmp_path / wheels_name
-    build(source, wheels)
+    build(wheels, source)
     return wheels
 
 
@@ -154,6 +143,21 @@ def test_listed_and_used(example, run):
     ]
     assert run(USE) == "(100, 100)"
     assert run(USE, "plugins: {isolators: {nofile: {config: {most: 50}}}}") == "(50, 50)"
+
+
+@pytest.mark.parametrize("one", examples(), ids=lambda one: one.kind)
+def test_every_example_comes_and_goes(clean, wheels, run, tmp_path, one):
+    """18: from its wheel, beside the core alone; it is listed as it declares itself, and then no more."""
+    (tmp_path / "memo").mkdir()
+    text = f"plugins: {{fetchers: {{memo: {{config: {{directory: {tmp_path}/memo}}}}}}}}"
+    install(clean, wheels, one.distribution)
+    try:
+        (info,) = json.loads(run(LISTING, text))
+        assert (info["kind"], info["name"], info["distribution"]) == (one.kind, one.name, one.distribution)
+        assert (info["status"], info["reason"]) == ("ok", "")
+    finally:
+        uninstall(clean, one.distribution)
+    assert [info["status"] for info in json.loads(run(LISTING, text))] in ([], ["failed"])
 
 
 def test_disabled(example, run, tmp_path):

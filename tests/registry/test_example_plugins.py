@@ -1,0 +1,95 @@
+"""The examples, installed from their wheels beside this checkout's Kurma, each used by its entry point (18)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kit.command import Kurma
+from tests.kit.images import busybox_archive, shell
+from tests.kit.installed import build, examples, pip
+
+#: An image that writes what it is started with. The example stager wants its program by path.
+SCRIPT = "echo of the memo; ip -o addr"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A directory for ``PYTHONPATH``, as ``pip install --target`` makes it of the wheels."""
+    directory = tmp_path_factory.mktemp("examples")
+    build(directory / "wheels", *(one.directory for one in examples()))
+    wheels = sorted((directory / "wheels").glob("*.whl"))
+    pip("install", "--quiet", "--no-index", "--no-deps", "--target", directory / "site", *wheels)
+    return directory / "site"
+
+
+@pytest.fixture
+def kurma(site, tmp_path):
+    """``kurma`` with the examples; every part of a pod that can be one of them is."""
+    (tmp_path / "memo").mkdir()
+    image = busybox_archive(str(tmp_path), shell(SCRIPT))
+    os.rename(image, tmp_path / "memo/box.aci")
+    config = {
+        "renderer": "flat",
+        "stager": "solo",
+        "stagers": {"solo": {"driver": "solo", "without_isolators": True}},
+        "container_networks": [{"name": "cables", "plugin": "cable", "subnet": "10.91.0.0/29"}],
+        "plugins": {
+            "fetchers": {"memo": {"config": {"directory": str(tmp_path / "memo")}}},
+            "isolators": {"nofile": {"config": {"most": 50}}},
+        },
+    }
+    (tmp_path / "kurma.json").write_text(json.dumps(config))
+    made = Kurma(tmp_path / "state", tmp_path / "kurma.json", image)
+    made.environment |= {"PYTHONPATH": str(site), "KURMA_JSONLOG": str(tmp_path / "events")}
+    return made
+
+
+def test_all_are_found_by_their_distribution(kurma):
+    found = {(row["kind"], row["name"]): row for row in kurma.json("plugins", "list")}
+    for one in examples():
+        row = found[one.kind, one.name]
+        assert (row["status"], row["distribution"]) == ("ok", one.distribution), row
+
+
+@pytest.mark.parametrize("one", examples(), ids=lambda one: one.kind)
+def test_a_suite_makes_the_driver_of_an_entry_point(site, tmp_path, one):
+    """As in ``load_driver(("kurma.stagers", "solo"), tmp_path)``."""
+    (tmp_path / "memo").mkdir()
+    config = {"directory": str(tmp_path / "memo")} if one.name == "memo" else {}
+    program = (
+        "import sys; from kurma_core.testing import load_driver; "
+        f"load_driver(({one.group!r}, {one.name!r}), {str(tmp_path)!r}, {config!r}); "
+        f"print(sys.modules[{one.module!r}].__file__)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(site), "KURMA_JSONLOG": str(tmp_path / "events")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).is_relative_to(site)
+
+
+@pytest.mark.root
+def test_one_pod_of_all_examples(kurma, tmp_path):
+    """Fetched by memo, rendered by flat, on a cable, run by solo; its isolator compiled, its events written."""
+    wanted = ("--isolator", 'example.com/nofile={"limit": 100}')
+    options = ("--name", "box", "--insecure-options=image", "--net", "cables")
+    # From any directory: the locator is a name, and not a path.
+    done = kurma("run", *options, str(tmp_path / "memo/box.aci"), cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert "of the memo\n" in done.stdout
+    assert "10.91.0." in done.stdout
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [event["name"] for event in events] == ["box"] * len(events)
+    assert {"running", "stopped"} <= {event["event"] for event in events}
+    kurma.out("rm", "box")
+    # Solo applies no isolators, and says so of one that the user typed.
+    refused = kurma("run", *options, *wanted, str(tmp_path / "memo/box.aci"))
+    assert refused.returncode == 125
+    assert "cannot enforce isolator example.com/nofile of app" in refused.stderr
