@@ -15,7 +15,7 @@ from kurma_core.errors import ArchiveError, HostError, ManifestError, StoreError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
     from typing import BinaryIO
 
@@ -248,3 +248,44 @@ def _kind(mode: int) -> str:
 
 def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
+
+
+# --- paths in locators of images -------------------------------------------------------------------------------
+
+_SCHEME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789+-")
+
+
+def absolute_locator(text: str, kind: Callable[[str], str | None], directory: str | None = ".") -> str:
+    """Makes the path in a locator absolute, so that a process with another working directory understands it.
+
+    A locator is a path if it begins with ``/``, ``./`` or ``../``, or is the name of an existing file that ends in
+    ``.aci``. The REST of ``SCHEME:REST`` is a path if the fetcher of the scheme declares so.
+
+    :param kind: returns :attr:`Driver.locators` of the fetcher of a scheme; None: no such fetcher is installed.
+    :param directory: the working directory of the locator's author; None: unknown, as in kurmad.
+    :raises UsageError: the path is relative and the directory unknown.
+    """
+    if text in (".", "..") or text.startswith(("/", "./", "../")):
+        return _absolute(text, text, directory)
+    if text.endswith(".aci") and directory is not None and os.path.exists(os.path.join(directory, text)):
+        return _absolute(text, text, directory)
+    scheme, rest = split_locator(text)
+    if not scheme or not rest or rest.startswith("//") or kind(scheme) != "path":
+        return f"{scheme}:{rest}" if scheme and rest.startswith("//") else text
+    return f"{scheme}:{_absolute(rest, text, directory)}"
+
+
+def _absolute(path: str, text: str, directory: str | None) -> str:
+    if directory is None and not path.startswith("/"):
+        raise UsageError(
+            f"{text}: a relative path, and the directory that it starts from is unknown",
+            hint="write the whole path: /DIRECTORY/FILE",
+        )
+    return os.path.abspath(os.path.join(directory or "/", path))
+
+
+def split_locator(text: str) -> tuple[str, str]:
+    """Splits ``SCHEME:REST``; the scheme is empty if the text begins with no scheme."""
+    scheme, colon, rest = text.partition(":")
+    lower = scheme.lower()
+    return (lower, rest) if colon and lower and _SCHEME.issuperset(lower) else ("", text)

@@ -9,7 +9,7 @@ from kurma_core.appc.types import ac_identifier
 from kurma_core.errors import ManifestError, UsageError
 from kurma_core.value import field, frozen
 
-_HINT = "an image is a path, an address (https://…, docker://…), or NAME[:VERSION][,label=value…]"
+_HINT = "an image is a path, an address (SCHEME://…), or NAME[:VERSION][,label=value…]"
 
 
 @frozen

@@ -129,10 +129,11 @@ class Client(Api):
         from kurma_core.fetching import parse_locator
 
         try:
-            locator = parse_locator(reference, ("file",))
+            paths = self.config.fetchers.paths
+            locator = parse_locator(reference, lambda scheme: self.here.registry.locator_kind(scheme), paths)
         except UsageError:
             return None  # the store reports it
-        return locator.path if locator.scheme == "file" else None
+        return locator.path
 
     def image_export(self, image: str, path: str, progress: Progress | None = None) -> None:
         """Writes the image's archive, uncompressed, to a file of the caller's. A failure leaves no file.
@@ -167,7 +168,7 @@ class Client(Api):
 
         :raises TrustError: there is none.
         """
-        if source.lower().startswith(("http://", "https://")):
+        if "://" in source and self.archive_path(source) is None:
             return tuple(self.trust_find(address=source, insecure=insecure))
         return self.here.images.keys.read(source, insecure)
 

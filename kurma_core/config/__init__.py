@@ -125,6 +125,14 @@ class UsernsPoolConfig:
 
 
 @frozen
+class FetchersConfig:
+    """Names of the fetchers of locators without a scheme: of paths, and of names."""
+
+    paths: str
+    names: str
+
+
+@frozen
 class RegistriesConfig:
     """``insecure``: host[:port] of registries without TLS. ``mirrors``: registry name → mirrors, in order."""
 
@@ -202,6 +210,7 @@ class Config:
     initial_pods: tuple[InitialPodConfig, ...]
     prefetch_images: tuple[str, ...]
     waiting_stagers: int
+    fetchers: FetchersConfig
     registries: RegistriesConfig
     limits: LimitsConfig
     userns: str
@@ -485,6 +494,7 @@ def _config(values: dict[str, Json], origins: dict[str, str], directory: str, fi
         initial_pods=_initial_pods(values["initial_pods"], origins),
         prefetch_images=_prefetched(values["prefetch_images"], origins),
         waiting_stagers=values["daemon"]["waiting_stagers"],
+        fetchers=FetchersConfig(**values["fetchers"]),
         registries=RegistriesConfig(
             insecure=tuple(registries["insecure"]),
             mirrors=MappingProxyType({name: tuple(hosts) for name, hosts in registries["mirrors"].items()}),

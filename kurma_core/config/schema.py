@@ -455,6 +455,16 @@ SCHEMA: tuple[Key, ...] = (
         "isolator → the plugin that looks after it, where several plugins know it",
     ),
     Key(
+        "fetchers",
+        "section",
+        {},
+        "fetchers of locators without a scheme",
+        keys=(
+            Key("paths", "text", "file", "fetcher of paths: `./app.aci`"),
+            Key("names", "text", "appc", "fetcher of names: `example.com/app:1.0`"),
+        ),
+    ),
+    Key(
         "registries",
         "section",
         {},

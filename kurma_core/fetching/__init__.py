@@ -8,7 +8,7 @@ it is written: another process that needs the same bytes waits, and then finds t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from kurma_core.appc.image_name import ImageName, parse_image_name
 from kurma_core.cancellation import abandoning
 from kurma_core.errors import FetchDigestError, FetchError, KurmaError, StoreError, UsageError
 from kurma_core.fetching.download import Download, Partial, broken
+from kurma_core.named_files import absolute_locator, split_locator
 from kurma_core.shortage import words
 from kurma_core.value import frozen, replace
 
@@ -30,67 +31,60 @@ if TYPE_CHECKING:
         RemoteLayers,
     )
 
-#: Scheme of a locator that is an image's name; discovery finds the image.
-NAMED = "appc"
-_SCHEME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789+-")
-
 
 @frozen
 class Locator:
-    """A parsed locator of an image.
+    """A parsed locator of an image: a path, an address, or a name.
 
-    :param text: the whole locator, scheme included; a path becomes ``file:///…``; a name stays as written.
-    :param name: the parts of a name; None for every other scheme.
+    :param scheme: of the fetcher that serves it; empty for a name: ``fetchers.names`` of ``kurma.yml`` names the
+        fetcher.
+    :param text: the whole locator, scheme included; a path becomes ``SCHEME:///…`` with the scheme of paths; a
+        name stays as written.
+    :param name: the parts of a name; None for a path or an address.
+    :param path: the absolute path of a file; None for an address or a name.
     """
 
     scheme: str
     text: str
     name: ImageName | None = None
-
-    @property
-    def path(self) -> str:
-        """The path of a locator with the scheme ``file``."""
-        from urllib.parse import unquote_to_bytes, urlsplit
-
-        return os.fsdecode(unquote_to_bytes(urlsplit(self.text).path))
+    path: str | None = None
 
 
-def parse_locator(text: str, schemes: Collection[str] = ()) -> Locator:
+def parse_locator(
+    text: str, kind: Callable[[str], str | None], paths: str = "", directory: str | None = "."
+) -> Locator:
     """Tells a path, an address, and a name apart.
 
-    A path begins with ``/``, ``./`` or ``../``, or is the name of an existing file that ends in ``.aci``. An
-    address is ``SCHEME://…``, or ``SCHEME:…`` where the scheme is one of ``schemes`` or a path follows it.
-    All else is ``NAME[:VERSION][,label=value…]`` (App Container Image Discovery).
+    An address is ``SCHEME://…``, or ``SCHEME:…`` where a fetcher of the scheme is installed or a path follows. All
+    that is neither a path nor an address is ``NAME[:VERSION][,label=value…]`` (App Container Image Discovery).
 
-    :param schemes: names of the installed fetchers.
-    :raises UsageError: it is none of the three.
+    :param kind: see :func:`absolute_locator`, as for ``directory``.
+    :param paths: the scheme of paths.
+    :raises UsageError: it is none of the three, or a relative path without a directory.
     """
     if not text or "\0" in text:
         raise UsageError("an image's locator is empty" if not text else "an image's locator holds a NUL")
-    if (
-        text in (".", "..")
-        or text.startswith(("/", "./", "../"))
-        or (text.endswith(".aci") and os.path.exists(text))
-    ):
+    text = absolute_locator(text, kind, directory)
+    if text.startswith("/"):
         from urllib.parse import quote_from_bytes
 
-        return Locator("file", "file://" + quote_from_bytes(os.fsencode(os.path.abspath(text))))
-    scheme, colon, rest = text.partition(":")
-    lower = scheme.lower()
-    if (
-        colon
-        and lower
-        and _SCHEME.issuperset(lower)
-        and (rest.startswith(("//", "/", "./", "../")) or lower in schemes)
-    ):
-        # The path is relative to the caller's directory; the fetcher may run in another process.
-        return Locator(lower, f"{lower}:{rest}" if rest.startswith("//") else f"{lower}:{os.path.abspath(rest)}")
-    return Locator(NAMED, text, parse_image_name(text))
+        return Locator(paths, f"{paths}://" + quote_from_bytes(os.fsencode(text)), path=text)
+    scheme, rest = split_locator(text)
+    if scheme and (rest.startswith(("//", "/", "./", "../")) or kind(scheme) is not None):
+        text = f"{scheme}:{rest}"
+        return Locator(scheme, text, path=_path_in(text) if scheme == paths else None)
+    return Locator("", text, parse_image_name(text))
+
+
+def _path_in(text: str) -> str:
+    from urllib.parse import unquote_to_bytes, urlsplit
+
+    return os.fsdecode(unquote_to_bytes(urlsplit(text).path))
 
 
 def locator_of(name: ImageName) -> Locator:
     """The locator that looks for an image by its name. :raises UsageError: a label cannot be written."""
-    return Locator(NAMED, name.text, name)
+    return Locator("", name.text, name)
 
 
 class Fetching:
@@ -98,7 +92,10 @@ class Fetching:
 
     :param driver: returns the fetcher of a scheme; raises PluginNotFoundError if there is none.
     :param partial_dir: directory of unfinished downloads; made when first needed.
-    :param schemes: returns the names of the installed fetchers without loading them.
+    :param kind: see :func:`absolute_locator`.
+    :param examples: returns locators of the installed fetchers, for hints.
+    :param paths: scheme of the fetcher that serves bare paths. :param names: of the one that finds bare names.
+    :param directory: the directory that relative paths start from; None: they are refused.
     :param note: prints a note for the user, one line.
     """
 
@@ -107,17 +104,25 @@ class Fetching:
         driver: Callable[[str], Fetcher],
         partial_dir: str,
         *,
-        schemes: Callable[[], Collection[str]] = tuple,
+        kind: Callable[[str], str | None] = lambda scheme: None,
+        examples: Callable[[], Iterable[str]] = tuple,
+        paths: str = "",
+        names: str = "",
+        directory: str | None = ".",
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._driver = driver
         self._partial_dir = partial_dir
-        self._schemes = schemes
+        self._kind = kind
+        self._examples = examples
+        self._paths = paths
+        self._names = names
+        self._directory = directory
         self.note = note
 
     def parse(self, text: str) -> Locator:
-        """Calls :func:`parse_locator` with the schemes of the installed fetchers."""
-        return parse_locator(text, self._schemes())
+        """Calls :func:`parse_locator` with the installed fetchers."""
+        return parse_locator(text, self._kind, self._paths, self._directory)
 
     def resolve(self, locator: Locator | str, request: FetchRequest) -> RemoteArchive | RemoteLayers:
         """Asks the fetcher of the locator's scheme. If the operation is cancelled while the fetcher does not
@@ -128,12 +133,11 @@ class Fetching:
         """
         found = self.parse(locator) if isinstance(locator, str) else locator
         fetcher = self._driver_for(found)
-        local = found.scheme == "file"  # a local file never waits, so it needs no thread that can be abandoned
+        local = found.path is not None  # a local file never waits, so it needs no thread that can be abandoned
         remote: object = _asked(fetcher, lambda: fetcher.resolve(found.text, request), found.text, here=local)
         from kurma_core.hookspecs.fetcher import RemoteArchive, RemoteLayers
 
-        wanted = RemoteArchive if found.scheme == NAMED else RemoteArchive | RemoteLayers
-        if not isinstance(remote, wanted):
+        if not isinstance(remote, RemoteArchive | RemoteLayers):
             raise broken(fetcher, f"returned for {found.text}: {remote!r}, which is no image")
         if isinstance(remote, RemoteArchive) and not local:
             find = remote.signature
@@ -145,11 +149,12 @@ class Fetching:
 
         :raises FetchError: the keys cannot be fetched, or no fetcher finds keys by name.
         """
-        if NAMED not in self._schemes():
+        if self._kind(self._names) is None:
             raise FetchError(
-                f"{name}: no plugin finds keys by name (fetcher {NAMED})", hint="name the key's file or address"
+                f"{name}: no plugin finds keys by name (fetcher {self._names})",
+                hint="name the key's file or address",
             )
-        fetcher = self._driver(NAMED)
+        fetcher = self._driver(self._names)
         find = getattr(fetcher, "public_keys", None)
         if find is None:
             raise FetchError(f"{name}: the fetcher of names does not look for keys", hint="name the key's file")
@@ -165,13 +170,15 @@ class Fetching:
 
         :raises FetchError: no fetcher serves names. :raises PluginNotFoundError: no fetcher serves the scheme.
         """
-        if locator.scheme == NAMED and NAMED not in self._schemes():
+        if locator.name is None:
+            return self._driver(locator.scheme)
+        if self._kind(self._names) is None:
             raise FetchError(
-                f"{locator.text}: not in the store, and no plugin finds images by name (fetcher {NAMED})",
-                hint="name a path or an address: ./FILE.aci, https://HOST/FILE.aci, docker://HOST/NAME:TAG",
+                f"{locator.text}: not in the store, and no plugin finds images by name (fetcher {self._names})",
+                hint=f"name a path or an address: {', '.join(dict.fromkeys(('./FILE.aci', *self._examples())))}",
                 url=locator.text,
             )
-        return self._driver(locator.scheme)
+        return self._driver(self._names)
 
     @contextmanager
     def download(

@@ -154,8 +154,8 @@ class Fetcher(Protocol):
 
 
 class KeyFinder(Protocol):
-    """Optional interface of the fetcher of names (scheme ``appc``): finds the keys that a name's owner
-    publishes."""
+    """Optional interface of the fetcher that ``fetchers.names`` of ``kurma.yml`` names: finds the keys that a
+    name's owner publishes."""
 
     def public_keys(self, name: str, request: FetchRequest) -> tuple[PublicKey, ...]:
         """Fetches the keys published for images whose names begin with ``name`` (``ac-discovery-pubkeys``).

@@ -19,7 +19,7 @@ from kurma_core.errors import (
     TrustError,
     UsageError,
 )
-from kurma_core.fetching import NAMED, Fetching, Locator, locator_of
+from kurma_core.fetching import Fetching, Locator, locator_of
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.hookspecs.fetcher import DetachedSignature, FetchRequest, RemoteArchive, RemoteLayers
 from kurma_core.images.locator_cache import KnownImage, LocatorCache
@@ -80,7 +80,7 @@ class Acquisition:
         tell_relaxations(self.insecure, locator.text, self.note)
         known = self.known.get(locator.text, self._platform)
         expected = expected or Expectation(locator.name)
-        local = locator.scheme not in (NAMED, "docker", "http", "https")
+        local = locator.name is None and locator.scheme not in ("docker", "http", "https")
         if known is not None and not (local and pull != "never"):
             stored = self._stored(known, locator, expected)
             if stored is not None and (pull != "always" or known.fresh(time.time())):
@@ -189,7 +189,7 @@ class Acquisition:
                     download.finish()
                     expected.check(remote, staged, self.platform)
                     voucher = self.policy.judge_archive(
-                        remote, staged, source="named" if locator.scheme == NAMED else remote.transport
+                        remote, staged, source=remote.transport if locator.name is None else "named"
                     )
                     for oddity in staged.oddities:
                         self.note(f"{locator.text}: {oddity}")

@@ -53,7 +53,7 @@ class ArchiveFiles:
             locator = self._fetching.parse(reference)
         except UsageError:
             return None  # the store's own check reports the error
-        return locator.path if locator.scheme == "file" else None
+        return locator.path
 
     def build(
         self,
@@ -187,13 +187,10 @@ class ArchiveFiles:
         )
 
     def _beside(self, path: str) -> DetachedSignature | None:
-        from urllib.parse import quote
-
         from kurma_core.appc.image import host_platform
         from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
 
-        locator = "file://" + quote(os.fsencode(os.path.abspath(path)))
-        remote = self._fetching.resolve(locator, FetchRequest(*host_platform()))
+        remote = self._fetching.resolve(os.path.abspath(path), FetchRequest(*host_platform()))
         assert isinstance(remote, RemoteArchive), "what a file's fetcher gives"
         return remote.signature()
 

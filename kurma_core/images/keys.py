@@ -38,23 +38,34 @@ class KeyManager:
         return self._trust.parse_keys(data, source)
 
     def read(self, source: str, insecure: Collection[str] = frozenset()) -> tuple[Key, ...]:
-        """The public keys in a file, or at an https address; over plain http only with ``http`` or ``pubkey``.
+        """The public keys in a file, or at an address (:meth:`fetch`).
 
-        :param source: a path or an address.
+        :param source: a path, or an address ``SCHEME://…``.
         :raises FetchError: in one of its kinds. :raises HostError: the file cannot be read.
         :raises TrustError: there is no key in it, or a secret one.
         """
         from kurma_core.named_files import content
 
-        locator = self._fetching.parse(source if "://" in source or source.startswith("/") else f"./{source}")
-        if locator.scheme not in ("file", "http", "https"):
-            raise UsageError(f"{source}: no file and no address of a key", hint="name a file, or https://…")
-        if locator.scheme == "file":
-            return self.parse(content(locator.path, largest=_LARGEST), source)
-        self._tell(source, insecure)
+        path = self._fetching.parse(source if "://" in source or source.startswith("/") else f"./{source}").path
+        if path is None:
+            return self.fetch(source, insecure)
+        return self.parse(content(path, largest=_LARGEST), source)
+
+    def fetch(self, address: str, insecure: Collection[str] = frozenset()) -> tuple[Key, ...]:
+        """The public keys at an address; over plain HTTP only with the relaxation ``http`` or ``pubkey``.
+
+        :raises UsageError: it is not an address, or its fetcher gives an image instead of a file.
+        :raises FetchError: in one of its kinds.
+        :raises TrustError: there is no key in it, or a secret one.
+        """
+        locator = self._fetching.parse(address)
+        if "://" not in address or locator.path is not None:
+            raise UsageError(f"{address} is not the address of a key", hint="the client reads a file itself")
+        self._tell(address, insecure)
         remote = self._fetching.resolve(locator, self._request(insecure))
-        assert isinstance(remote, RemoteArchive), "what these schemes give"
-        return self.parse(_whole(remote), source)
+        if not isinstance(remote, RemoteArchive):
+            raise UsageError(f"{address}: an image, not the file of a key", hint="name the address of a file")
+        return self.parse(_whole(remote), address)
 
     def discover(self, name: str, insecure: Collection[str] = frozenset()) -> tuple[Key, ...]:
         """The keys that the owner of a name publishes for it (``ac-discovery-pubkeys``).

@@ -18,7 +18,7 @@ from kurma_core.errors import (
     TrustError,
     UsageError,
 )
-from kurma_core.fetching import NAMED, Fetching
+from kurma_core.fetching import Fetching
 from kurma_core.image_store import ImageStore, Limits
 from kurma_core.images.acquisition import Acquisition, decrypting, uploaded
 from kurma_core.images.host_images import HostImages
@@ -55,6 +55,8 @@ class ImageManager:
 
     :param note: reports one line to the user, on standard error.
     :param passphrases: asked when an archive is encrypted; None: there are none.
+    :param relative_paths: relative paths in locators start from this process's working directory; False: they are
+        refused, since kurmad's directory is not the client's.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class ImageManager:
         registry: PluginRegistry,
         note: Callable[[str], None] = lambda text: None,
         passphrases: Callable[[], Passphrases] | None = None,
+        relative_paths: bool = True,
     ) -> None:
         limits = config.limits
         root = os.path.join(config.state_dir, "images")
@@ -74,7 +77,11 @@ class ImageManager:
         self._fetching = Fetching(
             lambda scheme: cast("Fetcher", registry.driver(_FETCHERS, scheme)),
             os.path.join(root, "partial"),
-            schemes=lambda: registry.names(_FETCHERS),
+            kind=registry.locator_kind,
+            examples=registry.locator_examples,
+            paths=config.fetchers.paths,
+            names=config.fetchers.names,
+            directory="." if relative_paths else None,
             note=note,
         )
         self._trust = Trust(config.trusted_host_keys, config.trustedkeys, config.state_dir)
@@ -124,7 +131,7 @@ class ImageManager:
         checked = check_pull(pull)
         # The next file to fetch may be a dependency of this one.
         return self._take(
-            found, lambda: acquisition.get(found, checked), acquisition, pull, incomplete=found.scheme == "file"
+            found, lambda: acquisition.get(found, checked), acquisition, pull, incomplete=found.path is not None
         )
 
     @contextmanager
@@ -230,7 +237,7 @@ class ImageManager:
         if stored is not None:
             return stored
         locator = self._fetching.parse(reference)
-        if locator.scheme == NAMED and pull != "always":
+        if locator.name is not None and pull != "always":
             stored = self._by_name(reference, policy)
             if stored is not None:
                 tell_relaxations(policy.insecure, reference, self._note)
@@ -324,7 +331,7 @@ class ImageManager:
         """The same image may be named by its path here, and by another path or an address there."""
         pins = self._config.host_image_digests
         exact = pins.get(locator) or pins.get(found.text)
-        if exact is not None or found.scheme != "file":
+        if exact is not None or found.path is None:
             return exact
         paths = (each for each in pins if each.startswith("/"))
         return next((pins[each] for each in paths if self._fetching.parse(each).text == found.text), None)
@@ -383,7 +390,7 @@ class ImageManager:
             locator = self._fetching.parse(reference)
         except UsageError:
             return None
-        if locator.scheme in ("file", NAMED):
+        if locator.path is not None or locator.name is not None:
             return None
         texts = (reference, locator.text)
         found = [one for one in self.store.list() if any(came.locator in texts for came in one.provenance)]

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import TrustError, UsageError
-from kurma_core.fetching import NAMED
 from kurma_core.value import field, frozen
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ _SATISFIES: Mapping[str, frozenset[str]] = {
     "digest": frozenset(("built", "signed", "digest")),
 }
 #: Sources by scheme of the locator; images of all other schemes are judged like ``docker``.
-_SOURCES = {NAMED: "named", "http": "http", "https": "https", "file": "file"}
+_SOURCES = {"": "named", "http": "http", "https": "https", "file": "file"}
 #: Digits of a truncated ID that is still safe: early documents give 160 bits, too many to find another image for.
 ENOUGH_DIGITS = 40
 #: The known relaxations, each with the warning that is shown while it is in force.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     Json = Any
 
+_FETCHERS = "kurma.fetchers"
 _OBSERVERS = "kurma.observers"
 #: Characters of a stranger's message that are shown.
 _LONGEST = 500
@@ -173,6 +174,29 @@ class PluginRegistry:
         plugin = self._plugin(group, name)
         with self._lock:
             return self._index.declaration(plugin) or self._load(group, name).declared
+
+    def locator_kind(self, scheme: str) -> str | None:
+        """What the locators of a scheme are (:attr:`Driver.locators`); None: no fetcher of that name is installed.
+
+        A fetcher that does not work counts as one of addresses: its error is raised when it is needed.
+        """
+        if scheme not in self.names(_FETCHERS):
+            return None
+        try:
+            declared = self.declaration(_FETCHERS, scheme)
+        except KurmaError:
+            return "address"
+        return declared.locators if declared is not None else "address"
+
+    def locator_examples(self) -> Iterator[str]:
+        """A locator for hints of each fetcher that works and declares one."""
+        for name in self.names(_FETCHERS):
+            try:
+                declared = self.declaration(_FETCHERS, name)
+            except KurmaError:
+                continue
+            if declared is not None and declared.example:
+                yield declared.example
 
     def resolve_alias(self, group: str, alias: str) -> str | None:
         """The plugin that declares that alias; None: no plugin does. Loads the plugins that are not in the index.

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import trustme
 
+from kurma_core.appc.image import ImageManifest
 from kurma_core.cli.main import main
-from kurma_core.errors import FetchError, FetchRefusedError, TrustError
+from kurma_core.errors import FetchError, FetchRefusedError, TrustError, UsageError
 from kurma_core.fetching import Fetching
-from kurma_core.hookspecs.fetcher import PublicKey
+from kurma_core.hookspecs.fetcher import PublicKey, RemoteLayers
 from kurma_core.images.keys import KeyManager
 from kurma_core.testing.webserver import Page, web_server
 from kurma_core.trust import Trust
@@ -139,7 +140,6 @@ def test_a_key_from_a_pipe(keys: Path, signers: Signers) -> None:
         (["add", "--root", "--yes"], "no name to look for one by"),
         (["add", "--prefix", "UPPER", "--yes", "FILE"], "begins no image's name"),
         (["add", "--root", "--fingerprint", "12345678", "FILE"], "is none"),
-        (["add", "--root", "--yes", "docker://x/y"], "no file and no address of a key"),
         (["rm", "A" * 40], "either --prefix NAME or --root"),
     ],
 )
@@ -214,7 +214,9 @@ def test_listed_and_removed(
 
 def manager(tmp_path: Path, driver: Any, notes: list[str], *schemes: str) -> KeyManager:
     trust = Trust((), (str(tmp_path / "keys"),), str(tmp_path / "state"))
-    fetching = Fetching(lambda scheme: driver, str(tmp_path / "partial"), schemes=lambda: schemes)
+    fetching = Fetching(
+        lambda scheme: driver, str(tmp_path / "partial"), kind=dict.fromkeys(schemes, "address").get, names="appc"
+    )
     return KeyManager(trust, fetching, notes.append)
 
 
@@ -245,6 +247,24 @@ def test_a_key_from_an_https_address(tmp_path: Path, signers: Signers, web: Any)
         assert notes == []
         with pytest.raises(FetchError, match="larger than a file of keys may be"):
             images.read(url.replace("key.asc", "huge"))
+
+
+def test_an_address_of_an_image_is_no_address_of_a_key(tmp_path: Path) -> None:
+    class Registry:
+        def resolve(self, locator: str, request: object) -> RemoteLayers:
+            manifest = ImageManifest(name="example.com/app")
+            return RemoteLayers(locator, locator, "https", manifest, (), "sha256:00")
+
+    with pytest.raises(UsageError, match="an image, not the file of a key"):
+        manager(tmp_path, Registry(), [], "x").read("x://example.com/app")
+
+
+@pytest.mark.parametrize("address", ["/etc/passwd", "./key", "file:///etc/passwd", "key", "x:/etc/passwd"])
+def test_kurmad_reads_no_file_for_a_client(tmp_path: Path, address: str) -> None:
+    fetching = Fetching(lambda scheme: object(), str(tmp_path), kind={"file": "path"}.get, paths="file")  # type: ignore[arg-type,return-value]
+    keys = KeyManager(Trust((), (str(tmp_path / "keys"),), str(tmp_path / "state")), fetching, print)
+    with pytest.raises(UsageError, match="is not the address of a key"):
+        keys.fetch(address)
 
 
 def test_plain_http_only_where_it_is_allowed(tmp_path: Path, signers: Signers, web: Any) -> None:

@@ -234,7 +234,7 @@ class Stranger:
 @pytest.mark.parametrize("where", ["resolve", "signature", "open", "read"])
 def test_a_fetcher_that_knows_nothing_of_it(held: threading.Event, tmp_path: Path, where: str) -> None:
     stranger = Stranger(held, where)
-    fetching = Fetching(lambda scheme: stranger, str(tmp_path), schemes=lambda: ["x"])
+    fetching = Fetching(lambda scheme: stranger, str(tmp_path), kind={"x": "address"}.get)
 
     def fetch() -> None:
         remote = fetching.resolve("x://y", REQUEST)

@@ -26,7 +26,7 @@ def _fetching(resolve: Callable[[str, object], object], path: Path) -> Fetching:
         def resolve(self, locator: str, request: object) -> object:
             return resolve(locator, request)
 
-    return Fetching(lambda scheme: Hostile(), str(path), schemes=lambda: ("x",))  # type: ignore[arg-type,return-value]
+    return Fetching(lambda scheme: Hostile(), str(path), kind={"x": "address"}.get)  # type: ignore[arg-type,return-value]
 
 
 @pytest.mark.parametrize("returned", [None, "an image", {"url": "x"}, object], ids=repr)

@@ -60,4 +60,4 @@ def signature(path: str) -> DetachedSignature | None:
 @hookimpl
 def kurma_fetcher() -> Driver[Fetcher]:
     directory = Option("directory", str, "/var/lib/memo", "where the archives lie")
-    return Driver(Memo, options=(directory,))
+    return Driver(Memo, options=(directory,), locators="name", example="memo:NAME")

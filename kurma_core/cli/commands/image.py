@@ -71,8 +71,8 @@ def fetch(
 ) -> int:
     """Fetch images into the store, and print their IDs.
 
-    A locator is a path, an address (https://…, docker://…, oci:…, oci-archive:…, docker-archive:…), or an image's
-    name (example.com/app:1.0). Its dependencies are fetched, too, if they can be found.
+    A locator is a path, an address (SCHEME:…) of an installed fetcher, or an image's name (example.com/app:1.0).
+    Its dependencies are fetched, too, if they can be found.
     """
     insecure = values.insecure(insecure_options)
     client = session.client

@@ -79,7 +79,13 @@ class Managers:
         from kurma_core.images.manager import ImageManager
 
         _check_state_directory(self.config)
-        return ImageManager(self.config, self.registry, self.settings.note, self.settings.passphrases)
+        return ImageManager(
+            self.config,
+            self.registry,
+            self.settings.note,
+            self.settings.passphrases,
+            relative_paths=not self.settings.daemon,
+        )
 
     @kept
     def services(self) -> Services:

@@ -264,11 +264,7 @@ class LocalImages:
             return list(self._m.images.keys.discover(name, frozenset(insecure)))
         if address is None or name is not None:
             raise UsageError("expected either an address or a name")
-        if not address.lower().startswith(("http://", "https://")):
-            raise UsageError(
-                f"{address} is not the address of a key", hint="https://…; the client reads a file itself"
-            )
-        return list(self._m.images.keys.read(address, frozenset(insecure)))
+        return list(self._m.images.keys.fetch(address, frozenset(insecure)))
 
     def trust_add(self, key: str, source: str | None, prefix: str | None) -> TrustChange:
         """:raises UsageError: it is not one key. :raises TrustError: it cannot be written."""

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _NONSENSE = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-_SCHEME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789+-")
 _PIECE = 1 << 18
 
 
@@ -264,8 +263,11 @@ class Remote(Transport):
     # -- operations with files, and locators, of the caller's --
 
     def locator(self, text: str) -> str:
-        """A locator, with a relative path made absolute by this process's working directory."""
-        return _absolute_locator(text, lambda: self._here().registry.names("kurma.fetchers"))
+        """A locator, with a relative path made absolute by this process's working directory. It stays as it is if
+        only kurmad has the fetcher of its scheme."""
+        from kurma_core.named_files import absolute_locator
+
+        return absolute_locator(text, lambda scheme: self._here().registry.locator_kind(scheme))
 
     def _with_absolute_paths(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Makes paths and locators absolute: kurmad has another working directory."""
@@ -517,22 +519,6 @@ def quoted(text: str) -> str:
     """Percent-encodes all that is not unreserved (RFC 3986). ``urllib.parse`` takes longer to import than this."""
     data = text.encode("utf-8", "surrogatepass")
     return "".join([chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in data])
-
-
-def _absolute_locator(text: str, schemes: Callable[[], Collection[str]]) -> str:
-    """The same locator, for a process with another working directory; :func:`kurma_core.fetching.parse_locator`.
-
-    :param schemes: gives the schemes of all fetchers; called only if needed.
-    """
-    if text in (".", "..") or text.startswith(("./", "../")) or (text.endswith(".aci") and os.path.exists(text)):
-        return os.path.abspath(text)
-    scheme, colon, rest = text.partition(":")
-    lower = scheme.lower()
-    if not (colon and lower and _SCHEME_LETTERS.issuperset(lower)) or not rest or rest.startswith("/"):
-        return text
-    if rest.startswith(("./", "../")) or lower in schemes():
-        return f"{lower}:{os.path.abspath(rest)}"
-    return text
 
 
 def _upload(stream: BinaryIO, name: str, progress: Progress | None) -> Body:

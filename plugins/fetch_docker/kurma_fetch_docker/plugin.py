@@ -1,4 +1,4 @@
-"""Entry points of the fetcher plugins ``docker``, ``oci``, ``oci-archive`` and ``docker-archive``."""
+"""The entry point ``docker``: Docker and OCI images from registries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from kurma_fetch_http.plugin import OPTIONS as HTTP_OPTIONS
 
-from kurma_core.errors import UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
 from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest
@@ -21,7 +20,7 @@ OPTIONS = (
 
 
 class DockerFetcher:
-    """Resolves Docker and OCI images, for all four schemes."""
+    """Resolves ``docker://`` locators."""
 
     def __init__(self, context: DriverContext) -> None:
         self._context = context
@@ -33,23 +32,12 @@ class DockerFetcher:
         If the image's configuration names a user and no group, the manifest's ``app.group`` is empty: the
         user's own groups are in the image's files.
         """
-        scheme, _, rest = locator.partition(":")
-        if scheme == "docker":
-            from kurma_fetch_docker.registries import resolve_remote
+        from kurma_fetch_docker.registries import resolve_remote
 
-            return resolve_remote(locator, request, self._context)
-        if scheme == "oci":
-            from kurma_fetch_docker.oci_layout import resolve_layout
-
-            return resolve_layout(locator, rest, request)
-        if scheme in ("oci-archive", "docker-archive"):
-            from kurma_fetch_docker.docker_archive import resolve_archive
-
-            return resolve_archive(locator, rest, request, self._context.state_dir)
-        raise UsageError(f"{locator}: not a docker, oci, oci-archive or docker-archive address")
+        return resolve_remote(locator, request, self._context)
 
 
 @hookimpl
 def kurma_fetcher() -> Driver[Fetcher]:
-    """Docker and OCI images, from registries and from files."""
-    return Driver(create=DockerFetcher, options=OPTIONS)
+    """Docker and OCI images from registries."""
+    return Driver(create=DockerFetcher, options=OPTIONS, example="docker://HOST/NAME:TAG")

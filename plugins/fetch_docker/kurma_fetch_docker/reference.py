@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 from kurma_core.errors import UsageError
@@ -103,8 +102,8 @@ def check_digest(digest: str, shown: str) -> str:
 
 
 def _meant(path: str) -> str:
-    """Returns a hint for ``docker:redis:7``, which was parsed as a path and made absolute."""
-    name = os.path.relpath(path) if path.startswith(os.getcwd() + "/") else path.lstrip("/")
+    """Returns a hint for ``docker:redis:7``."""
+    name = path.lstrip("/")
     try:
         parse_reference(name)
     except UsageError:

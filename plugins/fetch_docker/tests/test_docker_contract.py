@@ -6,6 +6,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import kurma_fetch_docker.local_images
 import kurma_fetch_docker.plugin
 import pytest
 
@@ -43,7 +44,7 @@ class TestRegistry(FetcherContract):
 class TestLayout(FetcherContract):
     @pytest.fixture
     def fetcher(self, tmp_path: Path) -> Fetcher:
-        driver: Fetcher = load_driver(kurma_fetch_docker.plugin, tmp_path)
+        driver: Fetcher = load_driver(kurma_fetch_docker.local_images, tmp_path)
         return driver
 
     @pytest.fixture

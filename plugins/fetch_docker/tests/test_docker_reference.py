@@ -71,9 +71,9 @@ def test_malformed_references(locator: str) -> None:
     ],
 )
 def test_slashes_that_were_forgotten(written: str, meant: str) -> None:
-    """As the core hands it on: with the path made absolute."""
+    """The core hands the locator on as it was written."""
     with pytest.raises(UsageError, match="not an image in a registry") as caught:
-        parse_locator(core_locator(written, ("docker",)).text)
+        parse_locator(core_locator(written, {"docker": "address"}.get).text)
     assert caught.value.hint == f"did you mean {meant}?"
     assert parse_locator(meant)
 

@@ -1,4 +1,4 @@
-"""Opens archives, and the signatures beside them, in files of this machine."""
+"""The entry point ``file``: archives, and the signatures beside them, in files of this machine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,32 @@ from typing import BinaryIO
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from kurma_core.errors import FetchError, FetchNotFoundError, FetchRefusedError, UsageError
-from kurma_core.hookspecs.fetcher import DetachedSignature, RemoteArchive
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver, DriverContext
+from kurma_core.hookspecs.fetcher import DetachedSignature, Fetcher, FetchRequest, RemoteArchive
 from kurma_core.linux import beneath
 from kurma_core.value import frozen
 
 #: Most bytes of a detached signature, which has some hundred.
 SIGNATURE_LIMIT = 1 << 20
+
+
+class FileFetcher:
+    """Resolves ``file://`` locators."""
+
+    def __init__(self, context: DriverContext) -> None:
+        pass
+
+    def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive:
+        """See :meth:`kurma_core.hookspecs.fetcher.Fetcher.resolve`. Its signature is a file beside it, see
+        :func:`beside`."""
+        return local_archive(locator)
+
+
+@hookimpl
+def kurma_fetcher() -> Driver[Fetcher]:
+    """Archives from this machine's files."""
+    return Driver(create=FileFetcher, locators="path")
 
 
 def local_archive(locator: str) -> RemoteArchive:

@@ -49,4 +49,4 @@ class NameFetcher:
 @hookimpl
 def kurma_fetcher() -> Driver[Fetcher]:
     """Archives by name, from the addresses that the name's owner publishes."""
-    return Driver(create=NameFetcher, options=OPTIONS)
+    return Driver(create=NameFetcher, options=OPTIONS, locators="name")

@@ -1,4 +1,4 @@
-"""The entry points ``file``, ``http`` and ``https``: App Container archives by path or URL."""
+"""The entry points ``http`` and ``https``: App Container archives by URL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest
 if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import RemoteArchive
 
-#: Options of each of the three schemes; other plugins that use :class:`.transport.Transport` share them.
+#: Other plugins that use :class:`.transport.Transport` share these options.
 OPTIONS = (
     Option(
         "timeout",
@@ -28,7 +28,7 @@ OPTIONS = (
 
 
 class HttpFetcher:
-    """Resolves ``file://``, ``http://`` and ``https://`` locators. One serves all three schemes."""
+    """Resolves ``http://`` and ``https://`` locators. One serves both schemes."""
 
     def __init__(self, context: DriverContext) -> None:
         self._context = context
@@ -36,12 +36,8 @@ class HttpFetcher:
     def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive:
         """See :meth:`kurma_core.hookspecs.fetcher.Fetcher.resolve`. Its signature is looked for beside the
         archive, under the names of :func:`.file_archive.beside`."""
-        if locator.startswith("file:"):
-            from kurma_fetch_http.file_archive import local_archive
-
-            return local_archive(locator)
         if not locator.startswith(("http://", "https://")):
-            raise UsageError(f"{locator}: not a file, http or https address")
+            raise UsageError(f"{locator}: not an http or https address", hint="write https://HOST/PATH")
         from kurma_fetch_http.transport import Transport
         from kurma_fetch_http.web_archive import web_archive
 
@@ -52,5 +48,5 @@ class HttpFetcher:
 
 @hookimpl
 def kurma_fetcher() -> Driver[Fetcher]:
-    """Archives from this machine's files and from web servers."""
-    return Driver(create=HttpFetcher, options=OPTIONS)
+    """Archives from web servers."""
+    return Driver(create=HttpFetcher, options=OPTIONS, example="https://HOST/FILE.aci")

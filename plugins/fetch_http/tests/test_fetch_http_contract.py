@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import kurma_fetch_http.file_archive
 import kurma_fetch_http.plugin
 import pytest
 
@@ -16,16 +17,11 @@ from kurma_core.testing.webserver import Page, WebServer, web_server
 CONTENT = bytes(range(256)) * 100
 
 
-@pytest.fixture
-def fetcher(tmp_path: Path) -> Fetcher:
-    driver: Fetcher = load_driver(kurma_fetch_http.plugin, tmp_path)
-    return driver
-
-
 class TestFiles(FetcherContract):
     @pytest.fixture
-    def fetcher(self, fetcher: Fetcher) -> Fetcher:
-        return fetcher
+    def fetcher(self, tmp_path: Path) -> Fetcher:
+        driver: Fetcher = load_driver(kurma_fetch_http.file_archive, tmp_path)
+        return driver
 
     @pytest.fixture
     def good(self, tmp_path: Path) -> str:
@@ -43,8 +39,9 @@ class TestFiles(FetcherContract):
 
 class TestWeb(FetcherContract):
     @pytest.fixture
-    def fetcher(self, fetcher: Fetcher) -> Fetcher:
-        return fetcher
+    def fetcher(self, tmp_path: Path) -> Fetcher:
+        driver: Fetcher = load_driver(kurma_fetch_http.plugin, tmp_path)
+        return driver
 
     @pytest.fixture
     def server(self) -> Iterator[WebServer]:
