@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kurma_core.errors import IsolatorError, KurmaError
 from kurma_core.models.isolator import OWN_SYSCTLS, IsolatorPlan, IsolatorReport, sysctl_namespace
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kurma_core.api.host import IsolatorInfo
     from kurma_core.appc.image import Isolator as DeclaredIsolator
     from kurma_core.errors import PluginCollisionError
-    from kurma_core.hookspecs.isolator import Compiled, Isolator, IsolatorHost, Power
+    from kurma_core.hookspecs.isolator import Compiled, IsolatorHooks, IsolatorHost, Power
     from kurma_core.plugins.registry import PluginRegistry
 
 
@@ -85,7 +85,7 @@ def host_facts(
 
 
 def powers(
-    isolators: Iterable[DeclaredIsolator], drivers: Iterable[Isolator], scope: str, host: IsolatorHost
+    isolators: Iterable[DeclaredIsolator], drivers: Iterable[IsolatorHooks], scope: str, host: IsolatorHost
 ) -> tuple[Power, ...]:
     """Returns the powers over the host that the isolators ask for. Isolators without a plugin ask for none.
 
@@ -97,11 +97,12 @@ def powers(
     return tuple(
         power
         for isolator in isolators
-        for power in compilers.ask(isolator, "powers", _no_powers)(isolator.name, isolator.value, scope, host)
+        if (driver := compilers.driver(isolator.name)) is not None
+        for power in driver.powers(isolator.name, isolator.value, scope, host)
     )
 
 
-def namespaces(isolators: Iterable[DeclaredIsolator], drivers: Iterable[Isolator]) -> Mapping[str, str]:
+def namespaces(isolators: Iterable[DeclaredIsolator], drivers: Iterable[IsolatorHooks]) -> Mapping[str, str]:
     """Returns the namespaces that the isolators choose for the pod: ``host`` or ``private`` by kind.
 
     :raises IsolatorError: a value is wrong.
@@ -109,22 +110,16 @@ def namespaces(isolators: Iterable[DeclaredIsolator], drivers: Iterable[Isolator
     compilers = _Compilers(drivers)
     found: dict[str, str] = {}
     for isolator in isolators:
-        found.update(compilers.ask(isolator, "namespaces", _no_namespaces)(isolator.name, isolator.value))
+        driver = compilers.driver(isolator.name)
+        if driver is not None:
+            found.update(driver.namespaces(isolator.name, isolator.value))
     return found
-
-
-def _no_powers(name: str, value: Json, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-    return ()
-
-
-def _no_namespaces(name: str, value: Json) -> Mapping[str, str]:
-    return {}
 
 
 def compile_isolators(
     pod: Iterable[DeclaredIsolator] | None,
     apps: Mapping[str, Iterable[DeclaredIsolator]],
-    drivers: Iterable[Isolator],
+    drivers: Iterable[IsolatorHooks],
     host: IsolatorHost,
     *,
     strict: bool = False,
@@ -176,58 +171,52 @@ def check_held(
             _refuse(app, missing, f"the pod was made without them, under stager {stager}", "make the pod anew")
 
 
-def isolator_drivers(registry: PluginRegistry) -> tuple[Isolator, ...]:
+def isolator_drivers(registry: PluginRegistry) -> tuple[IsolatorHooks, ...]:
     """Returns the working isolator plugins. If several claim an isolator, the plugin counts that the configuration
     names; if it names none, the use of the isolator raises the collision.
     """
-    drivers = cast("Mapping[str, Isolator]", registry.drivers("kurma.isolators", tell=False))
+    drivers = registry.drivers("kurma.isolators", tell=False)
     claims = registry.isolator_claims()
-    found: list[Isolator] = []
+    found: list[IsolatorHooks] = []
     for plugin, driver in drivers.items():
         names = tuple(name for name in driver.names if claims.get(name) == (plugin,))
-        found.append(driver if len(names) == len(driver.names) else cast("Isolator", _Part(driver, names)))
+        found.append(driver if len(names) == len(driver.names) else _part(driver, names))
     for isolator, plugins in claims.items():
         if len(plugins) > 1:
             error = registry.isolator_collision(isolator, plugins)
-            found.append(cast("Isolator", _Collision(isolator, error, [drivers[plugin] for plugin in plugins])))
+            found.append(_collision(isolator, error, [drivers[plugin] for plugin in plugins]))
     return tuple(found)
 
 
-class _Part:
+def _part(driver: IsolatorHooks, names: tuple[str, ...]) -> IsolatorHooks:
     """A plugin without the isolators that the configuration gives to another plugin."""
-
-    def __init__(self, driver: Isolator, names: tuple[str, ...]) -> None:
-        self._driver = driver
-        self.names = names
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._driver, name)
+    part = object.__new__(type(driver))
+    vars(part).update(vars(driver), names=names)
+    return part
 
 
-class _Collision:
+def _collision(isolator: str, error: KurmaError, drivers: Collection[IsolatorHooks]) -> IsolatorHooks:
     """Stands for an isolator that several plugins claim: each use raises the collision."""
+    from kurma_core.hookspecs.isolator import IsolatorHooks
 
-    def __init__(self, name: str, error: KurmaError, drivers: Iterable[Isolator]) -> None:
-        self.names = (name,)
-        self._error = error
-        self._drivers = tuple(drivers)
+    def refuse(*_: Any) -> NoReturn:
+        raise error
 
-    def compile(self, name: str, *_: Any) -> NoReturn:
-        raise self._error
+    class Collision(IsolatorHooks):
+        names = (isolator,)
+        compile = powers = namespaces = about = refuse  # type: ignore[assignment]
 
-    powers = namespaces = about = compile
+        def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Json], ...]:
+            found = (pair for driver in drivers for pair in driver.defaults(scope, names, host))
+            return tuple(pair for pair in found if pair[0] == isolator)
 
-    def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Json], ...]:
-        asked = (getattr(driver, "defaults", None) for driver in self._drivers)
-        found = (pair for defaults in asked if defaults is not None for pair in defaults(scope, names, host))
-        return tuple(pair for pair in found if pair[0] in self.names)
+    return Collision()
 
 
-def scopes(name: str, drivers: Iterable[Isolator]) -> tuple[str, ...]:
+def scopes(name: str, drivers: Iterable[IsolatorHooks]) -> tuple[str, ...]:
     """Returns the scopes of an isolator, ``app``, ``pod`` or both; both if its plugin does not tell."""
     driver = next((driver for driver in drivers if name in driver.names), None)
-    about = getattr(driver, "about", None)
-    return ("app", "pod") if about is None else tuple(about(name).scopes)
+    return ("app", "pod") if driver is None else tuple(driver.about(name).scopes)
 
 
 class _Compilers:
@@ -235,7 +224,7 @@ class _Compilers:
 
     def __init__(
         self,
-        drivers: Iterable[Isolator],
+        drivers: Iterable[IsolatorHooks],
         rules: Rules = _NO_RULES,
         *,
         strict: bool = False,
@@ -249,7 +238,7 @@ class _Compilers:
         self._gave_way: dict[str | None, set[str]] = {}
         self._unapplied = unapplied
         self._partly = partly or {}
-        self._by_name: dict[str, Isolator] = {}
+        self._by_name: dict[str, IsolatorHooks] = {}
         #: The plan that the pod's isolators give to each of its apps.
         self._each = IsolatorPlan()
         self._of_each: list[tuple[str, IsolatorPlan]] = []
@@ -347,7 +336,7 @@ class _Compilers:
     def _instead_of(self, name: str) -> list[str]:
         """Isolators of the same plugin that exclude this one, and so can take its place."""
         driver = self._by_name.get(name)
-        groups = [group for group in getattr(driver, "exclusive", ()) if name in group]
+        groups = [group for group in (() if driver is None else driver.exclusive()) if name in group]
         return sorted({other for group in groups for other in group} - {name})
 
     def _unknown(self, name: str) -> str:
@@ -367,9 +356,9 @@ class _Compilers:
         self._each = merged(self._each, plan, name, self._of_each)
         self._of_each.append((f"{name} of the pod", plan))
 
-    def ask(self, isolator: DeclaredIsolator, method: str, without: Any) -> Any:
-        """Returns an optional method of the isolator's plugin. :param without: returned if the plugin lacks it."""
-        return getattr(self._by_name.get(isolator.name), method, without)
+    def driver(self, isolator: str) -> IsolatorHooks | None:
+        """Returns the plugin that compiles an isolator; None: no plugin does."""
+        return self._by_name.get(isolator)
 
     def _refuse_twice(self, names: list[str], scope: str | None) -> None:
         """Refuses duplicates and excluded combinations.
@@ -380,7 +369,7 @@ class _Compilers:
             if name in names[:number]:
                 raise IsolatorError(f"isolator {name} of {_called(scope)} stands there twice")
         for driver in self._drivers:
-            for group in getattr(driver, "exclusive", ()):
+            for group in driver.exclusive():
                 both = [name for name in names if name in group and self._by_name.get(name) is driver]
                 if len(both) > 1:
                     raise IsolatorError(f"isolator {both[1]} of {_called(scope)} cannot stand beside {both[0]}")
@@ -388,11 +377,9 @@ class _Compilers:
     def _defaults(self, scope: str | None, names: list[str], host: IsolatorHost) -> list[tuple[str, Json]]:
         found: dict[str, Json] = {}
         for driver in self._drivers:
-            defaults = getattr(driver, "defaults", None)
-            if defaults is not None:
-                for name, value in defaults(_kind(scope), names, host):
-                    if self._by_name.get(name) is driver and name not in names:
-                        found.setdefault(name, value)
+            for name, value in driver.defaults(_kind(scope), names, host):
+                if self._by_name.get(name) is driver and name not in names:
+                    found.setdefault(name, value)
         return list(found.items())
 
     def _compile(self, name: str, value: Json, scope: str | None, host: IsolatorHost) -> Compiled:
@@ -496,7 +483,7 @@ def merged(
 
 
 def isolator_list(
-    drivers: Mapping[str, Isolator],
+    drivers: Mapping[str, IsolatorHooks],
     host: IsolatorHost,
     claims: Mapping[str, tuple[str, ...]],
     collision: Callable[[str, tuple[str, ...]], PluginCollisionError],
@@ -509,7 +496,10 @@ def isolator_list(
     """
     from kurma_core.api.host import IsolatorInfo
 
-    defaults = {plugin: _defaults(driver, host) for plugin, driver in drivers.items()}
+    defaults = {
+        plugin: dict((*driver.defaults("pod", (), host), *driver.defaults("app", (), host)))
+        for plugin, driver in drivers.items()
+    }
     found = []
     for name, plugins in sorted(claims.items()):
         if len(plugins) > 1:
@@ -521,23 +511,17 @@ def isolator_list(
     return tuple(found)
 
 
-def _defaults(driver: Isolator, host: IsolatorHost) -> dict[str, Json]:
-    of = getattr(driver, "defaults", None)
-    pairs: Iterable[tuple[str, Json]] = () if of is None else (*of("pod", (), host), *of("app", (), host))
-    return dict(pairs)
-
-
-def _info(name: str, plugin: str, driver: Isolator, host: IsolatorHost, default: Json) -> IsolatorInfo:
+def _info(name: str, plugin: str, driver: IsolatorHooks, host: IsolatorHost, default: Json) -> IsolatorInfo:
     from kurma_core.api.host import IsolatorInfo
+    from kurma_core.hookspecs import implements
+    from kurma_core.hookspecs.isolator import IsolatorHooks
 
-    told = getattr(driver, "about", None)
-    if told is None:
+    if not implements(driver, IsolatorHooks.about):
         return IsolatorInfo(name, plugin, default=default)
-    about = told(name)
+    about = driver.about(name)
     try:
         # Compiled as if it were granted and the core had made the namespaces that it needs.
-        powers = getattr(driver, "powers", None)
-        asked: Iterable[Power] = () if powers is None else powers(name, about.example, about.scopes[0], host)
+        asked = driver.powers(name, about.example, about.scopes[0], host)
         shared = frozenset(power.namespace for power in asked if power.namespace is not None)
         compiled = driver.compile(name, about.example, about.scopes[0], replace(host, shared=host.shared | shared))
         outcome, note = compiled.outcome, compiled.note

@@ -730,7 +730,7 @@ def resolve(text: str, module: Mapping[str, Any]) -> Shape:
     found = _NAMES.get(text)
     if found is not None:
         return found
-    parts = _split(text, "|")
+    parts = split(text, "|")
     if len(parts) > 1:
         inner = [resolve(part, module) for part in parts if part != "None"]
         found = inner[0] if len(inner) == 1 else Either(*inner)
@@ -740,7 +740,7 @@ def resolve(text: str, module: Mapping[str, Any]) -> Shape:
         if text in module:
             return shape(module[text])
         raise TypeError(f"{text} is not known where it is declared")
-    arguments = _split(rest[:-1], ",")
+    arguments = split(rest[:-1], ",")
     if head in ("Mapping", "dict"):
         if arguments[0] != "str":
             raise TypeError(f"{text}: keys of JSON objects are text")
@@ -755,7 +755,7 @@ def resolve(text: str, module: Mapping[str, Any]) -> Shape:
     raise TypeError(f"{text} has no JSON form")
 
 
-def _split(text: str, at: str) -> list[str]:
+def split(text: str, at: str) -> list[str]:
     """Splits text at ``at``, outside of brackets."""
     if at not in text:
         return [text]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kurma_core.value import field, frozen
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 Json = Any
 #: The kinds of locators, for :attr:`Driver.locators`.
 LOCATORS = ("path", "address", "name")
-D = TypeVar("D", covariant=True)
 
 
 @frozen
@@ -125,7 +124,7 @@ class DriverContext:
 
 
 @frozen
-class Driver(Generic[D]):
+class Driver:
     """Returned by a hook: the driver's factory and its options.
 
     :param create: the factory; called at most once per process, when the driver is first needed.
@@ -141,7 +140,7 @@ class Driver(Generic[D]):
         what an image with such an annotation expects, whichever fetcher brought the image.
     """
 
-    create: Callable[[DriverContext], D]
+    create: Callable[[DriverContext], object]
     options: tuple[Option, ...] = ()
     aliases: tuple[str, ...] = ()
     runs_images: bool = False

@@ -1,13 +1,16 @@
 """The contract of isolators: values of a manifest become plans that any stager can apply."""
 
+# mypy: disable-error-code="empty-body"
+
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Protocol
-
+from kurma_core.hookspecs import Hooks, hookspec
 from kurma_core.value import field, frozen
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from kurma_core.hookspecs.driver import Json
     from kurma_core.models.isolator import IsolatorPlan, TrafficLimit
 
@@ -81,52 +84,6 @@ class IsolatorAbout:
     example: Json
 
 
-class Isolator(Protocol):
-    """Compiles isolators to a plan that any stager can apply; it changes nothing on the host.
-
-    Optional attributes and methods:
-
-    - ``exclusive``, a tuple of frozensets of names: a scope may have only one isolator of each set;
-    - ``defaults``, see :class:`IsolatorWithDefaults`;
-    - ``about``, see :class:`IsolatorsTold`;
-    - ``powers``, see :class:`GatedIsolator`;
-    - ``namespaces``, see :class:`NamespaceIsolator`;
-    - ``limit_traffic``, see :class:`TrafficLimiter`.
-    """
-
-    #: The names of the isolators that it compiles (``os/linux/oom-score-adj``).
-    names: tuple[str, ...]
-
-    def compile(self, name: str, value: Json, scope: str, host: IsolatorHost) -> Compiled:
-        """Compiles one isolator to a plan.
-
-        :param scope: ``app`` or ``pod``.
-        :raises IsolatorError: the value is wrong, or the isolator has no meaning in that scope.
-        """
-        ...
-
-
-class IsolatorWithDefaults(Protocol):
-    """Optional interface of an :class:`Isolator`: default isolators for scopes whose manifest has none."""
-
-    def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Json], ...]:
-        """Returns name and value of each default. The core compiles and reports them like all others; strict mode
-        does not apply to them.
-
-        :param scope: ``app`` or ``pod``.
-        :param names: names of the isolators that the scope has.
-        """
-        ...
-
-
-class IsolatorsTold(Protocol):
-    """Optional interface of an :class:`Isolator`: describes its isolators."""
-
-    def about(self, name: str) -> IsolatorAbout:
-        """Describes one isolator. :param name: one of ``names``."""
-        ...
-
-
 @frozen
 class Power:
     """Power over the host that an isolator's value asks for, and that a grant must allow.
@@ -142,47 +99,74 @@ class Power:
     least: str | None = None
 
 
-class GatedIsolator(Protocol):
-    """Optional interface of an :class:`Isolator`: values that an image gets only by a grant.
+class IsolatorHooks(Hooks):
+    """Compiles isolators to a plan that any stager can apply; it changes nothing on the host."""
 
-    This concerns every value that gives an app more than it has by default.
-    """
+    #: The names of the isolators that it compiles (``os/linux/oom-score-adj``).
+    names: tuple[str, ...]
 
-    #: Isolators that ask for powers, each with the parts that it knows; None: any part is valid (paths).
-    gated: Mapping[str, Collection[str] | None]
+    @hookspec(required=True)
+    def compile(self, name: str, value: Json, scope: str, host: IsolatorHost) -> Compiled:
+        """Compiles one isolator to a plan.
 
+        :param scope: ``app`` or ``pod``.
+        :raises IsolatorError: the value is wrong, or the isolator has no meaning in that scope.
+        """
+
+    @hookspec
+    def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Json], ...]:
+        """Returns name and value of each default isolator for a scope whose manifest has none. The core compiles
+        and reports them like all others; strict mode does not apply to them.
+
+        :param scope: ``app`` or ``pod``.
+        :param names: names of the isolators that the scope has.
+        """
+        return ()
+
+    @hookspec
+    def about(self, name: str) -> IsolatorAbout:
+        """Describes one isolator. :param name: one of ``names``."""
+        return IsolatorAbout(("app", "pod"), "", None)
+
+    @hookspec
+    def exclusive(self) -> Collection[frozenset[str]]:
+        """Returns sets of isolators: a scope may have only one isolator of each set."""
+        return ()
+
+    @hookspec
+    def gated(self) -> Mapping[str, Collection[str] | None] | None:
+        """Returns the isolators that ask for powers, each with the parts that it knows; None: any part is valid
+        (paths). Without this hook, every isolator of a driver with ``powers`` may ask for any part."""
+        return None
+
+    @hookspec
     def powers(self, name: str, value: Json, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-        """Returns the powers that the value needs beyond the default of the image's kind; empty: none.
+        """Returns the powers that the value needs beyond the default of the image's kind: all that it gives an app
+        more than the app has by default. An image gets them only by a grant.
 
         :param scope: ``app`` or ``pod``.
         :param host: its ``siblings`` are the isolators of the manifest, without defaults. ``shared`` is not
             decided yet.
         :raises IsolatorError: the value is wrong.
         """
-        ...
+        return ()
 
-
-class NamespaceIsolator(Protocol):
-    """Optional interface of an :class:`Isolator`: values that choose the pod's namespaces. The core asks before it
-    compiles isolators, and passes the result to the compilers as :attr:`IsolatorHost.shared`."""
-
+    @hookspec
     def namespaces(self, name: str, value: Json) -> Mapping[str, str]:
         """Returns ``host`` or ``private`` for those of ``ipc``, ``net``, ``pid``, ``user``, ``uts`` that the value
-        names.
+        names. The core asks before it compiles isolators, and passes the result to the compilers as
+        :attr:`IsolatorHost.shared`.
 
         :raises IsolatorError: the value is wrong.
         """
-        ...
+        return {}
 
-
-class TrafficLimiter(Protocol):
-    """Optional interface of an :class:`Isolator`: limits a pod's traffic, as the plans of any isolator want it."""
-
+    @hookspec
     def limit_traffic(
         self, namespace: str, limits: Collection[TrafficLimit], held: Mapping[str, Collection[TrafficLimit]]
     ) -> tuple[str, ...]:
-        """Limits the pod's interfaces to these rates, and removes its other limits. It can be repeated. The kernel
-        must remove the limits with the namespace: there is no undo.
+        """Limits the pod's interfaces to these rates, as the plans of any isolator want it, and removes its other
+        limits. It can be repeated. The kernel must remove the limits with the namespace: there is no undo.
 
         The core calls it after the pod has joined its networks, and when its apps change. If several plugins have
         it, the first in the order of ``kurma plugins list`` gets the limits of all.
@@ -194,4 +178,4 @@ class TrafficLimiter(Protocol):
         :returns: interfaces that a limit names and that do not exist.
         :raises NetworkError: it failed.
         """
-        ...
+        return ()

@@ -1,29 +1,33 @@
 """Checks a plugin against the contract of its kind: its hook, its declaration, its options, its driver.
 
 The registry does so for every plugin that it loads; the testing kit does the same for a module that is not
-installed. pluggy checks the hook; that is left out for a plugin that has not changed since
-(:mod:`kurma_core.plugins.index`), and pluggy is not imported then.
+installed. pluggy checks names and arguments of hooks; further rules find what pluggy accepts (a misspelt argument
+with a default, a hook without a mark) and suggest the nearest name. Both are left out for a plugin that has not
+changed since (:mod:`kurma_core.plugins.index`), and pluggy is not imported then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 
+from kurma_core import hookspecs
 from kurma_core.config.schema import Where, read, unknown
-from kurma_core.hookspecs import GROUPS, PROJECT, Hooks, is_hook
+from kurma_core.hookspecs import GROUPS, PROJECT, SPECS, Hooks, ModuleHooks, implements, is_hook
 from kurma_core.hookspecs.driver import LOCATORS, Driver, Option
 from kurma_core.schema import Made, Number, Shape, Whole, describe, shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
 
     import pluggy
 
-    from kurma_core.hookspecs.driver import DriverContext
+    from kurma_core.hookspecs import Hook
+    from kurma_core.hookspecs.isolator import IsolatorHooks
 
     Json = Any
+    H = TypeVar("H", bound=Hooks)
 
 #: The module of :mod:`kurma_core.hookspecs` for each group, and its protocols: a driver satisfies one of them.
 _PROTOCOLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -31,7 +35,6 @@ _PROTOCOLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "kurma.renderers": ("renderer", ("Renderer",)),
     "kurma.stagers": ("stager", ("Stager", "StagerImageSource", "StagerOfImages")),
     "kurma.networks": ("network", ("Network",)),
-    "kurma.isolators": ("isolator", ("Isolator",)),
 }
 
 
@@ -41,57 +44,48 @@ def hook(group: str, name: str, module: object) -> Callable[..., Any]:
     :raises pluggy.PluginValidationError: a hook of an unknown name, or arguments that the hook does not have.
     :raises TypeError: the hook of the group is missing.
     """
-    # A manager for each plugin: hooks return factories to be called one by one, so nothing is broadcast, and an
-    # error in one plugin does not show when another is checked.
-    manager = _manager()
-    manager.register(module, name=f"{group}/{name}")
-    manager.check_pending()
+    manager = _registered(ModuleHooks, module, f"{group}/{name}")
     caller: pluggy.HookCaller = getattr(manager.hook, GROUPS[group])
     if not caller.get_hookimpls():
-        called = getattr(module, "__name__", repr(module))
-        raise TypeError(f"{called} implements no {GROUPS[group]} hook, which {group} asks for")
+        module_name = getattr(module, "__name__", repr(module))
+        unmarked = callable(getattr(module, GROUPS[group], None))
+        without = f"; mark its function {GROUPS[group]} with @hookimpl" if unmarked else ""
+        raise TypeError(f"{module_name} implements no {GROUPS[group]} hook, which {group} asks for{without}")
     return caller
 
 
-def _manager() -> pluggy.PluginManager:
+def _registered(kind: type[Hooks], plugin: object, name: str) -> pluggy.PluginManager:
+    """Checks an object by pluggy. Each has a manager of its own, so that the error of one plugin does not show
+    when another is checked; the core calls hooks one at a time, so nothing is broadcast.
+
+    :raises pluggy.PluginValidationError: a hook of an unknown name, or arguments that the hook does not have.
+    """
     import inspect
 
     import pluggy
 
     class Manager(pluggy.PluginManager):
-        """Knows our own mark of hooks (:func:`kurma_core.hookspecs.hookimpl`)."""
+        """Reads no property of a driver."""
 
         def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
-            function = getattr(plugin, name, None)
-            if not inspect.isroutine(function) or not is_hook(function):
+            if isinstance(inspect.getattr_static(plugin, name, None), property):
                 return None
-            return {
-                "wrapper": False,
-                "hookwrapper": False,
-                "optionalhook": False,
-                "tryfirst": False,
-                "trylast": False,
-                "specname": None,
-            }
+            return super().parse_hookimpl_opts(plugin, name)
 
-    for hook_name in GROUPS.values():
-        pluggy.HookspecMarker(PROJECT)(getattr(Hooks, hook_name))
     manager = Manager(PROJECT)
-    manager.add_hookspecs(Hooks)
+    manager.add_hookspecs(kind)
+    manager.register(plugin, name=name)
+    manager.check_pending()
     return manager
 
 
-def declared(group: str, name: str, module: object, *, checked: bool = False) -> Driver[Any]:
+def declared(group: str, name: str, module: object, *, checked: bool = False) -> Driver:
     """Calls the plugin's hook, and checks what it declares.
 
     :param checked: the hook has been checked, and has not changed since.
     :raises TypeError: it does not return a :class:`Driver`, or one of wrong values; and as :func:`hook`.
     """
-    if checked:
-        answer = getattr(module, GROUPS[group])()
-    else:
-        answers = hook(group, name, module)()
-        answer = answers[0] if answers else None
+    answer = getattr(module, GROUPS[group])() if checked else hook(group, name, module)()
     if not isinstance(answer, Driver):
         raise TypeError(f"its {GROUPS[group]} hook returned {answer!r} instead of a Driver")
     if not callable(answer.create):
@@ -111,20 +105,107 @@ def _items(values: object, kind: type, what: str) -> None:
         raise TypeError(f"its Driver's {what} are {values!r} instead of a tuple of {kind.__name__}")
 
 
-def made(group: str, declaration: Driver[Any], context: DriverContext) -> Any:
-    """Makes the driver with that context.
+def kinds(group: str) -> tuple[type[Hooks], ...]:
+    """The specifications of the group's drivers: a driver implements one of them."""
+    module, *names = SPECS[group]
+    found = import_module(f"{hookspecs.__name__}.{module}")
+    return tuple(getattr(found, name) for name in names)
 
-    :raises TypeError: it lacks a member that the protocol of its kind requires.
-    :raises Exception: whatever its factory raises.
+
+def taken(of: Sequence[type[H]], driver: object) -> tuple[type[H], dict[str, tuple[str, ...]]]:
+    """Checks a driver, or an object that a driver returned, against the specifications of its kind.
+
+    :param of: the specifications; the driver must implement one of them.
+    :returns: the specification, and by hook the arguments that the driver takes.
+    :raises TypeError: tells everything that is wrong with it, in one line.
+    :raises pluggy.PluginValidationError: pluggy refuses it.
     """
-    driver = declaration.create(context)
+    found = [(kind, *_read(kind, driver)) for kind in of]
+    kind, hooks, wrong = min(found, key=lambda one: (bool(one[2]), -len(one[1])))
+    if wrong:
+        raise TypeError(f"its driver ({type(driver).__name__}): {'; '.join(wrong)}")
+    _registered(kind, driver, type(driver).__qualname__)
+    return kind, hooks
+
+
+def _read(kind: type[Hooks], driver: object) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """The hooks that a driver implements, each with the arguments that it takes, and the faults of the driver."""
+    import inspect
+
+    cls = type(driver)
+    found: dict[str, tuple[str, ...]] = {}
+    wrong: list[str] = []
+    public: list[str] = []
+    for name in dir(cls):
+        member = inspect.getattr_static(cls, name)
+        if member is inspect.getattr_static(kind, name, None):
+            continue  # inherited from the specification, or from object
+        function, hook = getattr(member, "__func__", member), kind.HOOKS.get(name)
+        if hook is None and is_hook(function):
+            wrong.append(f"{name} is not a hook of {kind.__name__}{_nearest(name, kind.HOOKS)}")
+        elif hook is None:
+            public += [name] if callable(function) and not name.startswith("_") else []
+        elif not inspect.isroutine(member):
+            wrong.append(f"{name} is a hook and must be a method")
+        elif not is_hook(function):
+            wrong.append(f"its method {name} has the name of a hook: mark it with @hookimpl, or rename it _{name}")
+            found[name] = ()
+        else:
+            found[name] = _arguments(hook, function, getattr(driver, name), wrong)
+    on_object = sorted(kind.HOOKS.keys() & getattr(driver, "__dict__", {}).keys())
+    wrong += [f"the hook {name} is set on the object: define it in the class" for name in on_object]
+    for name, hook in kind.HOOKS.items():
+        if hook.required and name not in found:
+            close = _close(name, public)
+            wrong.append(f"lacks {name}" + (f"; its method {close} is not a hook" if close else ""))
+    wrong += [f"lacks {name}" for name in kind.ATTRIBUTES if not hasattr(driver, name)]
+    return found, wrong
+
+
+def _arguments(hook: Hook, function: Any, method: Callable[..., Any], wrong: list[str]) -> tuple[str, ...]:
+    """The arguments that a hook's implementation takes, in its own order."""
+    import inspect
+
+    options = getattr(inspect.unwrap(function), "kurma_impl", None) or getattr(function, "kurma_impl", {})
+    if options.get("wrapper") or options.get("hookwrapper"):
+        wrong.append(f"{hook.name} cannot be a wrapper")
+    if any(is_a(function) for is_a in (inspect.isgeneratorfunction, inspect.iscoroutinefunction)):
+        wrong.append(f"{hook.name} is a generator or a coroutine: return the whole answer")
+    names = []
+    for argument in inspect.signature(method).parameters.values():
+        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
+            wrong.append(f"{hook.name} takes {argument}, which gets nothing: name the arguments")
+        elif argument.kind is argument.KEYWORD_ONLY:
+            wrong.append(f"{hook.name} takes {argument.name} by keyword only: leave out the *")
+        elif argument.kind is argument.POSITIONAL_ONLY:
+            wrong.append(f"{hook.name} takes {argument.name} by position only: leave out the /")
+        elif argument.name not in hook.arguments:
+            near = _nearest(argument.name, hook.arguments)
+            wrong.append(f"{hook.name} takes {argument.name}, which its hook does not pass{near}")
+        else:
+            names.append(argument.name)
+    return tuple(names)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = _close(name, known)
+    return f"; the nearest is {close}" if close else ""
+
+
+def _close(name: str, known: Iterable[str]) -> str:
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name[:100], list(known), 1)), "")
+
+
+def check_protocol(group: str, driver: object) -> None:
+    """:raises TypeError: the driver lacks a member that the protocol of its kind requires."""
     module, protocols = _PROTOCOLS[group]
-    kind = import_module(f"kurma_core.hookspecs.{module}")
+    kind = import_module(f"{hookspecs.__name__}.{module}")
     lacks = [_lacking(driver, getattr(kind, protocol)) for protocol in protocols]
     if all(lacks):
         fewest = min(lacks, key=len)
         raise TypeError(f"its driver ({type(driver).__name__}) lacks {', '.join(fewest)}")
-    return driver
 
 
 def _lacking(driver: object, protocol: type) -> list[str]:
@@ -174,15 +255,17 @@ def _shape(option: Option) -> Shape:
     return Made("one of " + ", ".join(map(describe, option.choices)), chosen, found)
 
 
-def known_power(word: str, drivers: Iterable[Any]) -> tuple[bool, str | None]:
+def known_power(word: str, drivers: Iterable[IsolatorHooks]) -> tuple[bool, str | None]:
     """Whether the word of a grant names a power that one of these isolator drivers knows; if not, also the most
     similar word that does."""
     import difflib
 
+    from kurma_core.hookspecs.isolator import IsolatorHooks
+
     known: dict[str, Collection[str] | None] = {}
     for driver in drivers:
-        if hasattr(driver, "powers"):
-            gated = getattr(driver, "gated", None)
+        if implements(driver, IsolatorHooks.powers):
+            gated = driver.gated()
             for name in driver.names if gated is None else gated:
                 known.setdefault(name, None if gated is None else gated[name])
     isolator, equals, part = word.partition("=")

@@ -7,8 +7,9 @@ a start, so the index remembers their results:
 - for each directory of ``sys.path`` the plugins that are installed in it. This holds until the directory changes,
   as it does when a distribution is installed, upgraded or removed, or until the ``entry_points.txt`` of one of
   these plugins changes.
-- for each plugin that was loaded what it declared. This holds until one of the modules changes that the plugin's
-  package had loaded by then, or until Kurma's own hooks change.
+- for each plugin that was loaded what it declared, and the hooks of its driver's class with the arguments that
+  they take. This holds until one of the modules changes that the plugin's package had loaded by then, or that has
+  a base class of the driver, or until Kurma's own hooks change.
 
 The index only saves work. If it is damaged or of another version, or if others than root and the caller may change
 it, it is ignored and made anew. A process that may not write it works without it. stevedore is fed from
@@ -31,11 +32,12 @@ from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from importlib.metadata import Distribution, EntryPoint
     from typing import Any
 
     from kurma_core.hookspecs.driver import Driver
+    from kurma_core.plugins.calls import Taken
 
     Json = Any
     #: Inode number, and times of the last change of the content and of the inode, in nanoseconds.
@@ -66,6 +68,7 @@ _DECLARATION = {
     "annotations": [str],
     "options": [dict],
     "isolators": [str],
+    "hooks": {str: {str: [str]}},
 }
 _INDEX = {
     "version": range(_VERSION, _VERSION + 1),
@@ -152,19 +155,20 @@ class PluginIndex:
             self._write()
         return _grouped(found)
 
-    def load(self, plugin: Plugin) -> tuple[object, bool]:
+    def load(self, plugin: Plugin) -> tuple[object, Mapping[str, Taken] | None]:
         """Imports the object of the plugin's entry point.
 
-        :returns: also whether it is unchanged since its contract was last checked.
+        :returns: also its checked classes (see :meth:`remember_class`); None: its hook has not been checked since
+            it changed.
         :raises Exception: whatever the import raised, unchanged.
         """
         entry = self._entry(plugin)
         if entry is None:
-            return _by_stevedore(plugin), False
+            return _by_stevedore(plugin), None
         found: object = import_module(entry["module"])
         for attribute in filter(None, entry["attribute"].split(".")):
             found = getattr(found, attribute)
-        return found, True
+        return found, entry["hooks"]
 
     def declaration(self, plugin: Plugin) -> Declaration | None:
         """The recorded declaration of a plugin; None: the plugin was not loaded since it changed."""
@@ -181,20 +185,16 @@ class PluginIndex:
             isolators=tuple(entry["isolators"]),
         )
 
-    def remember(self, plugin: Plugin, declared: Driver[Any] | None, isolators: Iterable[str] = ()) -> None:
-        """Keeps what a loaded plugin declared, once its contract has been checked.
+    def remember(self, plugin: Plugin, declared: Driver | None) -> None:
+        """Keeps what a loaded plugin declared, once its hook has been checked.
 
         :param declared: None: it is an observer, which declares nothing.
-        :param isolators: names that its driver compiles, if the driver was made.
         """
-        known, names = self._entry(plugin), list(isolators)
-        if known is not None and known["isolators"] == names:
-            return
-        begun, point = time.time_ns(), _entry_point(plugin)
+        point = _entry_point(plugin)
         entry = {
             "plugin": plugin.to_json(),
             "kurma": VERSION,
-            "files": _module_files(point.module),
+            "files": {},
             "module": point.module,
             "attribute": point.attr or "",
             "aliases": [] if declared is None else list(declared.aliases),
@@ -214,8 +214,38 @@ class PluginIndex:
                 }
                 for option in (() if declared is None else declared.options)
             ],
-            "isolators": names,
+            "isolators": [],
+            "hooks": {},
         }
+        self._keep(plugin, entry, _package(point.module))
+
+    def remember_isolators(self, plugin: Plugin, isolators: Iterable[str]) -> None:
+        """Keeps the names that the plugin's driver compiles, if its declaration is kept."""
+        known, names = self._entry(plugin), list(isolators)
+        if known is not None and known["isolators"] != names:
+            self._keep(plugin, {**known, "isolators": names}, _package(known["module"]))
+
+    def remember_class(self, plugin: Plugin, key: str, cls: type, kind: type, taken: Taken) -> None:
+        """Keeps the result of checking a class of the plugin, if its declaration is kept.
+
+        A class that its name does not find (one that a function made) is checked anew in each process.
+
+        :param key: of the class and the specification. :param taken: by hook, the arguments that it takes.
+        :param kind: the specification.
+        """
+        known = self._entry(plugin)
+        if known is None or not _is_named(cls):
+            return
+        hooks = {**known["hooks"], key: {name: list(arguments) for name, arguments in taken.items()}}
+        bases = {base.__module__ for one in (cls, kind) for base in one.__mro__}
+        self._keep(
+            plugin, {**known, "hooks": hooks}, {*_package(known["module"]), *bases - sys.stdlib_module_names}
+        )
+
+    def _keep(self, plugin: Plugin, entry: dict[str, Json], modules: Collection[str]) -> None:
+        """Keeps a declaration as long as these modules, and those that it depended on so far, are unchanged."""
+        begun = time.time_ns()
+        entry = {**entry, "files": {**_stamps(modules), **entry["files"]}}
         try:
             fit(entry, _DECLARATION, "the declaration")
             dumps(entry)
@@ -402,11 +432,21 @@ def _settled(stamps: Iterable[Stamp], when: int) -> bool:
     return all(stamp[2] < when - _SETTLED for stamp in stamps)
 
 
-def _module_files(module: str) -> dict[str, Stamp | None]:
-    """Stamps of the files on which a loaded plugin's declaration depends: the modules of its package that are
-    loaded, and Kurma's own hooks."""
+def _package(module: str) -> set[str]:
+    """The modules on which a loaded plugin's declaration depends: those of its package that are loaded, and
+    Kurma's own hooks."""
     package = module.partition(".")[0]
-    names = [name for name in sys.modules if name.startswith(f"{package}.")]
-    loaded = (sys.modules.get(name) for name in {module, hookspecs.__name__, *names})
-    files = (str(getattr(one, "__file__", None)) for one in loaded)
+    return {module, hookspecs.__name__, *(name for name in sys.modules if name.startswith(f"{package}."))}
+
+
+def _stamps(modules: Iterable[str]) -> dict[str, Stamp | None]:
+    files = (str(getattr(sys.modules.get(module), "__file__", None)) for module in modules)
     return {file: _stamp(file) for file in files}
+
+
+def _is_named(cls: type) -> bool:
+    """Whether a class is found by its module and its qualified name."""
+    found: object = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is cls

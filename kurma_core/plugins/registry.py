@@ -19,21 +19,23 @@ from kurma_core.errors import PluginSkipped as Skipped
 from kurma_core.hookspecs import GROUPS
 from kurma_core.hookspecs.driver import Driver, DriverContext, HostProgram, HostTree, Option, Started
 from kurma_core.plugins import contract
+from kurma_core.plugins.calls import Source, called, class_key, interrupts, line, said
 from kurma_core.plugins.index import Declaration, Plugin, PluginIndex
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any, Literal, NoReturn, overload
 
     from kurma_core.api.host import PluginInfo
+    from kurma_core.hookspecs import Hooks
+    from kurma_core.hookspecs.isolator import IsolatorHooks
     from kurma_core.models.pod import PodEvent
+    from kurma_core.plugins.calls import Taken
 
     Json = Any
 
 _FETCHERS = "kurma.fetchers"
 _OBSERVERS = "kurma.observers"
-#: Characters of a stranger's message that are shown.
-_LONGEST = 500
 
 
 class _Loaded:
@@ -41,10 +43,11 @@ class _Loaded:
 
     def __init__(self, plugin: Plugin) -> None:
         self.plugin = plugin
-        self.declared: Driver[Any] | None = None
+        self.source: Source | None = None
+        self.declared: Driver | None = None
         #: Of an observer.
         self.hook: Callable[..., Any] | None = None
-        self.driver: object | None = None
+        self.driver: Any = None
         self.error: KurmaError | None = None
         self.skipped = False
 
@@ -78,7 +81,14 @@ class PluginRegistry:
 
     # --- asking ------------------------------------------------------------------------------------------------
 
-    def driver(self, group: str, name: str) -> object:
+    if TYPE_CHECKING:
+
+        @overload
+        def driver(self, group: Literal["kurma.isolators"], name: str) -> IsolatorHooks: ...
+        @overload
+        def driver(self, group: str, name: str) -> Any: ...
+
+    def driver(self, group: str, name: str) -> Any:
         """The driver; the first call loads its plugin, and no other one.
 
         :param group: with its prefix: ``kurma.networks``.
@@ -93,7 +103,16 @@ class PluginRegistry:
                 self._attempt(group, name, loaded, lambda: self._create(group, name, loaded))
             return loaded.driver
 
-    def drivers(self, group: str, *, tell: bool = True) -> Mapping[str, object]:
+    if TYPE_CHECKING:
+
+        @overload
+        def drivers(
+            self, group: Literal["kurma.isolators"], *, tell: bool = ...
+        ) -> Mapping[str, IsolatorHooks]: ...
+        @overload
+        def drivers(self, group: str, *, tell: bool = ...) -> Mapping[str, Any]: ...
+
+    def drivers(self, group: str, *, tell: bool = True) -> Mapping[str, Any]:
         """Every enabled driver of the group that works, in the configuration's order, then by name.
 
         :param tell: note each plugin that does not work, once.
@@ -128,7 +147,7 @@ class PluginRegistry:
         ``isolator_plugins`` of the configuration names one of them, only that one; otherwise they collide."""
         claims: dict[str, tuple[str, ...]] = {}
         for plugin, driver in self.drivers("kurma.isolators", tell=False).items():
-            for isolator in dict.fromkeys(driver.names):  # type: ignore[attr-defined]
+            for isolator in dict.fromkeys(driver.names):
                 if self._config.isolator_plugins.get(isolator, plugin) == plugin:
                     claims[isolator] = (*claims.get(isolator, ()), plugin)
         return claims
@@ -165,7 +184,7 @@ class PluginRegistry:
             declared = self._load(group, name).declared
         return declared.options if declared is not None else ()
 
-    def declaration(self, group: str, name: str) -> Driver[Any] | Declaration | None:
+    def declaration(self, group: str, name: str) -> Driver | Declaration | None:
         """The declaration of the plugin, from the index; if the index lacks it, the plugin's module is loaded.
         None: it is an observer.
 
@@ -213,7 +232,7 @@ class PluginRegistry:
         """
         return self._only(group, lambda declared: declared.runs_images, "run images")
 
-    def _only(self, group: str, fits: Callable[[Driver[Any] | Declaration], bool], what: str) -> str | None:
+    def _only(self, group: str, fits: Callable[[Driver | Declaration], bool], what: str) -> str | None:
         claims = []
         for name in self.names(group):
             try:
@@ -239,11 +258,11 @@ class PluginRegistry:
             if hook is None:
                 continue
             try:
-                hook(event=event)  # type: ignore[operator]
+                hook(event=event)
             except BaseException as error:  # an observer cannot break a pod
-                if _interrupts(error):
+                if interrupts(error):
                     raise
-                self._note(f"observer {name!r} failed at {event.kind!r} of pod {event.pod}: {_said(error)}")
+                self._note(f"observer {name!r} failed at {event.kind!r} of pod {event.pod}: {said(error)}")
 
     # --- the whole ---------------------------------------------------------------------------------------------
 
@@ -337,7 +356,7 @@ class PluginRegistry:
             drivers = self.drivers("kurma.isolators", tell=False)
         except KurmaError:
             return  # reported already
-        names: dict[str, tuple[str, ...]] = {plugin: tuple(driver.names) for plugin, driver in drivers.items()}  # type: ignore[attr-defined]
+        names: dict[str, tuple[str, ...]] = {plugin: driver.names for plugin, driver in drivers.items()}
         for isolator, plugins in self.isolator_claims().items():
             if len(plugins) > 1:
                 yield self.isolator_collision(isolator, plugins)
@@ -379,14 +398,14 @@ class PluginRegistry:
             _not_found(group, name, self._group(group))
         if not self._config.plugin(group, name).enabled:
             raise PluginNotFoundError(
-                f"{_called(group, name)} is {self._why_disabled(group, name)}",
+                f"{called(group, name)} is {self._why_disabled(group, name)}",
                 hint=f"enable it: kurma plugins enable {_kind(group)} {name}",
                 plugin=f"{group}/{name}",
             )
         if len(claims) > 1:
             who = " and ".join(map(str, claims))
             raise PluginCollisionError(
-                f"{_called(group, name)} is claimed by {who}",
+                f"{called(group, name)} is claimed by {who}",
                 hint=f"uninstall one, or disable both: {_disabling(group, name)}",
                 plugin=f"{group}/{name}",
             )
@@ -403,13 +422,22 @@ class PluginRegistry:
         return loaded
 
     def _declare(self, group: str, name: str, loaded: _Loaded) -> None:
-        module, checked = self._index.load(loaded.plugin)
+        module, classes = self._index.load(loaded.plugin)
+        loaded.source = Source(
+            group, name, str(loaded.plugin), classes, lambda *found: self._checked(loaded, *found)
+        )
         if group == _OBSERVERS:
             loaded.hook = contract.hook(group, name, module)
         else:
-            loaded.declared = contract.declared(group, name, module, checked=checked)
-        if not checked:
+            loaded.declared = contract.declared(group, name, module, checked=classes is not None)
+        if classes is None:
             self._index.remember(loaded.plugin, loaded.declared)
+
+    def _checked(self, loaded: _Loaded, cls: type, kind: type[Hooks], taken: Taken) -> None:
+        """Remembers a class of the plugin that was checked just now: its driver's, or of an object that the driver
+        returned."""
+        with self._lock:
+            self._index.remember_class(loaded.plugin, class_key(cls, kind), cls, kind, taken)
 
     def _create(self, group: str, name: str, loaded: _Loaded) -> None:
         section = self._config.plugin(group, name).config
@@ -429,10 +457,10 @@ class PluginRegistry:
             daemon=self._daemon,
             **{key: value for key, value in given.items() if value is not None},
         )
-        loaded.driver = contract.made(group, loaded.declared, context)
-        isolators = getattr(loaded.driver, "names", None)
-        if group == "kurma.isolators" and isinstance(isolators, tuple | list):
-            self._index.remember(loaded.plugin, loaded.declared, isolators)
+        assert loaded.source is not None
+        loaded.driver = loaded.source.made(loaded.declared, context)
+        if group == "kurma.isolators":
+            self._index.remember_isolators(loaded.plugin, loaded.driver.names)
 
     def _attempt(self, group: str, name: str, loaded: _Loaded, step: Callable[[], None]) -> None:
         """Runs code of the plugin. An exception becomes the plugin's error, which is kept and raised."""
@@ -442,20 +470,20 @@ class PluginRegistry:
         except KurmaError as error:
             loaded.error = error
             if not isinstance(error, ConfigError) and "plugin" not in error.data:
-                loaded.error = self._wrapped(group, name, loaded, f"is broken: {_line(error)}", error)
+                loaded.error = self._wrapped(group, name, loaded, f"is broken: {line(error)}", error)
         except Skipped as error:
             loaded.skipped = True
-            what = f"cannot work on this host: {_line(error)}"
+            what = f"cannot work on this host: {line(error)}"
             loaded.error = self._wrapped(group, name, loaded, what, error)
         except BaseException as error:  # a stranger's code may raise anything
-            if _interrupts(error):
+            if interrupts(error):
                 del self._loaded[group, name]  # not broken: the next call loads it
                 raise
-            loaded.error = self._wrapped(group, name, loaded, f"is broken: {_said(error)}", error)
+            loaded.error = self._wrapped(group, name, loaded, f"is broken: {said(error)}", error)
         raise loaded.error
 
     def _wrapped(self, group: str, name: str, loaded: _Loaded, what: str, cause: BaseException) -> PluginError:
-        text = f"{_called(group, name)} of {loaded.plugin} {what}"
+        text = f"{called(group, name)} of {loaded.plugin} {what}"
         error = PluginError(text, plugin=f"{group}/{name}")
         error.__cause__ = cause
         return error
@@ -473,7 +501,7 @@ class PluginRegistry:
             return "skipped" if loaded is not None and loaded.skipped else "failed", error.message
         return ("ok" if load else "found"), ""
 
-    def _or_note(self, group: str, name: str, *, tell: bool = True) -> object | None:
+    def _or_note(self, group: str, name: str, *, tell: bool = True) -> Any:
         try:
             return self.driver(group, name)
         except KurmaError as error:
@@ -513,10 +541,6 @@ def _kind(group: str) -> str:
     return group.removeprefix("kurma.")
 
 
-def _called(group: str, name: str) -> str:
-    return f"{_kind(group).removesuffix('s')} plugin {name!r}"
-
-
 def _disabling(group: str, name: str) -> str:
     """The line of ``kurma.yml`` that disables it."""
     return f"`plugins: {{{_kind(group)}: {{{name}: {{enabled: false}}}}}}` in kurma.yml"
@@ -527,31 +551,10 @@ def enabling(group: str, name: str) -> str:
     return f"plugins: {{{_kind(group)}: {{{name}: {{enabled: true}}}}}}"
 
 
-def _said(error: BaseException) -> str:
-    """The exception in one line."""
-    text = _line(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _line(error: BaseException) -> str:
-    """Its message on one line, cut to a readable length."""
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 (even that is a stranger's code)
-        return ""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-
-
-def _interrupts(error: BaseException) -> bool:
-    """Whether a signal (Ctrl-C) raised it while the plugin ran, and not the plugin."""
-    ours = type(error).__module__.partition(".")[0] == "kurma_core" and not isinstance(error, Exception)
-    return ours or isinstance(error, KeyboardInterrupt)
-
-
 def _not_found(group: str, name: str, plugins: tuple[Plugin, ...]) -> NoReturn:
     installed = sorted({plugin.name for plugin in plugins})
     raise PluginNotFoundError(
-        f"no {_called(group, name)} is installed",
+        f"no {called(group, name)} is installed",
         hint=f"installed: {', '.join(installed)}" if installed else f"no distribution brings any {group} plugin",
         plugin=f"{group}/{name}",
     )

@@ -18,7 +18,7 @@ from kurma_core.pods.run.stager_drivers import Stagers
 if TYPE_CHECKING:
     from kurma_core.config import Config
     from kurma_core.hookspecs.driver import HostProgram, Started
-    from kurma_core.hookspecs.isolator import Isolator
+    from kurma_core.hookspecs.isolator import IsolatorHooks
     from kurma_core.images.manager import ImageManager
     from kurma_core.journal import Journal
     from kurma_core.metadata.service import MetadataService
@@ -68,7 +68,7 @@ class Services:
         group = "kurma.networks"
         return Networking(
             self.config,
-            lambda name: self.registry.driver(group, name),  # type: ignore[arg-type,return-value]
+            lambda name: self.registry.driver(group, name),
             lambda alias: self.registry.resolve_alias(group, alias),
             self.config.state_dir,
             self.note,
@@ -142,7 +142,7 @@ class Services:
         if "metadata" in self.__dict__:
             self.metadata.forget(uuid)
 
-    def isolators(self) -> tuple[Isolator, ...]:
+    def isolators(self) -> tuple[IsolatorHooks, ...]:
         """The usable isolator plugins; see :func:`kurma_core.isolation.isolator_drivers`."""
         from kurma_core.isolation import isolator_drivers
 

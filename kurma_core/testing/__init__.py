@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
-from kurma_core.hookspecs import GROUPS, is_hook
+from kurma_core.hookspecs import GROUPS, Hooks, is_hook
 from kurma_core.hookspecs.driver import DriverContext
+
+H = TypeVar("H", bound=Hooks)
 
 # pytest must rewrite the suites' assertions before they are imported, so that failures show the compared values.
 pytest.register_assert_rewrite(
@@ -81,6 +83,7 @@ def load_driver(
     :raises ConfigError: the configuration has a key or a value that the options do not allow.
     """
     from kurma_core.plugins import contract
+    from kurma_core.plugins.calls import Source
 
     module = _installed(*what) if isinstance(what, tuple) else what
     group = group_of(module)
@@ -90,7 +93,8 @@ def load_driver(
         return contract.hook(group, "tested", module)
     declaration = contract.declared(group, "tested", module)
     values = contract.options(config or {}, declaration.options, "config", {})
-    return contract.made(group, declaration, driver_context(directory, values))
+    source = Source(group, "tested", getattr(module, "__name__", repr(module)))
+    return source.made(declaration, driver_context(directory, values))
 
 
 def _installed(group: str, name: str) -> object:
@@ -103,3 +107,15 @@ def _installed(group: str, name: str) -> object:
         raise LookupError(f"{len(found)} installed distributions have {name!r} in {group}, which has: {named}")
     (entry,) = found.values()
     return entry.load()
+
+
+def bound(kind: type[H], driver: object, group: str = "kurma.plugins", name: str = "tested") -> H:
+    """Makes the object that stands for a driver in Kurma: checks it against the specification of its kind, names
+    it in errors, and checks its answers.
+
+    :param kind: the specification (:class:`kurma_core.hookspecs.network.NetworkHooks`).
+    :raises TypeError: the driver breaks the contract.
+    """
+    from kurma_core.plugins.calls import Source
+
+    return Source(group, name, type(driver).__module__).bound((kind,), driver)

@@ -1,4 +1,4 @@
-"""The contract suite for isolator plugins (:class:`kurma_core.hookspecs.isolator.Isolator`), to be subclassed::
+"""The contract suite for plugins of :class:`kurma_core.hookspecs.isolator.IsolatorHooks`, to be subclassed::
 
 class TestMyIsolators(IsolatorContract):
     good = (("example.com/thing", {"limit": 3}, "app"),)
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from kurma_core.errors import IsolatorError, ManifestError
-from kurma_core.hookspecs.isolator import Compiled, Isolator, IsolatorHost
+from kurma_core.hookspecs.isolator import Compiled, IsolatorHooks, IsolatorHost
 from kurma_core.models.isolator import IsolatorPlan
 
 #: Name, value, scope.
@@ -45,7 +45,7 @@ class IsolatorContract:
     bad: Sequence[Case] = ()
 
     @pytest.fixture
-    def driver(self) -> Isolator:
+    def driver(self) -> IsolatorHooks:
         raise NotImplementedError("give a fixture driver")
 
     @pytest.fixture(params=sorted(HOSTS))
@@ -54,24 +54,24 @@ class IsolatorContract:
 
     # -- the contract --
 
-    def test_it_says_what_it_looks_after(self, driver: Isolator) -> None:
+    def test_it_says_what_it_looks_after(self, driver: IsolatorHooks) -> None:
         assert isinstance(driver.names, tuple)
         assert driver.names
         assert len(set(driver.names)) == len(driver.names)
         assert all(isinstance(name, str) and name == name.strip().lower() for name in driver.names)
 
-    def test_every_name_has_a_good_case(self, driver: Isolator) -> None:
+    def test_every_name_has_a_good_case(self, driver: IsolatorHooks) -> None:
         assert {name for name, _, _ in self.good} == set(driver.names)
         assert self.bad, "there must be something that it refuses"
 
-    def test_good_values_compile(self, driver: Isolator, host: IsolatorHost) -> None:
+    def test_good_values_compile(self, driver: IsolatorHooks, host: IsolatorHost) -> None:
         for name, value, scope in self.good:
             compiled = driver.compile(name, value, scope, host)
             assert isinstance(compiled, Compiled)
             assert isinstance(compiled.plan, IsolatorPlan)
             assert compiled.outcome in ("enforced", "modified", "ignored"), (name, compiled.outcome)
 
-    def test_the_outcome_is_honest(self, driver: Isolator, host: IsolatorHost) -> None:
+    def test_the_outcome_is_honest(self, driver: IsolatorHooks, host: IsolatorHost) -> None:
         for name, value, scope in self.good:
             compiled = driver.compile(name, value, scope, host)
             if compiled.outcome == "ignored":
@@ -79,12 +79,12 @@ class IsolatorContract:
             if compiled.outcome != "enforced":
                 assert compiled.note, f"{name} is {compiled.outcome}, and does not say how or why"
 
-    def test_no_write_to_a_controller_that_is_not_there(self, driver: Isolator, host: IsolatorHost) -> None:
+    def test_no_write_to_a_controller_that_is_not_there(self, driver: IsolatorHooks, host: IsolatorHost) -> None:
         for name, value, scope in self.good:
             for setting in driver.compile(name, value, scope, host).plan.cgroup:
                 assert setting.controller in host.cgroups, (name, setting)
 
-    def test_the_plan_is_right_for_its_scope(self, driver: Isolator, host: IsolatorHost) -> None:
+    def test_the_plan_is_right_for_its_scope(self, driver: IsolatorHooks, host: IsolatorHost) -> None:
         """The core refuses a plan with a wrong value, or a field without meaning for an app or a pod."""
         for name, value, scope in self.good:
             compiled = driver.compile(name, value, scope, host)
@@ -92,12 +92,12 @@ class IsolatorContract:
             if compiled.apps is not None:
                 compiled.apps.check("app")
 
-    def test_the_plan_can_be_written_down(self, driver: Isolator, host: IsolatorHost) -> None:
+    def test_the_plan_can_be_written_down(self, driver: IsolatorHooks, host: IsolatorHost) -> None:
         for name, value, scope in self.good:
             document = driver.compile(name, value, scope, host).plan.to_json()
             assert json.loads(json.dumps(document)) == document, name
 
-    def test_it_only_compiles(self, driver: Isolator, host: IsolatorHost) -> None:
+    def test_it_only_compiles(self, driver: IsolatorHooks, host: IsolatorHost) -> None:
         """The same input gives the same result, the value is not changed, and no descriptor is left open."""
         before = len(os.listdir("/proc/self/fd"))
         for name, value, scope in self.good:
@@ -107,14 +107,14 @@ class IsolatorContract:
             assert given == value, f"{name} changed the value that it was given"
         assert len(os.listdir("/proc/self/fd")) == before
 
-    def test_bad_values_are_refused(self, driver: Isolator, host: IsolatorHost) -> None:
+    def test_bad_values_are_refused(self, driver: IsolatorHooks, host: IsolatorHost) -> None:
         for name, value, scope in self.bad:
             with pytest.raises((IsolatorError, ManifestError)) as caught:
                 driver.compile(name, value, scope, host)
             assert str(caught.value), name
             assert "\n" not in str(caught.value), name
 
-    def test_any_value_is_an_answer_or_a_refusal(self, driver: Isolator, host: IsolatorHost) -> None:
+    def test_any_value_is_an_answer_or_a_refusal(self, driver: IsolatorHooks, host: IsolatorHost) -> None:
         """Values come from untrusted manifests."""
         strange: tuple[Any, ...] = (
             *(None, True, -1, 1e300, "", "\0", "9" * 99),

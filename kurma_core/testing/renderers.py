@@ -4,7 +4,7 @@
 
     class TestMyRenderer(RendererContract):
         @pytest.fixture
-        def driver(self) -> Driver[Renderer]:
+        def driver(self) -> Driver:
             return my_plugin.kurma_renderer()
 
 Needs pytest and hypothesis. As root it checks owners, devices and file capabilities too.
@@ -17,7 +17,7 @@ import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -89,14 +89,14 @@ class RendererContract:
     """Subclass it as ``TestX`` and define the fixture ``driver``."""
 
     @pytest.fixture
-    def driver(self) -> Driver[Renderer]:
+    def driver(self) -> Driver:
         """The value that the hook of the tested renderer returns."""
         raise NotImplementedError("give a fixture driver")
 
     @pytest.fixture
-    def renderer(self, driver: Driver[Renderer], tmp_path: Path) -> Renderer:
+    def renderer(self, driver: Driver, tmp_path: Path) -> Renderer:
         defaults = {option.name: option.default for option in driver.options}
-        return driver.create(DriverContext(defaults, str(tmp_path / "state")))
+        return cast("Renderer", driver.create(DriverContext(defaults, str(tmp_path / "state"))))
 
     @pytest.fixture
     def store(self) -> Iterator[Store]:

@@ -15,7 +15,7 @@ import pytest
 from kurma_isolators_linux import plugin
 
 from kurma_core.errors import IsolatorError, ManifestError
-from kurma_core.hookspecs.isolator import Compiled, Isolator, IsolatorHost
+from kurma_core.hookspecs.isolator import Compiled, IsolatorHooks, IsolatorHost
 from kurma_core.json_text import dumps, loads
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.testing import load_driver
@@ -64,7 +64,7 @@ def words(plan: IsolatorPlan) -> str:
     return "; ".join(parts) or "nothing"
 
 
-def outcome(driver: Isolator, name: str, value: Any, scope: str, host: IsolatorHost) -> str:
+def outcome(driver: IsolatorHooks, name: str, value: Any, scope: str, host: IsolatorHost) -> str:
     try:
         compiled: Compiled = driver.compile(name, value, scope, host)
     except (IsolatorError, ManifestError) as error:

@@ -26,8 +26,9 @@ CLASSES = {
     for file in SOURCES
     for node in ast.parse(file.read_text()).body
     if isinstance(node, ast.ClassDef) and (file.name != "pod.py" or node.name == "MountSetup")
+    if node.name not in ("Answer", "Hook", "Hooks")  # what specifications are made of
 }
-HOOKS = {node.name: node for node in CLASSES.pop("Hooks").body if isinstance(node, ast.FunctionDef)}
+HOOKS = {node.name: node for node in CLASSES.pop("ModuleHooks").body if isinstance(node, ast.FunctionDef)}
 
 BLOCKS = [match for match in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if match[0] != "#"]
 EXAMPLES = re.findall(r"```python\n# (examples/\S+)\n(.*?)```", TEXT, re.DOTALL)
@@ -35,7 +36,8 @@ EXAMPLES = re.findall(r"```python\n# (examples/\S+)\n(.*?)```", TEXT, re.DOTALL)
 
 def signature(function):
     """The signature as one line, without ``self``."""
-    decorators = [ast.unparse(node) for node in function.decorator_list if ast.unparse(node) != "hookspec"]
+    decorators = [ast.unparse(node) for node in function.decorator_list]
+    decorators = [text for text in decorators if not text.startswith("hookspec")]
     arguments = ast.unparse(function.args).removeprefix("self, ").removeprefix("self")
     return " ".join([*decorators, f"{function.name}({arguments}) -> {ast.unparse(function.returns)}"])
 

@@ -11,7 +11,7 @@ from kurma_core.api.host import IsolatorInfo
 from kurma_core.api.pods import AppOverrides
 from kurma_core.appc.image import App, Isolator
 from kurma_core.errors import IsolatorError, PluginCollisionError
-from kurma_core.hookspecs.isolator import Compiled, IsolatorAbout, IsolatorHost, Power
+from kurma_core.hookspecs.isolator import Compiled, IsolatorAbout, IsolatorHooks, IsolatorHost, Power
 from kurma_core.isolation import Rules, check_held, compile_isolators, isolator_list, scopes
 from kurma_core.models.isolator import (
     CgroupSetting,
@@ -27,9 +27,10 @@ from kurma_core.pods.prepare.app_settings import overridden
 from kurma_core.value import replace
 
 HOST = IsolatorHost(cgroups={"memory": 1}, cpus=2)
+LIMIT, NONE = "example.com/limit", "example.com/none"
 
 
-class Score:
+class Score(IsolatorHooks):
     names: tuple[str, ...] = ("os/linux/oom-score-adj",)
 
     def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
@@ -38,7 +39,7 @@ class Score:
         return Compiled(IsolatorPlan(oom_score_adj=value))
 
 
-class Writes:
+class Writes(IsolatorHooks):
     names = ("example.com/a", "example.com/b")
 
     def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
@@ -86,7 +87,7 @@ def test_contradictions_are_errors() -> None:
         compile_isolators([], {"app": two}, [Scores()], HOST)
 
 
-class Given:
+class Given(IsolatorHooks):
     """Compiles to the plans that it was given, by the isolator's name."""
 
     def __init__(self, **plans: IsolatorPlan) -> None:
@@ -212,7 +213,7 @@ def test_a_plan_has_the_version_of_its_newest_field(plan: IsolatorPlan, version:
     assert IsolatorPlan.from_json(document) == plan
 
 
-class Filters:
+class Filters(IsolatorHooks):
     names = ("example.com/one", "example.com/other")
 
     def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
@@ -249,14 +250,16 @@ def test_a_wrong_value_is_the_plugins_to_refuse() -> None:
         run([], [Isolator("os/linux/oom-score-adj", 5000)])
 
 
-class Defaults:
+class Defaults(IsolatorHooks):
     """One isolator that holds everywhere, unless there is another; it tells what it was compiled with."""
 
-    names = ("example.com/limit", "example.com/none")
-    exclusive = (frozenset(names),)
+    names: tuple[str, ...] = ("example.com/limit", "example.com/none")
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
+
+    def exclusive(self) -> tuple[frozenset[str], ...]:
+        return (frozenset((LIMIT, NONE)),)
 
     def defaults(self, scope: str, names: Any, host: IsolatorHost) -> tuple[tuple[str, Any], ...]:
         return () if "example.com/none" in names else (("example.com/limit", scope),)
@@ -294,7 +297,9 @@ def test_a_default_gives_way() -> None:
 def test_a_default_gives_way_to_another_plugins_isolator_that_sets_the_same() -> None:
     class Filter(Defaults):
         names = ("example.com/filter",)
-        exclusive = ()
+
+        def exclusive(self) -> tuple[frozenset[str], ...]:
+            return ()
 
         def defaults(self, scope: str, names: Any, host: IsolatorHost) -> tuple[tuple[str, Any], ...]:
             return (("example.com/filter", "of nobody"),)
@@ -332,7 +337,7 @@ def test_an_app_is_compiled_in_sight_of_its_pod_and_of_its_other_isolators() -> 
 
 
 def test_devices_and_traffic_of_several_isolators_add_up() -> None:
-    class Adds:
+    class Adds(IsolatorHooks):
         names = ("example.com/a", "example.com/b")
 
         def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
@@ -424,7 +429,7 @@ def test_the_command_lines_isolators_take_the_place_of_the_images() -> None:
     assert len(over(("a/y-retain-set", 2), ("a/y-remove-set", 2))) == 2
 
 
-class Everything:
+class Everything(IsolatorHooks):
     """A pod's isolator that is one of each of its apps, and a filter that holds where there is none."""
 
     names = ("example.com/all", "example.com/filter")
@@ -479,8 +484,6 @@ def test_one_that_stands_twice_is_refused() -> None:
 
 # --- what must be enforced -------------------------------------------------------------------------------------
 
-LIMIT, NONE = "example.com/limit", "example.com/none"
-
 
 class Filter(Defaults):
     """Its default is enforced, or gives way to its other isolator."""
@@ -499,7 +502,7 @@ def required(app: list[Isolator], *drivers: Any, needed: bool = True, **options:
 def test_an_app_has_the_required_isolators_or_what_takes_their_place() -> None:
     """X4, X5: by its default, by the app's own choice, or by another isolator of the plugin."""
 
-    class Choice:
+    class Choice(IsolatorHooks):
         names = ("example.com/choice",)
 
         def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:

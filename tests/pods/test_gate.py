@@ -364,7 +364,7 @@ def test_a_grant_of_no_power_names_the_nearest(word: str, meant: str) -> None:
 
 def test_every_power_can_be_granted() -> None:
     words = {power for isolators, _, powers in ASKED for power in powers}
-    grants.check_grants([*words, *LinuxIsolators.gated, "kurma.io/devices=/dev/fuse", f"{API}=full"], DRIVERS)
+    grants.check_grants([*words, *LinuxIsolators().gated(), "kurma.io/devices=/dev/fuse", f"{API}=full"], DRIVERS)
 
 
 def test_namespaces_are_the_pods_then_its_apps_who_must_agree() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kurma_core.errors import NetworkError
+from kurma_core.hookspecs.isolator import IsolatorHooks
 from kurma_core.models.isolator import IsolatorPlan, TrafficLimit
 from kurma_core.models.network import Attachment, NetworkRequest
 from kurma_core.pods.run.pod_limits import hold_traffic
@@ -22,19 +23,19 @@ DOCUMENT = pod_document(
 FREE = replace(DOCUMENT, pod_plan=IsolatorPlan(), plans={})
 
 
-class Plain:
+class Plain(IsolatorHooks):
     """An isolator plugin that does not limit traffic."""
 
 
-class Limiter:
+class Limiter(IsolatorHooks):
     """An isolator plugin that does."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
-    def limit_traffic(self, *given: Any) -> tuple[str, ...]:
-        self.calls.append(given)
-        return tuple(limit.interface for limit in given[1] if limit.interface == "eth9")
+    def limit_traffic(self, namespace: str, limits: Any, held: Any) -> tuple[str, ...]:
+        self.calls.append((namespace, limits, held))
+        return tuple(limit.interface for limit in limits if limit.interface == "eth9")
 
 
 def held(document: Any, *drivers: Any) -> list[str]:

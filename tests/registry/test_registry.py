@@ -432,9 +432,11 @@ from kurma_core.models.isolator import IsolatorPlan
 class Isolators:
     names = ({names})
     def __init__(self, context): pass
-    def compile(self, name, value, scope, host):
+    @hookimpl
+    def compile(self, name):
         return Compiled(IsolatorPlan(), amounts="{mark}")
-    def defaults(self, scope, names, host):
+    @hookimpl
+    def defaults(self, names):
         return () if "example.com/both" in names else (("example.com/both", 1),)
 
 @hookimpl

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from kurma_core.errors import FetchNotFoundError, PluginSkipped, UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
-from kurma_core.hookspecs.fetcher import DetachedSignature, Fetcher, FetchRequest, RemoteArchive
+from kurma_core.hookspecs.fetcher import DetachedSignature, FetchRequest, RemoteArchive
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,6 @@ def signature(path: str) -> DetachedSignature | None:
 
 
 @hookimpl
-def kurma_fetcher() -> Driver[Fetcher]:
+def kurma_fetcher() -> Driver:
     directory = Option("directory", str, "/var/lib/memo", "where the archives lie")
     return Driver(Memo, options=(directory,), locators="name", example="memo:NAME")

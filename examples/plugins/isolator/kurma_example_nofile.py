@@ -10,7 +10,7 @@ from typing import Any
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
-from kurma_core.hookspecs.isolator import Compiled, Isolator, IsolatorHost
+from kurma_core.hookspecs.isolator import Compiled
 from kurma_core.models.isolator import IsolatorPlan
 
 NAME = "example.com/nofile"
@@ -22,7 +22,8 @@ class Nofile:
     def __init__(self, context: DriverContext) -> None:
         self._most = context.config["most"]
 
-    def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    @hookimpl
+    def compile(self, name: str, value: Any, scope: str) -> Compiled:  # the facts of the host are left out
         limit = value.get("limit") if isinstance(value, dict) else None
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise IsolatorError(f'isolator {name}: expected {{"limit": N}} with N from 1 on, found {value!r}')
@@ -37,5 +38,5 @@ class Nofile:
 
 
 @hookimpl
-def kurma_isolator() -> Driver[Isolator]:
+def kurma_isolator() -> Driver:
     return Driver(Nofile, options=(Option("most", int, 65536, "the largest limit that may be asked for"),))

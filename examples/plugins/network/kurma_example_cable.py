@@ -11,7 +11,7 @@ from typing import Any
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
-from kurma_core.hookspecs.network import AttachmentContext, Network
+from kurma_core.hookspecs.network import AttachmentContext
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.linux.netlink import Netlink
 from kurma_core.models.network import AddressResult, NetworkResult
@@ -134,5 +134,5 @@ def _failed(context: AttachmentContext, why: str) -> NetworkError:
 
 
 @hookimpl
-def kurma_network() -> Driver[Network]:
+def kurma_network() -> Driver:
     return Driver(Cable, aliases=("example.com/kurma/cable",))

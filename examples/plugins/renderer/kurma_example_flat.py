@@ -20,5 +20,5 @@ def create(context: DriverContext) -> Renderer:
 
 
 @hookimpl
-def kurma_renderer() -> Driver[Renderer]:
+def kurma_renderer() -> Driver:
     return Driver(create)

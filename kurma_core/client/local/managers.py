@@ -272,8 +272,7 @@ def _of_isolators(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
         host = host_facts(Services.cgroup_versions(), frozenset({"user"}))
         drivers = isolator_drivers(managers.registry)
         known = {name for driver in drivers for name in driver.names}
-        having = (driver for driver in drivers if hasattr(driver, "defaults"))
-        defaults = {name for driver in having for name, _ in driver.defaults("app", (), host)}
+        defaults = {name for driver in drivers for name, _ in driver.defaults("app", (), host)}
         asked = dict.fromkeys(sorted(required - (known - defaults)), True)
         rules = Rules(required=asked, absent=managers.registry.absent(_ISOLATORS))
         compile_isolators(None, {"*": ()}, drivers, host, rules=rules)

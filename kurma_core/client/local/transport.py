@@ -140,7 +140,7 @@ class LocalHost:
         from kurma_core.pods.services import Services
 
         registry, host = self._m.registry, host_facts(Services.cgroup_versions(), frozenset({"user"}))
-        drivers: Any = registry.drivers("kurma.isolators")
+        drivers = registry.drivers("kurma.isolators")
         return list(isolator_list(drivers, host, registry.isolator_claims(), registry.isolator_collision))
 
     def version(self) -> Version:

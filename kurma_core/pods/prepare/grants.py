@@ -4,7 +4,7 @@ An image gets a power if a grant of ``kurma.yml`` or the caller's ``--grant`` gi
 isolator is: in the image's manifest, in the pod's manifest for an app, or for the pod as a whole, which concerns
 each image in it. Isolators on the caller's command line need no grant, and neither do those of a pod template in
 ``kurma.yml``. The plugins declare which isolators need which powers
-(:class:`kurma_core.hookspecs.isolator.GatedIsolator`).
+(:class:`kurma_core.hookspecs.isolator.IsolatorHooks.powers`).
 
 Grants are checked when a pod is prepared, when an app is added, and at every start, since keys and grants may have
 changed.
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.pod import PodManifest
     from kurma_core.config import GrantConfig
-    from kurma_core.hookspecs.isolator import Isolator as IsolatorDriver
-    from kurma_core.hookspecs.isolator import IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHooks, IsolatorHost
     from kurma_core.images.trust_policy import Vouchers
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.services import Services
@@ -53,7 +52,7 @@ def needs(
     request: PodRequest,
     pod: PodManifest,
     apps: Mapping[str, Iterable[Isolator]],
-    drivers: tuple[IsolatorDriver, ...],
+    drivers: tuple[IsolatorHooks, ...],
     shared: Set[str],
     host: IsolatorHost,
     registry_images: Collection[str] = (),
@@ -149,7 +148,7 @@ def needs_of_new(
     request: PodRequest,
     pod: PodManifest,
     isolators: tuple[Isolator, ...],
-    drivers: tuple[IsolatorDriver, ...],
+    drivers: tuple[IsolatorHooks, ...],
     host: IsolatorHost,
     *,
     registry_image: bool,
@@ -168,7 +167,7 @@ def needs_of_new(
     return Needs({app.name: own} if own else {}, {app.name: given} if given else {})
 
 
-def check_grants(grants: Iterable[str], drivers: tuple[IsolatorDriver, ...]) -> None:
+def check_grants(grants: Iterable[str], drivers: tuple[IsolatorHooks, ...]) -> None:
     """:raises UsageError: a ``--grant`` names a power that no installed plugin knows."""
     from kurma_core.plugins.contract import known_power
 

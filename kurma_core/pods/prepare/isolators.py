@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.image import ImageManifest, Isolator
     from kurma_core.appc.pod import PodApp, PodManifest
-    from kurma_core.hookspecs.isolator import Isolator as IsolatorDriver
-    from kurma_core.hookspecs.isolator import IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHooks, IsolatorHost
     from kurma_core.isolation import Isolation
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.services import Services
@@ -126,7 +125,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the host's shared memory, which is m
 def namespace_wishes(
     pod: Iterable[Isolator],
     apps: Mapping[str, Iterable[Isolator]],
-    drivers: tuple[IsolatorDriver, ...],
+    drivers: tuple[IsolatorHooks, ...],
 ) -> Mapping[str, str]:
     """The isolators' choice of namespaces: ``host`` or ``private`` by kind of namespace.
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.pod import PodApp
     from kurma_core.appc.reify import Reified
     from kurma_core.appc.template import PodTemplate
-    from kurma_core.hookspecs.isolator import Isolator as IsolatorDriver
+    from kurma_core.hookspecs.isolator import IsolatorHooks
     from kurma_core.isolation import Isolation
     from kurma_core.models.image import RenderedImage
     from kurma_core.models.isolator import IdRange
@@ -232,7 +232,7 @@ def noted(services: Services, notes: tuple[str, ...]) -> tuple[str, ...]:
     return notes
 
 
-def _placed(request: PodRequest, drivers: tuple[IsolatorDriver, ...]) -> PodRequest:
+def _placed(request: PodRequest, drivers: tuple[IsolatorHooks, ...]) -> PodRequest:
     """The request, with isolators that only a pod can have moved from its apps to the pod."""
     overrides, pods = dict(request.overrides), list(request.isolators)
     for app, given in request.overrides.items():

@@ -14,7 +14,7 @@ from kurma_core.errors import HostError, NetworkError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from kurma_core.hookspecs.isolator import Isolator
+    from kurma_core.hookspecs.isolator import IsolatorHooks
     from kurma_core.linux.cgroups import CgroupTree
     from kurma_core.models.isolator import IsolatorPlan, TrafficLimit
     from kurma_core.pods.record.document import PodDocument
@@ -33,7 +33,7 @@ def lasting_limits(pod: IsolatorPlan, apps: Mapping[str, IsolatorPlan]) -> tuple
     return tuple(limit for plan in plans for limit in plan.traffic)
 
 
-def hold_traffic(document: PodDocument, drivers: Iterable[Isolator], note: Callable[[str], None]) -> None:
+def hold_traffic(document: PodDocument, drivers: Iterable[IsolatorHooks], note: Callable[[str], None]) -> None:
     """Applies the pod's limits, and no others, to its existing network interfaces. If a network applies limits
     itself, only stricter ones are added.
 
@@ -42,10 +42,12 @@ def hold_traffic(document: PodDocument, drivers: Iterable[Isolator], note: Calla
     """
     if document.network_namespace is None:
         return
+    from kurma_core.hookspecs import implements
+    from kurma_core.hookspecs.isolator import IsolatorHooks
+
     limits = traffic_limits(document)
-    limiters = (getattr(driver, "limit_traffic", None) for driver in drivers)
-    limit_traffic = next((found for found in limiters if found is not None), None)
-    if limit_traffic is None:
+    limiter = next((driver for driver in drivers if implements(driver, IsolatorHooks.limit_traffic)), None)
+    if limiter is None:
         if limits:
             raise NetworkError(
                 f"cannot limit the traffic of pod {document.name}: no enabled isolator plugin does that",
@@ -54,7 +56,7 @@ def hold_traffic(document: PodDocument, drivers: Iterable[Isolator], note: Calla
             )
         return
     held = {one.interface: one.limits for one in document.attachments if one.limits}
-    for name in limit_traffic(document.network_namespace, limits, held):
+    for name in limiter.limit_traffic(document.network_namespace, limits, held):
         note(f"pod {document.name} has no interface {name}, whose traffic was to be limited")
 
 

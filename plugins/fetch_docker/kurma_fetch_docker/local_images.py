@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
-from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest
+from kurma_core.hookspecs.fetcher import FetchRequest
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import RemoteLayers
@@ -39,6 +39,6 @@ class LocalImageFetcher:
 
 
 @hookimpl
-def kurma_fetcher() -> Driver[Fetcher]:
+def kurma_fetcher() -> Driver:
     """Docker and OCI images from files of this machine."""
     return Driver(create=LocalImageFetcher, locators="path")

@@ -8,7 +8,7 @@ from kurma_fetch_http.plugin import OPTIONS as HTTP_OPTIONS
 
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
-from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest
+from kurma_core.hookspecs.fetcher import FetchRequest
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import RemoteLayers
@@ -38,6 +38,6 @@ class DockerFetcher:
 
 
 @hookimpl
-def kurma_fetcher() -> Driver[Fetcher]:
+def kurma_fetcher() -> Driver:
     """Docker and OCI images from registries."""
     return Driver(create=DockerFetcher, options=OPTIONS, example="docker://HOST/NAME:TAG")

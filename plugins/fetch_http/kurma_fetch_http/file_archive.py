@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from kurma_core.errors import FetchError, FetchNotFoundError, FetchRefusedError, UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
-from kurma_core.hookspecs.fetcher import DetachedSignature, Fetcher, FetchRequest, RemoteArchive
+from kurma_core.hookspecs.fetcher import DetachedSignature, FetchRequest, RemoteArchive
 from kurma_core.linux import beneath
 from kurma_core.value import frozen
 
@@ -32,7 +32,7 @@ class FileFetcher:
 
 
 @hookimpl
-def kurma_fetcher() -> Driver[Fetcher]:
+def kurma_fetcher() -> Driver:
     """Archives from this machine's files."""
     return Driver(create=FileFetcher, locators="path")
 

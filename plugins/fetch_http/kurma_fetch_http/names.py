@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
-from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest
+from kurma_core.hookspecs.fetcher import FetchRequest
 from kurma_fetch_http.plugin import OPTIONS
 
 if TYPE_CHECKING:
@@ -47,6 +47,6 @@ class NameFetcher:
 
 
 @hookimpl
-def kurma_fetcher() -> Driver[Fetcher]:
+def kurma_fetcher() -> Driver:
     """Archives by name, from the addresses that the name's owner publishes."""
     return Driver(create=NameFetcher, options=OPTIONS, locators="name")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
-from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest
+from kurma_core.hookspecs.fetcher import FetchRequest
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import RemoteArchive
@@ -47,6 +47,6 @@ class HttpFetcher:
 
 
 @hookimpl
-def kurma_fetcher() -> Driver[Fetcher]:
+def kurma_fetcher() -> Driver:
     """Archives from web servers."""
     return Driver(create=HttpFetcher, options=OPTIONS, example="https://HOST/FILE.aci")

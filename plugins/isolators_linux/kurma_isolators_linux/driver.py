@@ -9,12 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import IsolatorError
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.isolator import IsolatorAbout, IsolatorHooks
 from kurma_core.linux.capabilities import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from kurma_core.hookspecs.isolator import Compiled, IsolatorAbout, IsolatorHost, Power
+    from kurma_core.hookspecs.isolator import Compiled, IsolatorHost, Power
     from kurma_core.models.isolator import TrafficLimit
 
 #: Name → module and function: ``function(name, value, scope, host) -> Compiled``.
@@ -109,16 +111,20 @@ _CAPABILITIES = frozenset([_REMOVE_CAPABILITIES, "os/linux/capabilities-retain-s
 _FILTERS = frozenset(["os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set", "kurma.io/seccomp-profile"])
 
 
-class LinuxIsolators:
-    """Implements :class:`kurma_core.hookspecs.isolator.Isolator`."""
+class LinuxIsolators(IsolatorHooks):
+    """The driver; a subclass so that mypy checks its signatures."""
 
     names = tuple(_COMPILERS)
-    gated: Mapping[str, tuple[str, ...] | None] = {name: _PARTS.get(name, ()) for name in _GATED}
-    exclusive: tuple[frozenset[str], ...] = (
-        _CAPABILITIES,
-        _FILTERS,
-    )
 
+    @hookimpl
+    def exclusive(self) -> tuple[frozenset[str], ...]:
+        return _CAPABILITIES, _FILTERS
+
+    @hookimpl
+    def gated(self) -> Mapping[str, tuple[str, ...] | None]:
+        return {name: _PARTS.get(name, ()) for name in _GATED}
+
+    @hookimpl
     def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Any], ...]:
         found: tuple[tuple[str, Any], ...] = ()
         if scope != "app":
@@ -139,6 +145,7 @@ class LinuxIsolators:
             found += tuple((name, host.pod[name]) for name in _LABELS if name in host.pod and name not in names)
         return found
 
+    @hookimpl
     def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
         """Compiles an isolator by its module.
 
@@ -152,6 +159,7 @@ class LinuxIsolators:
         compiled: Compiled = _function(_COMPILERS[name])(name, value, scope, host)
         return compiled
 
+    @hookimpl
     def powers(self, name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
         """:raises IsolatorError: the value is wrong."""
         if name not in _GATED:
@@ -159,6 +167,7 @@ class LinuxIsolators:
         found: tuple[Power, ...] = _function(_GATED[name])(name, value, scope, host)
         return found
 
+    @hookimpl
     def namespaces(self, name: str, value: Any) -> Mapping[str, str]:
         """:raises IsolatorError: the value is wrong."""
         if name != "os/linux/namespaces":
@@ -166,6 +175,7 @@ class LinuxIsolators:
         found: Mapping[str, str] = _function("host_access:namespaces_of")(name, value)
         return found
 
+    @hookimpl
     def limit_traffic(
         self, namespace: str, limits: Collection[TrafficLimit], held: Mapping[str, Collection[TrafficLimit]]
     ) -> tuple[str, ...]:
@@ -174,8 +184,8 @@ class LinuxIsolators:
 
         return limit_traffic(namespace, limits, held)
 
+    @hookimpl
     def about(self, name: str) -> IsolatorAbout:
-        from kurma_core.hookspecs.isolator import IsolatorAbout
         from kurma_isolators_linux.about import ABOUT
 
         return IsolatorAbout(_SCOPES.get(name, ("app",)), *ABOUT[name])

@@ -9,15 +9,15 @@ from kurma_core.hookspecs.driver import Driver
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import DriverContext
-    from kurma_core.hookspecs.isolator import Isolator
+    from kurma_isolators_linux.driver import LinuxIsolators
 
 
-def _create(context: DriverContext) -> Isolator:
+def _create(context: DriverContext) -> LinuxIsolators:
     from kurma_isolators_linux.driver import LinuxIsolators
 
     return LinuxIsolators()
 
 
 @hookimpl
-def kurma_isolator() -> Driver[Isolator]:
+def kurma_isolator() -> Driver:
     return Driver(_create)

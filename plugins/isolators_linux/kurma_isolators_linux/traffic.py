@@ -32,7 +32,7 @@ _FRAME, _LEAST_WAITING, _MOST_WAITING = 256, 1 << 16, 1 << 22
 def limit_traffic(
     namespace: str, limits: Collection[TrafficLimit], held: Mapping[str, Collection[TrafficLimit]]
 ) -> tuple[str, ...]:
-    """As :class:`kurma_core.hookspecs.isolator.TrafficLimiter` has it."""
+    """Implements :meth:`kurma_core.hookspecs.isolator.IsolatorHooks.limit_traffic`."""
     rates = _rates(limits)
     others = {name: _rates(_stricter(limits, given)) for name, given in held.items()}
     try:

@@ -10,7 +10,7 @@ from kurma_isolators_linux import plugin
 from kurma_isolators_linux.about import ABOUT
 from kurma_isolators_linux.driver import LinuxIsolators
 
-from kurma_core.hookspecs.isolator import Isolator, IsolatorHost
+from kurma_core.hookspecs.isolator import IsolatorHooks, IsolatorHost
 from kurma_core.testing import load_driver
 from kurma_core.testing.isolators import HOSTS, IsolatorContract
 from kurma_core.value import replace
@@ -160,7 +160,7 @@ class TestLinuxIsolators(IsolatorContract):
         return replace(HOSTS[request.param], root=str(root))
 
     @pytest.fixture
-    def driver(self, tmp_path) -> Isolator:
+    def driver(self, tmp_path) -> IsolatorHooks:
         return load_driver(plugin, tmp_path)
 
 

@@ -15,7 +15,7 @@ def _create(context: DriverContext) -> Network:
 
 
 @hookimpl
-def kurma_network() -> Driver[Network]:
+def kurma_network() -> Driver:
     """The driver of networks whose ``aci`` is an image."""
     return Driver(
         create=_create,

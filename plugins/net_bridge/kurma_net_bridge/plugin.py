@@ -14,6 +14,6 @@ def _create(context: DriverContext) -> Network:
 
 
 @hookimpl
-def kurma_network() -> Driver[Network]:
+def kurma_network() -> Driver:
     """The driver of the network kind ``bridge``."""
     return Driver(create=_create)

@@ -35,7 +35,7 @@ def _create(context: DriverContext) -> Network:
 
 
 @hookimpl
-def kurma_network() -> Driver[Network]:
+def kurma_network() -> Driver:
     """The driver of the network kind ``cni``."""
     return Driver(
         create=_create,

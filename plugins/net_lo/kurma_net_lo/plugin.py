@@ -75,6 +75,6 @@ def _create(context: DriverContext) -> Network:
 
 
 @hookimpl
-def kurma_network() -> Driver[Network]:
+def kurma_network() -> Driver:
     """The driver of the network kind ``lo``."""
     return Driver(create=_create, aliases=(ALIAS,))

@@ -42,5 +42,5 @@ def _create(_: DriverContext) -> Renderer:
 
 
 @hookimpl
-def kurma_renderer() -> Driver[Renderer]:
+def kurma_renderer() -> Driver:
     return Driver(_create)

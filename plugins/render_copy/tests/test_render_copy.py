@@ -16,7 +16,7 @@ from kurma_core.testing.renderers import RendererContract, render_model
 
 class TestCopy(RendererContract):
     @pytest.fixture
-    def driver(self) -> Driver[Renderer]:
+    def driver(self) -> Driver:
         return kurma_renderer()
 
     def test_a_plain_image_is_a_tree_of_its_own(self, store: Store, renderer: Renderer) -> None:

@@ -62,6 +62,6 @@ def _create(context: DriverContext) -> Renderer:
 
 
 @hookimpl
-def kurma_renderer() -> Driver[Renderer]:
+def kurma_renderer() -> Driver:
     most = Option("most_layers", int, MOST_LAYERS, "a longer stack of layers is merged into one tree")
     return Driver(_create, options=(most,))

@@ -17,7 +17,7 @@ from kurma_core.testing.renderers import RendererContract, render_model
 
 class TestOverlay(RendererContract):
     @pytest.fixture
-    def driver(self) -> Driver[Renderer]:
+    def driver(self) -> Driver:
         return kurma_renderer()
 
     def test_plain_images_are_stacked_under_their_own_ids(self, store: Store, renderer: Renderer) -> None:
@@ -45,13 +45,13 @@ class TestOverlay(RendererContract):
         assert os.stat(f"{layer.path}/f").st_ino == os.stat(f"{stored}/f").st_ino
         store.check_layers()
 
-    def test_the_admin_says_how_many_layers(self, store: Store, driver: Driver[Renderer]) -> None:
+    def test_the_admin_says_how_many_layers(self, store: Store, driver: Driver) -> None:
         renderer = driver.create(DriverContext({"most_layers": 2}, "/nonexistent"))
         below = [plain(f"example.com/n{n}", trees.tree()) for n in range(2)]
         assert len(render_model(store, renderer, plain("example.com/a", trees.tree(), below[0]))) == 2
         assert len(render_model(store, renderer, plain("example.com/b", trees.tree(), *below))) == 1
 
     @pytest.mark.parametrize("most", [0, -1, 501])
-    def test_a_number_that_no_mount_takes(self, driver: Driver[Renderer], most: int) -> None:
+    def test_a_number_that_no_mount_takes(self, driver: Driver, most: int) -> None:
         with pytest.raises(ConfigError, match=f"most_layers: expected a number from 1 to 500, not {most}"):
             driver.create(DriverContext({"most_layers": most}, "/nonexistent"))

@@ -45,7 +45,7 @@ def _create(context: DriverContext) -> StagerImageSource:
 
 
 @hookimpl
-def kurma_stager() -> Driver[StagerImageSource]:
+def kurma_stager() -> Driver:
     """The stager that pods run under unless another is asked for."""
     return Driver(
         create=_create,

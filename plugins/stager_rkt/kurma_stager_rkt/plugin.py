@@ -49,6 +49,6 @@ def _create(context: DriverContext) -> StagerOfImages:
 
 
 @hookimpl
-def kurma_stager() -> Driver[StagerOfImages]:
+def kurma_stager() -> Driver:
     """Pods under stage1 images: ``--stager rkt:IMAGE``."""
     return Driver(create=_create, options=OPTIONS)

@@ -25,7 +25,8 @@ class Refuse:
     def __init__(self, context):
         pass
 
-    def compile(self, name, value, scope, host):
+    @hookimpl
+    def compile(self, value):
         parts = [instruction(0x20, 0)]
         for call in value:
             parts += [instruction(0x15, NUMBERS[call][os.uname().machine], 0, 1)]

@@ -168,5 +168,5 @@ def create(context: DriverContext) -> Stager:
 
 
 @hookimpl
-def kurma_stager() -> Driver[Stager]:
+def kurma_stager() -> Driver:
     return Driver(create)

@@ -1,0 +1,198 @@
+"""Calls of drivers: errors name the plugin and the hook, and each answer is checked.
+
+:meth:`Source.bound` makes the object that stands for a driver: an instance of the specification of its kind whose
+``__dict__`` has one function for each hook that the driver implements. The function passes the arguments that the
+driver takes and leaves out the others, so that a driver goes on working when the core adds an argument. A hook
+that the driver lacks is the method of the specification.
+"""
+
+from __future__ import annotations
+
+from kurma_core.errors import HostError, KurmaError, PluginError, PluginSkipped
+from kurma_core.hookspecs import SPECS, Hooks
+from kurma_core.plugins import contract
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, TypeVar
+
+    from kurma_core.hookspecs import Hook
+    from kurma_core.hookspecs.driver import Driver, DriverContext
+
+    H = TypeVar("H", bound=Hooks)
+    #: By hook, the arguments that a class takes.
+    Taken = Mapping[str, Sequence[str]]
+
+#: Characters of a plugin's message that are shown.
+_LONGEST = 500
+
+
+class Source:
+    """The plugin that a driver comes from.
+
+    :param plugin: distribution and version, for errors.
+    :param known: by :func:`class_key`, what the index remembers of the plugin's classes.
+    :param keep: called with each class that was checked, and the hooks that it takes.
+    """
+
+    __slots__ = ("_keep", "_known", "group", "name", "plugin")
+
+    def __init__(
+        self,
+        group: str,
+        name: str,
+        plugin: str,
+        known: Mapping[str, Taken] | None = None,
+        keep: Callable[[type, type[Hooks], Taken], None] = lambda cls, kind, taken: None,
+    ) -> None:
+        self.group = group
+        self.name = name
+        self.plugin = plugin
+        self._known = dict(known or {})
+        self._keep = keep
+
+    def __str__(self) -> str:
+        return f"{called(self.group, self.name)} of {self.plugin}"
+
+    def made(self, declaration: Driver, context: DriverContext) -> Any:
+        """Makes the driver with that context, and the object that stands for it.
+
+        :raises TypeError: it does not fulfil the contract of its kind.
+        :raises Exception: whatever its factory raises.
+        """
+        driver = declaration.create(context)
+        if self.group in SPECS:
+            return self.bound(contract.kinds(self.group), driver)
+        contract.check_protocol(self.group, driver)
+        return driver
+
+    def bound(self, kinds: Sequence[type[H]], driver: object) -> H:
+        """Checks an object of the plugin, unless its class is known, and makes the one that stands for it.
+
+        :param kinds: the driver implements one of these.
+        :raises TypeError: it implements none.
+        """
+        if isinstance(driver, Hooks) and "_driver" in vars(driver):
+            return driver  # type: ignore[return-value]  # bound before
+        cls = type(driver)
+        for kind in kinds:
+            taken = self._known.get(class_key(cls, kind))
+            if taken is not None and kind.HOOKS.keys().isdisjoint(getattr(driver, "__dict__", ())):
+                return self._bind(kind, driver, taken)
+        kind, taken = contract.taken(kinds, driver)
+        bound = self._bind(kind, driver, taken)
+        self._known[class_key(cls, kind)] = taken
+        self._keep(cls, kind, taken)
+        return bound
+
+    def _bind(self, kind: type[H], driver: object, taken: Taken) -> H:
+        bound = object.__new__(kind)
+        own = vars(bound)
+        own["_driver"] = driver
+        own["_source"] = self
+        for name, answer in kind.ATTRIBUTES.items():
+            own[name] = value = getattr(driver, name)
+            if not answer.accepts(value):
+                raise TypeError(f"its {type(driver).__name__}.{name} is {shown(value)}, not {answer.text}")
+        for name, arguments in taken.items():
+            own[name] = _call(kind.HOOKS[name], getattr(driver, name), tuple(arguments), self)
+        return bound
+
+    def failed(self, call: str, error: BaseException) -> BaseException:
+        """Makes the caller's error of an exception that the plugin should not raise."""
+        found: KurmaError | None = HostError.of_shortage(error)
+        if isinstance(error, PluginSkipped):
+            found = PluginError(f"{self} cannot work on this host: {line(error)}")
+        elif found is None:
+            hint = "this is a mistake in the plugin; `kurma --debug …` shows where"
+            found = PluginError(f"{self} failed in {call}: {said(error)}", hint=hint)
+        found.data.update(plugin=f"{self.group}/{self.name}", call=call)
+        return found
+
+    def wrong(self, hook: Hook, answer: object) -> PluginError:
+        """Makes the error of an answer of another type."""
+        return PluginError(
+            f"{self} answered {hook.name} with {shown(answer)}, not {hook.answer.text}",
+            hint="this is a mistake in the plugin",
+            plugin=f"{self.group}/{self.name}",
+            call=hook.name,
+        )
+
+
+def source_of(driver: Hooks) -> Source | None:
+    """The plugin of a bound driver; None: it is an object of the core."""
+    found: Source | None = vars(driver).get("_source")
+    return found
+
+
+def class_key(cls: type, kind: type[Hooks]) -> str:
+    """The key of a checked class: ``MODULE:CLASS KIND``."""
+    return f"{cls.__module__}:{cls.__qualname__} {kind.__name__}"
+
+
+def _call(hook: Hook, function: Callable[..., Any], takes: tuple[str, ...], source: Source) -> Callable[..., Any]:
+    every, answer_type, expected = hook.arguments, hook.answer, hook.raises
+    accepts, whole = answer_type.accepts, takes == every
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if not whole:  # leave out what the plugin does not take
+            named.update(zip(every, arguments, strict=False))
+            arguments, named = (), {name: named[name] for name in takes if name in named}
+        try:
+            answer = function(*arguments, **named)
+            if not accepts(answer):
+                raise source.wrong(hook, answer)
+            if answer_type.kind is not None and answer is not None:
+                return source.bound((answer_type.kind,), answer)
+        except KurmaError as error:  # in the plugin's own words
+            error.data.setdefault("call", f"{source.group}/{source.name} {hook.name}")
+            raise
+        except expected:
+            raise
+        except BaseException as error:
+            if interrupts(error):
+                raise
+            raise source.failed(hook.name, error) from error
+        return answer
+
+    call.__name__ = hook.name
+    return call
+
+
+# --- words -----------------------------------------------------------------------------------------------------
+
+
+def called(group: str, name: str) -> str:
+    """A plugin in messages: ``network plugin 'bridge'``."""
+    return f"{group.removeprefix('kurma.').removesuffix('s')} plugin {name!r}"
+
+
+def said(error: BaseException) -> str:
+    """The exception in one line."""
+    text = line(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def line(error: BaseException) -> str:
+    """Its message on one line, cut to a readable length."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 (a plugin's exception may fail even there)
+        return ""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def shown(value: object) -> str:
+    """A value of a plugin in one line, cut to a readable length."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # noqa: BLE001 (a plugin's object may fail even there)
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def interrupts(error: BaseException) -> bool:
+    """Whether a signal (Ctrl-C) or a cancellation raised it while the plugin ran, and not the plugin."""
+    ours = type(error).__module__.partition(".")[0] == "kurma_core" and not isinstance(error, Exception)
+    return ours or isinstance(error, KeyboardInterrupt)

@@ -1,0 +1,275 @@
+"""Calls of drivers: errors name the plugin and the hook, answers are checked, interruptions pass."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from kurma_core.cancellation import Cancellation, current, governing
+from kurma_core.errors import (
+    Cancelled,
+    HostError,
+    Interrupted,
+    IsolatorError,
+    KurmaError,
+    PluginError,
+    PluginSkipped,
+)
+from kurma_core.hookspecs import Hooks, hookimpl, hookspec
+from kurma_core.testing import bound
+
+
+class Part(Hooks):
+    """The specification of an object that a driver returns."""
+
+    pid: int
+
+    @hookspec(required=True)
+    def size(self) -> int: ...
+
+
+class Kind(Hooks):
+    @hookspec(required=True)
+    def act(self, value: object) -> object: ...
+
+    @hookspec(raises=(OSError,))
+    def files(self) -> None: ...
+
+    @hookspec
+    def part(self, value: object) -> Part | None:
+        return None
+
+    @hookspec
+    def number(self, value: object) -> int:
+        return 0
+
+    @hookspec
+    def rate(self, value: object) -> float:
+        return 0.0
+
+    @hookspec
+    def names(self, value: object) -> tuple[str, ...]:
+        return ()
+
+    @hookspec
+    def pairs(self, value: object) -> tuple[tuple[str, int], ...]:
+        return ()
+
+    @hookspec
+    def table(self, value: object) -> Mapping[str, Sequence[str] | None]:
+        return {}
+
+
+class Driver:
+    """Does what its argument says."""
+
+    @hookimpl
+    def act(self, value):
+        return value() if callable(value) else value
+
+    @hookimpl
+    def part(self, value):
+        return value
+
+    number = rate = names = pairs = table = part
+
+    @hookimpl
+    def files(self):
+        raise FileNotFoundError(errno.ENOENT, "no such file")
+
+
+@pytest.fixture
+def driver():
+    return bound(Kind, Driver(), "kurma.isolators", "wild")
+
+
+def failing(error):
+    def fail():
+        raise error
+
+    return fail
+
+
+def recursing():
+    return recursing()
+
+
+class Root(BaseException):
+    pass
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        (failing(KeyError("pid")), "KeyError: 'pid'"),
+        (failing(SystemExit(3)), "SystemExit: 3"),
+        (failing(GeneratorExit()), "GeneratorExit"),
+        (failing(asyncio.CancelledError()), "CancelledError"),
+        (failing(Root("up")), "Root: up"),
+        (failing(Mute()), "Mute"),
+        (failing(ValueError("line\n" * 1000)), "ValueError: line line line"),
+        (failing(FileNotFoundError(2, "no such file")), "FileNotFoundError: [Errno 2] no such file"),
+        (recursing, "RecursionError: maximum recursion depth exceeded"),
+    ],
+)
+def test_an_error_names_the_plugin_and_the_hook(driver, action, said):
+    with pytest.raises(PluginError) as caught:
+        driver.act(action)
+    message = f"isolator plugin 'wild' of {__name__} failed in act: {said}"
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+    assert caught.value.data == {"plugin": "kurma.isolators/wild", "call": "act"}
+    assert "kurma --debug" in caught.value.hint
+    assert caught.value.__cause__ is not None
+
+
+def test_an_error_in_the_plugins_own_words_stays(driver):
+    error = IsolatorError("the value is wrong", hint="write 3")
+    with pytest.raises(IsolatorError) as caught:
+        driver.act(failing(error))
+    assert caught.value is error
+    assert error.data["call"] == "kurma.isolators/wild act"
+    nested = PluginError("another one is broken", plugin="kurma.networks/x")
+    with pytest.raises(PluginError):
+        driver.act(failing(nested))
+    assert nested.data["plugin"] == "kurma.networks/x", "the plugin that failed, not the one that called it"
+
+
+def test_a_limit_of_the_host_is_told_as_such(driver):
+    with pytest.raises(HostError, match="No space left on device") as caught:
+        driver.act(failing(OSError(errno.ENOSPC, "No space left on device", "/")))
+    assert caught.value.data["call"] == "act"
+    assert "gc" in (caught.value.hint or "") or "room" in (caught.value.hint or "")
+
+
+def test_an_exception_that_the_hook_declares_passes(driver):
+    with pytest.raises(FileNotFoundError):
+        driver.files()
+
+
+def test_a_plugin_that_finds_out_late_that_it_cannot_work_here(driver):
+    with pytest.raises(PluginError, match=r"'wild' of .* cannot work on this host: needs a moon$"):
+        driver.act(failing(PluginSkipped("needs a moon")))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Interrupted(15), Cancelled()])
+def test_an_interruption_is_no_failure_of_the_plugin(driver, error):
+    with pytest.raises(type(error)) as caught:
+        driver.act(failing(error))
+    assert caught.value is error
+
+
+def test_a_hook_works_in_the_operation_of_its_caller(driver):
+    operation = Cancellation()
+    waits = threading.Event()
+
+    def wait():
+        with current().waking(waits.set):
+            threading.Timer(0, operation.cancel).start()
+            waits.wait()
+
+    with governing(operation), pytest.raises(Cancelled):
+        driver.act(wait)
+
+
+@pytest.mark.parametrize(
+    ("hook", "good", "bad"),
+    [
+        ("number", (0, 7), (True, None, "7", 7.0)),
+        ("rate", (0, 1.5), (True, None, "1")),
+        ("names", ((), ("a", "b")), (None, "ab", ["a"], ("a", 1), (b"a",), {"a": 1})),
+        ("pairs", ((), (("a", 1),)), ((("a",),), (("a", "b"),), ("ab",), ((1, "a"),), None)),
+        (
+            "table",
+            ({}, {"a": None}, {"a": ["x"]}, {"a": ("x",)}),
+            ({1: None}, {"a": "x"}, {"a": [1]}, [("a", None)]),
+        ),
+    ],
+)
+def test_an_answer_of_another_type_is_the_plugins_fault(driver, hook, good, bad):
+    ask = getattr(driver, hook)
+    for value in good:
+        assert ask(value) is value
+    for value in bad:
+        with pytest.raises(PluginError) as caught:
+            ask(value)
+        text = Kind.HOOKS[hook].answer.text
+        assert (
+            str(caught.value) == f"isolator plugin 'wild' of {__name__} answered {hook} with {value!r}, not {text}"
+        )
+        assert caught.value.data["plugin"] == "kurma.isolators/wild"
+
+
+def test_an_answer_that_cannot_be_shown(driver):
+    class Odd:
+        def __repr__(self):
+            raise RuntimeError
+
+    with pytest.raises(PluginError, match="answered number with a Odd, not int"):
+        driver.number(Odd())
+
+
+# --- objects that a driver returns -----------------------------------------------------------------------------
+
+
+class Good:
+    pid = 1
+
+    @hookimpl
+    def size(self):
+        raise KeyError("size")
+
+
+def test_an_object_that_a_driver_returns_is_checked_and_its_errors_name_the_plugin(driver):
+    part = driver.part(Good())
+    assert part.pid == 1
+    with pytest.raises(PluginError, match=r"^isolator plugin 'wild' of .* failed in size: KeyError"):
+        part.size()
+    assert driver.part(None) is None
+    assert driver.part(part) is part
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"pid": 1}, "lacks size"),
+        ({"size": Good.size}, "lacks pid"),
+        ({"size": Good.size, "pid": "1"}, "X.pid is '1', not int"),
+        ({"size": lambda self: 1, "pid": 1}, "its method size has the name of a hook"),
+    ],
+)
+def test_a_wrong_object_is_the_fault_of_the_hook_that_returned_it(driver, members, said):
+    with pytest.raises(
+        PluginError, match=r"^isolator plugin 'wild' of .* failed in part: TypeError: its "
+    ) as caught:
+        driver.part(type("X", (), members)())
+    assert said in str(caught.value)
+
+
+def test_many_threads_call_one_driver(driver):
+    failed = []
+
+    def work(number):
+        answers = {(driver.act(number), driver.part(Good()).pid) for _ in range(200)}
+        failed.extend(answers - {(number, 1)})
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_the_error_of_a_call_is_an_error_of_kurma(driver):
+    with pytest.raises(KurmaError):
+        driver.act(failing(LookupError()))

@@ -1,0 +1,321 @@
+"""A driver is checked against the specification of its kind when it is loaded: names, arguments, marks."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from importlib import import_module
+from typing import Any
+
+import pluggy
+import pytest
+
+from kurma_core.errors import KurmaError, PluginError
+from kurma_core.hookspecs import SPECS, Hooks, hookimpl, hookspec, implements
+from kurma_core.hookspecs.isolator import Compiled, IsolatorHooks, IsolatorHost
+from kurma_core.models.isolator import IsolatorPlan
+from kurma_core.plugins import contract
+from kurma_core.testing import bound
+
+KINDS = [kind for group in SPECS for kind in contract.kinds(group)]
+HOOKS = [
+    pytest.param(kind, hook, id=f"{kind.__name__}.{hook.name}") for kind in KINDS for hook in kind.HOOKS.values()
+]
+HOST = IsolatorHost(cgroups={}, cpus=1)
+
+
+class Smallest:
+    names = ("example.com/one",)
+
+    @hookimpl
+    def compile(self, value):
+        return Compiled(IsolatorPlan(oom_score_adj=value))
+
+
+def driver_with(**members):
+    return type("Driver", (Smallest,), members)()
+
+
+def refused(driver):
+    with pytest.raises(TypeError) as caught:
+        bound(IsolatorHooks, driver)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- the specifications ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "hook"), HOOKS)
+def test_a_specification_has_plain_arguments_and_a_known_answer(kind, hook):
+    """A plugin can leave any argument out, and none has a default that hides a misspelt one."""
+    for argument in list(inspect.signature(getattr(kind, hook.name)).parameters.values())[1:]:
+        assert argument.kind is argument.POSITIONAL_OR_KEYWORD, argument
+        assert argument.default is argument.empty, argument
+    hook.answer.accepts(None)  # every name of the annotation is found
+
+
+@pytest.mark.parametrize(("kind", "hook"), HOOKS)
+def test_the_answer_of_a_driver_without_an_optional_hook_is_of_its_type(kind, hook):
+    if hook.required:
+        return
+    try:
+        answer = getattr(object.__new__(kind), hook.name)(*(None for _ in hook.arguments))
+    except KurmaError:
+        return  # it refuses what needs the hook
+    assert hook.answer.accepts(answer)
+
+
+def all_hooks(kind, arguments=lambda hook: hook.arguments, leave_out=""):
+    """A driver that implements every hook of a kind and remembers the arguments that it got."""
+    source = "\n".join(
+        f"def {hook.name}(self{''.join(f', {name}' for name in arguments(hook))}): self.got = locals()"
+        for hook in kind.HOOKS.values()
+        if hook.name != leave_out
+    )
+    members: dict[str, Any] = {}
+    exec(source, members)
+    members = {name: hookimpl(members[name]) for name in kind.HOOKS if name != leave_out}
+    values = {"tuple[str, ...]": ("a",), "str": "a", "int": 1}
+    attributes = {name: values.get(answer.text, {}) for name, answer in kind.ATTRIBUTES.items()}
+    return type("Driver", (), {**members, **attributes})()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_hook_is_passed_on(kind):
+    driver = all_hooks(kind)
+    found, taken = contract.taken((kind,), driver)
+    assert found is kind
+    assert taken == {name: hook.arguments for name, hook in kind.HOOKS.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_driver_without_a_required_hook_is_refused(kind):
+    required = [hook.name for hook in kind.HOOKS.values() if hook.required]
+    assert required
+    for name in required:
+        with pytest.raises(TypeError, match=rf"its driver \(Driver\): lacks {name}$"):
+            bound(kind, all_hooks(kind, leave_out=name))
+
+
+ARGUMENTS = [
+    pytest.param(kind, hook, name, id=f"{kind.__name__}.{hook.name} {name}")
+    for kind in KINDS
+    for hook in kind.HOOKS.values()
+    for name in hook.arguments
+]
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize(("kind", "hook", "absent"), ARGUMENTS)
+def test_a_driver_of_yesterday_works_when_the_core_adds_an_argument(kind, hook, absent, by_name):
+    """The argument is left out for a driver that does not take it."""
+    driver = all_hooks(kind, lambda one: [name for name in one.arguments if name != absent])
+    call = getattr(bound(kind, driver), hook.name)
+    values = {name: object() for name in hook.arguments}
+    with contextlib.suppress(PluginError):  # it answers None
+        call(**values) if by_name else call(*values.values())
+    del values[absent]
+    assert driver.got == {"self": driver, **values}
+
+
+def test_a_hook_may_take_its_arguments_in_another_order():
+    class Turned(Smallest):
+        @hookimpl
+        def compile(self, host, name):
+            return Compiled(IsolatorPlan(), note=f"{name} {host.cpus}")
+
+    assert bound(IsolatorHooks, Turned()).compile("a", 1, "app", HOST).note == "a 1"
+
+
+def test_a_hook_that_the_driver_lacks_has_the_specifications_answer():
+    driver = bound(IsolatorHooks, Smallest())
+    assert driver.powers("a", 1, "app", HOST) == ()
+    assert driver.compile("a", 7, "app", HOST).plan.oom_score_adj == 7
+    assert implements(driver, IsolatorHooks.compile)
+    assert not implements(driver, IsolatorHooks.powers)
+
+    class Core(IsolatorHooks):
+        def about(self, name):
+            raise NotImplementedError
+
+    assert implements(Core(), IsolatorHooks.about)
+    assert not implements(Core(), IsolatorHooks.powers)
+
+
+# --- faults of a driver ----------------------------------------------------------------------------------------
+
+
+@hookimpl
+def _defalts(self, scope, names, host): ...
+
+
+@hookimpl
+def _misspelt(self, scop, names): ...
+
+
+@hookimpl
+def _with_a_default(self, scope, namse=None): ...
+
+
+@hookimpl
+def _any_names(self, scope, **more): ...
+
+
+@hookimpl
+def _any_values(self, *more): ...
+
+
+@hookimpl
+def _by_position(self, scope, /): ...
+
+
+@hookimpl
+def _by_keyword(self, *, scope): ...
+
+
+@hookimpl
+def _generator(self, scope):
+    yield ("a", 1)
+
+
+@hookimpl
+async def _coroutine(self, scope): ...
+
+
+def _unmarked(self, scope, names, host): ...
+
+
+def _decorated(function):
+    return lambda *arguments: function(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"defalts": _defalts}, "defalts is not a hook of IsolatorHooks; the nearest is defaults"),
+        ({"defaults": _misspelt}, "defaults takes scop, which its hook does not pass; the nearest is scope"),
+        (
+            {"defaults": _with_a_default},
+            "defaults takes namse, which its hook does not pass; the nearest is names",
+        ),
+        ({"defaults": _any_names}, "defaults takes **more, which gets nothing: name the arguments"),
+        ({"defaults": _any_values}, "defaults takes *more, which gets nothing: name the arguments"),
+        ({"defaults": _by_position}, "defaults takes scope by position only: leave out the /"),
+        ({"defaults": _by_keyword}, "defaults takes scope by keyword only: leave out the *"),
+        ({"defaults": _generator}, "defaults is a generator or a coroutine: return the whole answer"),
+        ({"defaults": _coroutine}, "defaults is a generator or a coroutine: return the whole answer"),
+        ({"defaults": _unmarked}, "its method defaults has the name of a hook: mark it with @hookimpl, or rename"),
+        (
+            {"defaults": _decorated(_misspelt)},
+            "its method defaults has the name of a hook: mark it with @hookimpl",
+        ),
+        ({"gated": {"example.com/one": None}}, "gated is a hook and must be a method"),
+        ({"gated": property(lambda self: {})}, "gated is a hook and must be a method"),
+        ({"names": "example.com/one"}, "Driver.names is 'example.com/one', not tuple[str, ...]"),
+        ({"names": ("a", 1)}, "Driver.names is ('a', 1), not tuple[str, ...]"),
+        (
+            {"defaults": pluggy.HookimplMarker("kurma")(wrapper=True)(lambda self, scope: None)},
+            "defaults cannot be a wrapper",
+        ),
+    ],
+)
+def test_a_fault_of_a_driver_is_named_with_what_is_meant(members, said):
+    assert said in refused(driver_with(**members))
+
+
+def test_a_hook_that_is_set_on_the_object_is_refused():
+    driver = Smallest()
+    driver.compile = lambda value: None
+    assert "the hook compile is set on the object: define it in the class" in refused(driver)
+
+
+def test_the_nearest_method_is_named_for_a_hook_that_is_missing():
+    class Misspelt:
+        names = ("a",)
+
+        def compil(self, value): ...
+
+    assert refused(Misspelt()) == "its driver (Misspelt): lacks compile; its method compil is not a hook"
+
+
+def test_all_faults_are_told_at_once():
+    said = refused(driver_with(defaults=_misspelt, powers=_unmarked, compyle=_by_keyword))
+    for words in ("defaults takes scop", "its method powers", "compyle is not a hook"):
+        assert words in said
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        staticmethod(hookimpl(lambda scope: ((scope, 1),))),
+        classmethod(hookimpl(lambda cls, scope: ((scope, 1),))),
+        functools.wraps(hookimpl(lambda self, scope: None))(lambda self, scope: ((scope, 1),)),
+        pluggy.HookimplMarker("kurma")(lambda self, scope: ((scope, 1),)),
+    ],
+    ids=["staticmethod", "classmethod", "decorated", "marked by pluggy"],
+)
+def test_a_hook_may_be_any_method_that_has_its_mark(member):
+    assert bound(IsolatorHooks, driver_with(defaults=member)).defaults("app", (), HOST) == (("app", 1),)
+
+
+def test_no_property_of_a_driver_is_read():
+    def read(self):
+        raise AssertionError
+
+    assert bound(IsolatorHooks, driver_with(state=property(read))).compile("a", 1, "app", HOST)
+
+
+def test_a_driver_may_be_a_subclass_of_the_specification():
+    class Sub(IsolatorHooks):
+        names = ("a",)
+
+        @hookimpl
+        def compile(self, value):
+            return Compiled(IsolatorPlan(oom_score_adj=value))
+
+    driver = bound(IsolatorHooks, Sub())
+    assert driver.compile("a", 7, "app", HOST).plan.oom_score_adj == 7
+    assert driver.defaults("app", (), HOST) == ()
+
+
+class Box(Hooks):
+    """A specification of two kinds of driver: this one, and :class:`Bag`."""
+
+    @hookspec(required=True)
+    def open(self, force: bool) -> int: ...
+
+
+class Bag(Hooks):
+    @hookspec(required=True)
+    def fill(self) -> Box | None: ...
+
+    @hookspec
+    def seal(self) -> bool:
+        return False
+
+
+def test_the_specification_is_found_by_the_hooks():
+    class Sack:
+        @hookimpl
+        def fill(self): ...
+
+    found, taken = contract.taken((Box, Bag), Sack())
+    assert (found, taken) == (Bag, {"fill": ()})
+
+    class Neither:
+        @hookimpl
+        def seal(self): ...
+
+        @hookimpl
+        def fil(self): ...
+
+    with pytest.raises(TypeError, match="fil is not a hook of Bag; the nearest is fill; lacks fill"):
+        contract.taken((Box, Bag), Neither())
+
+
+def test_the_module_of_each_kind_is_in_the_table():
+    for module, *names in SPECS.values():
+        found = import_module(f"kurma_core.hookspecs.{module}")
+        assert all(issubclass(getattr(found, name), Hooks) for name in names)
