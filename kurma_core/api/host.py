@@ -16,7 +16,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         *("restarting", "adopted", "removed"),
     ),
     "image": ("fetched", "removed"),
-    "daemon": ("started", "reloaded", "ended"),
+    "daemon": ("started", "reloaded", "reload-refused", "ended"),
 }
 
 TYPE_CHECKING = False
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Json = Any
+    ChangeKind = str
     CheckOutcome = str
     EventKind = str
     _Kind = str
@@ -47,6 +48,7 @@ else:
                 raise self._wrong(value, path)
             return value
 
+    ChangeKind = Words("new", "changed", "removed")
     CheckOutcome = Words("ok", "fail", "skipped")
     EventKind = Words(*dict.fromkeys([kind for kinds in KINDS.values() for kind in kinds]))
     EventSubject = Words(*SUBJECTS)
@@ -273,12 +275,18 @@ class DaemonInfo(JsonValue):
     :param recovered: whether it has checked every pod since its start.
     :param initial_pods: the pods that it must make and keep.
     :param prefetch_images: the images that it must fetch.
+    :param configuration: the file or directory that it reads.
+    :param configuration_read: when it read the configuration that is in force.
+    :param refused: when it last refused a newer configuration; null: it has not, or has accepted one since.
     """
 
     pid: Pid
     recovered: bool
     initial_pods: tuple[InitialPod, ...]
     prefetch_images: tuple[PrefetchImage, ...]
+    configuration: str
+    configuration_read: Timestamp
+    refused: Timestamp | None = None
 
 
 @frozen(kw_only=True)
@@ -321,12 +329,12 @@ class Event(JsonValue):
     :param seq: its number, greater than of every event before it; one that is missing is kept no longer.
     :param at: when it happened.
     :param subject: the kind of thing that it is about.
-    :param kind: ``fetched`` is of an image, ``started``, ``reloaded`` and ``ended`` are of the daemon, ``removed``
-        is of a pod or an image, and any other is of a pod.
+    :param kind: ``fetched`` is of an image, ``started``, ``reloaded``, ``reload-refused`` and ``ended`` are of the
+        daemon, ``removed`` is of a pod or an image, and any other is of a pod.
     :param id: the pod's UUID, the image's ID; null: the daemon's.
     :param name: the pod's, the image's; empty if it is not known any more.
     :param detail: ``exitCode``, ``reason`` of a pod that has ended, ``trust`` of an image, ``pid``, ``version`` of
-        a daemon.
+        a daemon, ``changed`` and ``problems`` of its reload.
     """
 
     JSON_NAME = "Event"
@@ -367,7 +375,7 @@ class Health(JsonValue):
 class ErrorFacts(JsonValue):
     """An error.
 
-    :param kind: a class of :mod:`kurma_core.errors`.
+    :param kind: a class of :mod:`kurma_core.errors`. :param message: one line.
     :param hint: advice for the user; null: there is no hint.
     :param exit_code: of the command line.
     :param data: text, numbers, true or false, by name.
@@ -378,6 +386,90 @@ class ErrorFacts(JsonValue):
     hint: str | None
     exit_code: int
     data: Mapping[str, Json]
+
+
+@frozen
+class ConfigChange(JsonValue):
+    """A value of the configuration that differs after a reload.
+
+    :param key: its dotted path.
+    :param before: its value; null: there was none, or it may hold a secret. :param after: likewise.
+    :param change: what happened to it.
+    """
+
+    JSON_NAME = "ConfigChange"
+
+    key: str
+    change: ChangeKind
+    before: Json = None
+    after: Json = None
+
+    def __str__(self) -> str:
+        if self.before is None or self.after is None:
+            return f"{self.key}: {self.change}"
+        return f"{self.key}: {_text(self.before)} → {_text(self.after)}"
+
+
+@frozen
+class PluginChange(JsonValue):
+    """A plugin that has changed since kurmad looked for plugins, or since it loaded this one.
+
+    :param kind: the group without ``kurma.``. :param name: of the plugin.
+    :param before: distribution and version; null: it was not installed. :param after: likewise.
+    :param note: what is to be done; empty: nothing.
+    """
+
+    JSON_NAME = "PluginChange"
+
+    kind: str
+    name: str
+    before: str | None
+    after: str | None
+    note: str = ""
+
+    def __str__(self) -> str:
+        if self.before == self.after:
+            what = f"{self.after}: {self.note}"
+        elif self.before is None:
+            what = f"{self.after} is new"
+        else:
+            what = f"{self.before} → {self.after or 'uninstalled'}{f': {self.note}' if self.note else ''}"
+        return f"plugin {self.kind}/{self.name}: {what}"
+
+
+@frozen(kw_only=True)
+class ReloadReport(JsonValue):
+    """What a reload of kurmad has changed, or why it was refused.
+
+    :param at: when kurmad read the configuration.
+    :param in_force: when it read the configuration that is in force now.
+    :param files: that it read.
+    :param changed: values that took effect.
+    :param fixed: keys whose values stay until kurmad is started again.
+    :param plugins: that have changed.
+    :param problems: if there are any, nothing of it took effect.
+    """
+
+    JSON_NAME = "Reload"
+
+    at: Timestamp
+    in_force: Timestamp
+    files: tuple[str, ...]
+    changed: tuple[ConfigChange, ...] = ()
+    fixed: tuple[str, ...] = ()
+    plugins: tuple[PluginChange, ...] = ()
+    problems: tuple[ErrorFacts, ...] = ()
+
+    def lines(self) -> tuple[str, ...]:
+        """What has changed, in words."""
+        fixed = (f"{key} stays as it is until kurmad is started again" for key in self.fixed)
+        return (*map(str, self.changed), *map(str, self.plugins), *fixed)
+
+
+def _text(value: Json) -> str:
+    from kurma_core.json_text import dumps
+
+    return value if isinstance(value, str) else dumps(value)
 
 
 @frozen

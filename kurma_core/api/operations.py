@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         NetworkFinding,
         NetworkInfo,
         PluginInfo,
+        ReloadReport,
         StagerInfo,
         Version,
     )
@@ -94,7 +95,7 @@ _WHERE = {
     "ListedImage ImagePage ImageChecked ImageGc ImageId ImageRendered ImageSigned": "kurma_core.api.images",
     "ImageVerified HostImage PullPolicy Key TrustChange TrustedKey": "kurma_core.api.images",
     "CheckLine ErrorBody Event EventKind EventSubject Health HostInfo IsolatorInfo": "kurma_core.api.host",
-    "NetworkFinding NetworkInfo PluginInfo PluginPage StagerInfo Version": "kurma_core.api.host",
+    "NetworkFinding NetworkInfo PluginInfo PluginPage ReloadReport StagerInfo Version": "kurma_core.api.host",
     "ImageRecord": "kurma_core.models.image",
     "PodRecord": "kurma_core.models.pod",
     "PodSummary": "kurma_core.models.summary",
@@ -723,6 +724,10 @@ class Api:
     @operation("GET", "/v1/info", rights="read")
     def info(self) -> HostInfo:
         """Describe this host and this installation."""
+
+    @operation("POST", "/v1/reload")
+    def reload(self) -> ReloadReport:
+        """Have kurmad read its configuration, and look for plugins, again."""
 
     @operation("GET", "/v1/version", rights="read")
     def version(self) -> Version:

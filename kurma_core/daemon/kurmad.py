@@ -8,6 +8,7 @@ import logging
 import os
 import resource
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from kurma_core.client import Settings, socket_path
 from kurma_core.client.client import Client, add_unstarted_pod
 from kurma_core.client.local.managers import Managers, problems, run_dir_hint
 from kurma_core.client.remote.start_kurmad import LOCK as START_LOCK
-from kurma_core.config import load
+from kurma_core.config import CONFIG_DIR, load
 from kurma_core.daemon.http import messages
 from kurma_core.daemon.http.dispatch import Dispatcher
 from kurma_core.daemon.http.server import Server
@@ -32,11 +33,11 @@ from kurma_core.daemon.pods.prestarted import PreparedPod, PrestartedPods
 from kurma_core.daemon.pods.recovery import Recovery
 from kurma_core.daemon.process.lifecycle import IdleEnd, MemoryTrimmer, Notifier
 from kurma_core.daemon.process.lock_and_socket import RunDirectory, passed_sockets
+from kurma_core.daemon.reload import Reloads
 from kurma_core.errors import KurmaError
 from kurma_core.linux import libc
 from kurma_core.models.streams import Stdio
 from kurma_core.pods.daemon_interface import DaemonInterface
-from kurma_core.value import replace
 
 if TYPE_CHECKING:
     import socket
@@ -57,8 +58,6 @@ _PATIENCE = 5.0
 #: The same value as for dockerd and containerd; -1000 would keep the kernel from ending a daemon that leaks
 #: memory.
 _OOM_SCORE = -900
-#: Settings that hold from the daemon's start to its end.
-_FIXED = ("state_dir", "run_dir")
 
 
 class Daemon:
@@ -72,6 +71,7 @@ class Daemon:
     def __init__(self, settings: Settings, *, stop_pods: bool = False, service: Service | None = None) -> None:
         self._settings = settings
         self._stop_pods = stop_pods
+        self.reloads = Reloads(self._load, lambda: self.managers, self._take_over)
         config = self._load()
         own = Settings(
             config_file=settings.config_file,
@@ -241,9 +241,11 @@ class Daemon:
             )
             self._notifier.ready(self._status())
             ready()
+            if idle is None:  # a command that has it started wants the processor now, and checks for itself
+                threading.Thread(target=self._log_problems, name="configuration", daemon=True).start()
             while signal.sigwait({*signals, signal.SIGHUP}) == signal.SIGHUP:
                 self._notifier.reloading()
-                self.reload()
+                self.reloads.reload()
                 self._notifier.ready(self._status())
             _LOG.info("ends; %s", "its pods are stopped" if self._stop_pods else "pods that run go on")
             # A second signal ends it at once; the next kurmad recovers its pods.
@@ -252,6 +254,7 @@ class Daemon:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
             self.managers.journal.tell("daemon", "ended", None, "kurmad", {"pid": os.getpid()})
         finally:
+            self.reloads.close()
             self._notifier.stopping()
             self.close()
         if self._failed is not None:
@@ -344,28 +347,7 @@ class Daemon:
 
     # -- configuration --
 
-    def reload(self) -> None:
-        """Reads the configuration again. Keeps the present one if ``kurma config check`` finds a problem."""
-        managers = None
-        try:
-            config = self._load()
-            taken, fixed = changed_keys(self.config, config)
-            if taken:
-                # Running pods keep the managers of their start.
-                managers = self.managers.successor(with_fixed(self.config, config))
-                wrong = problems(managers)
-                for problem in wrong:
-                    _LOG.error("the configuration is as it was: %s", problem.message)
-                if wrong:
-                    return
-                managers.warm()
-        except KurmaError as error:
-            _LOG.error("the configuration is as it was: %s", error.message)
-            return
-        for key in fixed:
-            _LOG.warning("%s stays %s until kurmad is started again", key, self.config.values[key])
-        new = f"new: {', '.join(taken)}" if taken else "nothing that takes effect is new"
-        _LOG.info("the configuration was read again: %s", new)
+    def _take_over(self, managers: Managers | None) -> None:
         if managers is not None:
             self.config, self.managers = managers.config, managers
             self.client = self._new_client()
@@ -374,15 +356,31 @@ class Daemon:
         else:
             self.prestarted.compare_images()
         self.api_sockets.refresh()
-        self.managers.journal.tell("daemon", "reloaded", None, "kurmad", {"pid": os.getpid()})
         # Even if nothing is new: the images of initial pods may have changed.
         self.initial.reconcile()
+
+    def _log_problems(self) -> None:
+        """Logs what ``kurma config check`` finds. kurmad serves all the same, so that pods can be stopped."""
+        try:
+            found = problems(self.managers)
+        except KurmaError as error:
+            found = (error,)
+        for problem in found:
+            _LOG.error("the configuration is wrong: %s", problem.message)
 
     # -- its state --
 
     def described(self) -> DaemonInfo:
         """The description of kurmad for ``info``: its process and initial pods."""
-        said = {"pid": os.getpid(), "recovered": self.recovery.done.is_set(), **self.initial.to_json()}
+        config_file = self._settings.config_file
+        said = {
+            "pid": os.getpid(),
+            "recovered": self.recovery.done.is_set(),
+            **self.initial.to_json(),
+            "configuration": CONFIG_DIR if config_file is None else os.path.abspath(config_file),
+            "configurationRead": self.reloads.read_at,
+            "refused": self.reloads.refused_at,
+        }
         return DaemonInfo.from_json(said)
 
     def health(self) -> Health:
@@ -450,15 +448,3 @@ class _Limits:
         with contextlib.suppress(OSError):  # only root may lower it, and not in every container
             with open(f"/proc/{pid}/oom_score_adj", "w") as file:
                 file.write(score)
-
-
-def changed_keys(old: Config, new: Config) -> tuple[list[str], list[str]]:
-    """Keys of ``kurma.yml`` whose values have changed: those that take effect now, and those that do not."""
-    keys = [key for key in new.values if new.values[key] != old.values.get(key)]
-    return [key for key in keys if key not in _FIXED], [key for key in keys if key in _FIXED]
-
-
-def with_fixed(old: Config, new: Config) -> Config:
-    """The new configuration, with the old values of keys that cannot change."""
-    values = {**new.values, **{key: old.values[key] for key in _FIXED}}
-    return replace(new, values=values, state_dir=old.state_dir, run_dir=old.run_dir)

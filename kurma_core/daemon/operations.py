@@ -16,7 +16,7 @@ from kurma_core.value import replace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kurma_core.api.host import HostInfo
+    from kurma_core.api.host import HostInfo, ReloadReport
     from kurma_core.api.operations import Operation, Progress
     from kurma_core.api.pods import PodRequest
     from kurma_core.daemon.http.calls import Daemon
@@ -97,6 +97,9 @@ class _Operations:
 
     def answer(self, answer: str, passphrase: str | None) -> None:
         messages.answer(answer, passphrase)
+
+    def reload(self) -> ReloadReport:
+        return self._daemon.reloads.request()
 
     def info(self) -> HostInfo:
         return replace(self._local.info(), daemon=self._daemon.described())

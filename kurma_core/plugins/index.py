@@ -53,6 +53,9 @@ _METADATA = (".dist-info", ".egg-info", ".egg")
 #: within this time are not remembered yet.
 _SETTLED = 100_000_000
 
+#: By module, the plugin that this process has loaded from it first, and stamps of its files at that time.
+_LOADED: dict[str, tuple[Plugin, dict[str, Stamp | None]]] = {}
+
 _STAMP = [int, int, int]
 _PLUGIN = [str, str, str, str, str, str]
 _DECLARATION = {
@@ -155,6 +158,27 @@ class PluginIndex:
             self._write()
         return _grouped(found)
 
+    def outdated(self, plugin: Plugin) -> str | None:
+        """How an installed plugin differs from the one that this process has loaded, whatever configuration it was
+        loaded for: Python imports a module once. None: it does not, or it was not loaded."""
+        loaded = _LOADED.get(_module(plugin))
+        if loaded is None:
+            return None
+        was, files = loaded
+        if (was.distribution, was.version, was.directory) != (
+            plugin.distribution,
+            plugin.version,
+            plugin.directory,
+        ):
+            same = was.distribution == plugin.distribution and was.version != plugin.version
+            now, then = (plugin.version, was.version) if same else (str(plugin), str(was))
+            if now == then:
+                now, then = (f"{one} in {one.directory}" for one in (plugin, was))
+            return f"{now} is installed, {then} is loaded"
+        for file, stamp in _stamps(_package(_module(plugin))).items():
+            files.setdefault(file, stamp)  # a module that the plugin has imported since
+        return None if _unchanged(files) else "its files, or Kurma's hooks, have changed since it was loaded"
+
     def load(self, plugin: Plugin) -> tuple[object, Mapping[str, Taken] | None]:
         """Imports the object of the plugin's entry point.
 
@@ -162,13 +186,19 @@ class PluginIndex:
             it changed.
         :raises Exception: whatever the import raised, unchanged.
         """
-        entry = self._entry(plugin)
+        entry, module = self._entry(plugin), _module(plugin)
+        first = module not in sys.modules or module not in _LOADED
+        if not first and self.outdated(plugin) is not None:
+            entry = None  # it describes the module that is installed, and not the one that is loaded
         if entry is None:
-            return _by_stevedore(plugin), None
-        found: object = import_module(entry["module"])
-        for attribute in filter(None, entry["attribute"].split(".")):
-            found = getattr(found, attribute)
-        return found, entry["hooks"]
+            found = _by_stevedore(plugin)
+        else:
+            found = import_module(entry["module"])
+            for attribute in filter(None, entry["attribute"].split(".")):
+                found = getattr(found, attribute)
+        if first:
+            _LOADED[module] = plugin, dict(_stamps(_package(module)) if entry is None else entry["files"])
+        return found, None if entry is None else entry["hooks"]
 
     def declaration(self, plugin: Plugin) -> Declaration | None:
         """The recorded declaration of a plugin; None: the plugin was not loaded since it changed."""
@@ -190,6 +220,8 @@ class PluginIndex:
 
         :param declared: None: it is an observer, which declares nothing.
         """
+        if self.outdated(plugin) is not None:
+            return
         point = _entry_point(plugin)
         entry = {
             "plugin": plugin.to_json(),
@@ -379,6 +411,11 @@ def _grouped(directories: Iterable[Iterable[Json]]) -> Mapping[str, tuple[Plugin
 # --- loading ---------------------------------------------------------------------------------------------------
 
 
+def _module(plugin: Plugin) -> str:
+    """The module of the plugin's entry point, without importing importlib.metadata."""
+    return plugin.value.partition(":")[0].partition("[")[0].strip()
+
+
 def _entry_point(plugin: Plugin) -> EntryPoint:
     from importlib.metadata import EntryPoint
 
@@ -420,7 +457,7 @@ def _stamp(path: str) -> Stamp | None:
     return [status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def _unchanged(files: Mapping[str, Stamp]) -> bool:
+def _unchanged(files: Mapping[str, Stamp | None]) -> bool:
     return all(_stamp(file) == stamp for file, stamp in files.items())
 
 

@@ -8,6 +8,7 @@ configuration says that the broken one is ``required``.
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -174,6 +175,26 @@ class PluginRegistry:
         for name in enabled:
             self._plugin(group, name)
         return enabled
+
+    def look_up_anew(self) -> None:
+        """Reads every installed distribution, also what was installed since this process has begun."""
+        importlib.invalidate_caches()
+        with self._lock:
+            self._installed = self._index.find(anew=True)
+
+    def installed(self) -> Mapping[tuple[str, str], str]:
+        """Distributions and versions of all installed plugins, by kind and name, disabled ones too."""
+        found: dict[tuple[str, str], str] = {}
+        for group in GROUPS:
+            for plugin in self._group(group):
+                key = (_kind(group), plugin.name)
+                found[key] = f"{found[key]} and {plugin}" if key in found else str(plugin)
+        return found
+
+    def outdated(self, kind: str, name: str) -> str | None:
+        """How an installed plugin differs from the one that this process has loaded; None: it does not."""
+        plugins = (plugin for plugin in self._group(f"kurma.{kind}") if plugin.name == name)
+        return next(filter(None, map(self._index.outdated, plugins)), None)
 
     def options(self, group: str, name: str) -> tuple[Option, ...]:
         """The keys that the plugin's section may hold; its module is loaded, no driver is made.

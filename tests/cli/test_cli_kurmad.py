@@ -1,4 +1,4 @@
-"""``kurmad`` is ``kurma daemon``, with the options of both."""
+"""``kurmad`` is ``kurma daemon run``, with the options of both."""
 
 import pytest
 
@@ -9,17 +9,17 @@ from kurma_core.cli.commands.daemon import sorted_words
 @pytest.mark.parametrize(
     ("words", "same"),
     [
-        ([], ["daemon"]),
-        (["--help"], ["daemon", "--help"]),
-        (["--version"], ["--version", "daemon"]),
-        (["--dir", "/d"], ["--dir", "/d", "daemon"]),
-        (["--log-format", "json", "--dir=/d"], ["--dir=/d", "daemon", "--log-format", "json"]),
+        ([], ["daemon", "run"]),
+        (["--help"], ["daemon", "run", "--help"]),
+        (["--version"], ["--version", "daemon", "run"]),
+        (["--dir", "/d"], ["--dir", "/d", "daemon", "run"]),
+        (["--log-format", "json", "--dir=/d"], ["--dir=/d", "daemon", "run", "--log-format", "json"]),
         (
             ["--idle-timeout", "5s", "--config", "/c", "--debug"],
-            ["--config", "/c", "--debug", "daemon", "--idle-timeout", "5s"],
+            ["--config", "/c", "--debug", "daemon", "run", "--idle-timeout", "5s"],
         ),
         (["--log-level", "info", "--debug", "--dir"], ["--debug", "--dir"]),
-        (["more"], ["daemon", "more"]),
+        (["more"], ["daemon", "run", "more"]),
     ],
 )
 def test_the_same_in_any_order(words, same):
@@ -47,7 +47,7 @@ def test_every_option_arrives():
     ]
     call = parse(sorted_words(words))
     assert call is not None
-    assert call.path == ("daemon",)
+    assert call.path == ("daemon", "run")
     assert call.globals["dir"] == "/d"
     given = {name: value for name, value in call.values.items() if value}
     assert given == {"log_level": "debug", "log_file": "/l", "log_format": "json", "idle_timeout": "1m"}

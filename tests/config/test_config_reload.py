@@ -3,7 +3,7 @@
 import pytest
 
 from kurma_core.config import load
-from kurma_core.daemon.kurmad import changed_keys, with_fixed
+from kurma_core.daemon.reload import changed_keys, config_changes, with_fixed
 
 
 @pytest.fixture
@@ -25,6 +25,41 @@ def test_what_is_new(read):
     assert (kept.state_dir, kept.run_dir, kept.stop_timeout) == ("/var/lib/kurma", "/run/kurma", 4)
     assert changed_keys(old, kept) == (["stop_timeout", "log"], [])
     assert changed_keys(kept, new) == ([], ["state_dir", "run_dir"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lines"),
+    [
+        ("", "renderer: copy", ["renderer: overlay → copy"]),
+        ("stop_timeout: 3", "stop_timeout: 4s\nlog: {count: 2}", ["stop_timeout: 3.0 → 4.0", "log.count: 5 → 2"]),
+        ("", "required_isolators: {kurma.io/pids-limit: false}", None),
+        # Addresses may have passwords in them, and options of plugins are secrets of theirs.
+        ("", "prefetch_images: ['https://me:hush@example.com/a.aci']", ["prefetch_images: changed"]),
+        ("", "stagers: {mine: {image: 'https://me:hush@a/b'}}", ["stagers.mine: new"]),
+        (
+            "stagers: {mine: {image: 'https://me:hush@a/b'}}",
+            "stagers: {mine: {image: 'https://me:hush@a/c', without_isolators: true}}",
+            ["stagers.mine.image: changed", "stagers.mine.without_isolators: false → true"],
+        ),
+        (
+            "plugins: {networks: {one: {config: {key: hush}}, two: {}}}",
+            "plugins: {enable: listed, networks: {one: {required: true, config: {key: hush2}}}}",
+            [
+                "plugins.enable: all → listed",
+                "plugins.networks.one.required: false → true",
+                "plugins.networks.one.config: changed",
+                "plugins.networks.two: removed",
+            ],
+        ),
+        ("container_networks: [{name: a, plugin: x, key: hush}]", "", ["container_networks: changed"]),
+        ("renderer: copy", "renderer: copy", []),
+    ],
+)
+def test_changes_in_words(read, old, new, lines):
+    changes = list(config_changes(read(old).values, read(new).values))
+    if lines is not None:
+        assert [str(change) for change in changes] == lines
+    assert "hush" not in "".join(str(change.to_json()) for change in changes)
 
 
 def test_initial_pods(read):

@@ -72,6 +72,7 @@ FULL = {
     "pod_run",
     "pod_start",
     "pod_stop",
+    "reload",
     "stager_build",
     "stager_check",
     "trust_add",

@@ -245,7 +245,7 @@ class UnixConnection(http.client.HTTPConnection):
 @contextlib.contextmanager
 def daemon(kurma: Kurma) -> Iterator[str]:
     """A kurmad on that state directory. :yields: its socket."""
-    process = kurma.popen("daemon", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = kurma.popen("daemon", "run", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     path = str(kurma.state / "run/kurmad.sock")
     try:
         until(lambda: os.path.exists(path), "kurmad's socket")

@@ -220,7 +220,7 @@ def kurmad_command(kurmad_place: Kurma) -> Iterator[Kurma]:
     from tests.kit.waiting import until
 
     with open(kurmad_place.directory / "kurmad.log", "ab") as log:
-        daemon = kurmad_place.popen("daemon", stdout=None, stderr=log)
+        daemon = kurmad_place.popen("daemon", "run", stdout=None, stderr=log)
     until((kurmad_place.state / "run/kurmad.sock").exists, "kurmad's socket")
     yield kurmad_place
     daemon.terminate()

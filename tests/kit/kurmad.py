@@ -31,7 +31,7 @@ class Kurmad:
         self._arm = f"{house.state}/arm"
         fragile = [_FRAGILE, self._arm, json.dumps(faults)]
         program = fragile if faults else ["-m", "kurma_core.cli.main"]
-        self.command = [*wrap, sys.executable, *program, *which, "daemon", *arguments]
+        self.command = [*wrap, sys.executable, *program, *which, "daemon", "run", *arguments]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=code

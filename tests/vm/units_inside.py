@@ -142,6 +142,14 @@ def test_pods_outlive_it():
     systemctl("reload", "kurmad.service")
     until(lambda: "the configuration was read again" in journal(), "reload")
     assert (of_unit("MainPID"), of_unit("ActiveState")) == (main, "active")
+    # A reload that is refused fails; kurmad serves on.
+    wrong = Path("/etc/kurma/kurma.d/wrong.yml")
+    wrong.parent.mkdir(parents=True, exist_ok=True)
+    wrong.write_text("renderr: copy\n")
+    assert subprocess.run(["systemctl", "reload", "kurmad.service"], check=False, timeout=_PATIENCE).returncode
+    wrong.unlink()
+    systemctl("reload", "kurmad.service")
+    assert (of_unit("MainPID"), of_unit("ActiveState")) == (main, "active")
     systemctl("stop", "kurmad.service")
     assert not os.path.exists(f"/proc/{main}")
     before = len(log("ticks"))

@@ -147,7 +147,15 @@ TABLE: dict[str, Entry | Group] = {
             "check": Entry("system", "check_config", "Check the configuration, with the plugins that it names."),
         },
     ),
-    "daemon": Entry("daemon", "daemon", "Serve the state directory: run the daemon, in the foreground."),
+    "daemon": Group(
+        "The daemon, kurmad.",
+        {
+            "run": Entry("daemon", "run", "Serve the state directory: run the daemon, in the foreground."),
+            "reload": Entry(
+                "daemon", "reload", "Have kurmad read its configuration again, and print what has changed."
+            ),
+        },
+    ),
     "info": Entry("system", "info", "Show what this host and this installation are."),
     "version": Entry("system", "version", "Print Kurma's version."),
     "completion": Entry("system", "completion", "Print a shell's completion for kurma."),

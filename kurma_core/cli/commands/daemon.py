@@ -1,10 +1,10 @@
-"""``kurma daemon`` and the program ``kurmad``: start kurmad in the foreground."""
+"""``kurma daemon run``, which is the program ``kurmad``, and ``kurma daemon reload``."""
 
 from __future__ import annotations
 
 import os
 
-from kurma_core.cli.command_line import GLOBAL_OPTIONS, Option, command
+from kurma_core.cli.command_line import FORMAT, GLOBAL_OPTIONS, Option, command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     root=True,
     here=True,
 )
-def daemon(
+def run(
     session: Session,
     *,
     log_format: str,
@@ -47,7 +47,7 @@ def daemon(
     """Serve the state directory: run the daemon, in the foreground.
 
     Commands for this state directory then use the daemon. SIGTERM ends it, and running pods keep running. On
-    SIGHUP, it reads the configuration again. It logs to standard error. The program kurmad does the same.
+    SIGHUP, it reloads, as by kurma daemon reload. It logs to standard error. The program kurmad does the same.
     """
     from kurma_core.cli.values import seconds
     from kurma_core.daemon.process import log
@@ -63,6 +63,32 @@ def daemon(
         from kurma_core.daemon.kurmad import Daemon
 
         Daemon(settings, stop_pods=stop_pods, service=session.service).serve(ready, idle)
+
+
+@command(FORMAT)
+def reload(session: Session) -> int:
+    """Have kurmad read its configuration again, and print what has changed.
+
+    kurmad looks for plugins, too. If kurma config check would find a problem, kurmad keeps the configuration that
+    it has, and the command prints the problems and exits with 125.
+    """
+    from kurma_core.api.wire import error_from_json
+    from kurma_core.errors import HostError
+
+    if not session.client.remote:
+        state_dir = session.client.config.state_dir
+        raise HostError(
+            f"cannot reload kurmad: none serves {state_dir}",
+            hint="a command without kurmad reads the configuration by itself",
+        )
+    report = session.client.reload()
+    for problem in report.problems:
+        session.problem(error_from_json({"error": problem.to_json()}))
+    lines = "\n".join(report.lines()) or "nothing that takes effect is new"
+    if report.problems:
+        lines = f"kurmad keeps the configuration that it read at {report.in_force}"
+    session.show(report.to_json(), lambda: lines)
+    return 125 if report.problems else 0
 
 
 def _settled(settings: Settings) -> Settings:
@@ -128,4 +154,4 @@ def sorted_words(words: Sequence[str]) -> list[str]:
                 return front  # the error is about the missing value, and not about a missing command
             front.append(words[at])
             at += 1
-    return [*front, "daemon", *rest]
+    return [*front, "daemon", "run", *rest]

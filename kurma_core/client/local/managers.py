@@ -50,11 +50,13 @@ class Managers:
 
     def successor(self, config: Config) -> Managers:
         """The managers of the same state directory with another configuration, used and closed in place of these.
+        Installed plugins are looked up anew.
 
         Spawner and metadata service are shared, so that running pods keep theirs.
         """
         found = Managers(self.settings, config)
         found.services.share(self.services)
+        found.registry.look_up_anew()
         return found
 
     @kept

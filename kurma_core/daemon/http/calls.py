@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kurma_core.daemon.pods.listing import Listing
     from kurma_core.daemon.pods.owned import RunningPod
     from kurma_core.daemon.pods.prestarted import PreparedPod
+    from kurma_core.daemon.reload import Reloads
     from kurma_core.models.streams import Stdio
     from kurma_core.pods.daemon_interface import DaemonInterface
 
@@ -44,6 +45,7 @@ class Daemon(Protocol):
     metrics: Metrics
     listing: Listing
     pods: DaemonInterface
+    reloads: Reloads
 
     def described(self) -> DaemonInfo: ...
     def health(self) -> Health: ...

@@ -51,7 +51,10 @@ def test_kurmad_that_may_start_no_process(kurmad_place: Any, few: CgroupTree, tm
     log = tmp_path / "kurmad.log"
     with log.open("wb") as stream:
         daemon = subprocess.Popen(
-            [*KURMA, "daemon"], env=kurma.environment, stderr=stream, preexec_fn=lambda: few.add(os.getpid())
+            [*KURMA, "daemon", "run"],
+            env=kurma.environment,
+            stderr=stream,
+            preexec_fn=lambda: few.add(os.getpid()),
         )
     try:
         until(lambda: "serves" in log.read_text(), "kurmad")
@@ -82,7 +85,7 @@ def test_a_kurmad_that_may_not_start_its_threads(kurmad_place: Any, few: CgroupT
     for most in range(1, 20):
         few.write("pids", "pids.max", str(most))
         with subprocess.Popen(
-            [*KURMA, "daemon"],
+            [*KURMA, "daemon", "run"],
             env=kurmad_place.environment,
             stderr=subprocess.PIPE,
             text=True,

@@ -56,7 +56,7 @@ class Daemons:
             f"{house.state}/soak-{os.getpid()}-kurmad.log"
         )  # its own: other tests' daemons have written there, too
         which = ["--dir", house.state, "--config", house.config_file]
-        self._command = [*KURMA, *which, "daemon"]
+        self._command = [*KURMA, *which, "daemon", "run"]
         self.process = None
         self.killed = 0
 

@@ -230,7 +230,7 @@ def test_who_may_not_use_the_socket_is_told_who_may(place, busybox_image, group)
     assert alone.stderr.startswith("kurma: only root can run\n")
     assert alone.stderr.endswith("or have root start kurmad, and be a member of the group kurma\n")
     with log.open("wb") as out:
-        process = subprocess.Popen([*program, "daemon"], stdout=out, stderr=out)
+        process = subprocess.Popen([*program, "daemon", "run"], stdout=out, stderr=out)
     try:
         until(lambda: "serves" in log.read_text(), "it")
         os.chmod(f"{place}/state", 0o755)
@@ -251,7 +251,7 @@ def test_who_may_not_use_the_socket_is_told_who_may(place, busybox_image, group)
         assert wanted.returncode == 125
         assert wanted.stderr.startswith(f"kurma: cannot reach the daemon at {socket}: permission denied\n")
         assert "the group that the socket belongs to" in wanted.stderr
-        told = run("daemon").stderr
+        told = run("daemon", "run").stderr
         assert told.startswith("kurma: only root can run kurmad\n")
         assert told.endswith("as a member of the group kurma\n")
         # Who is one may do all that root may, and is told of in the log.
@@ -273,7 +273,7 @@ def test_who_may_not_use_the_socket_is_told_who_may(place, busybox_image, group)
                 "kurmad does it for others\n"
                 "  hint: run it as root, with sudo for instance\n"
             )
-        needless = run("daemon", groups=[group])
+        needless = run("daemon", "run", groups=[group])
         assert needless.returncode == 125
         assert needless.stderr == (
             "kurma: only root can run kurmad\n"

@@ -210,7 +210,7 @@ def test_both_say_the_same(both, things, name):
 
 #: Operations that are compared in the tests beside this one, or that only kurmad has.
 ELSEWHERE = {"run", "start", "enter", "attach", "launch", "events", "log_lines", "prepare"}
-OF_KURMAD = {"answer", "healthz", "metrics", "openapi"}
+OF_KURMAD = {"answer", "healthz", "metrics", "openapi", "reload"}
 
 
 def test_damaged_images_hide_nothing(both, things, tmp_path):

@@ -36,7 +36,7 @@ def fails(make_house, tmp_path):
     def look(prepare, state=None):
         house = make_house({"state_dir": str(tmp_path / "state"), "run_dir": state or str(tmp_path / "run")})
         prepare(tmp_path / "run")
-        command = [*KURMA, "--config", house.config_file, "daemon"]
+        command = [*KURMA, "--config", house.config_file, "daemon", "run"]
         environment = {name: value for name, value in os.environ.items() if name != "KURMA_DIR"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment)
         assert done.returncode == 125
@@ -88,7 +88,7 @@ def test_a_run_directory_that_cannot_be_used(fails, tmp_path):
 
 def test_a_path_longer_than_the_kernel_takes(tmp_path, make_house):
     deep = tmp_path.joinpath(*["a-directory-with-a-long-name"] * 5)
-    command = [*KURMA, "--dir", str(deep), "daemon"]
+    command = [*KURMA, "--dir", str(deep), "daemon", "run"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     path = f"{deep}/run/kurmad.sock"
     assert len(path) > 150
@@ -138,7 +138,7 @@ def test_a_socket_that_is_removed_comes_back(kurmad, ask):
 
 def test_a_state_directory_that_is_gone_ends_it(tmp_path, kurmad, make_house):
     house = make_house({"run_dir": str(tmp_path / "run"), "state_dir": str(tmp_path / "state")})
-    command = [*KURMA, "--config", house.config_file, "daemon"]
+    command = [*KURMA, "--config", house.config_file, "daemon", "run"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     until(lambda: answers(str(tmp_path / "run" / "kurmad.sock")), "the daemon")
     until((tmp_path / "state" / "events").exists, "the state directory")
@@ -172,7 +172,7 @@ def test_a_state_directory_that_is_not_what_it_was_ends_it(tmp_path, make_house,
     above = tmp_path / "above"
     above.mkdir()
     house = make_house({"run_dir": str(tmp_path / "run"), "state_dir": str(above / "state")})
-    command = [*KURMA, "--config", house.config_file, "daemon"]
+    command = [*KURMA, "--config", house.config_file, "daemon", "run"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     until(lambda: answers(str(tmp_path / "run" / "kurmad.sock")), "the daemon")
     until((above / "state" / "events").exists, "the state directory")
@@ -204,7 +204,7 @@ def test_it_needs_no_standard_descriptors(make_house):
     house = make_house()
     which = ["--dir", house.state, "--config", house.config_file]
     code = "import os, sys; os.closerange(0, 3); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-    process = subprocess.Popen([sys.executable, "-c", code, "-m", "kurma_core.cli.main", *which, "daemon"])
+    process = subprocess.Popen([sys.executable, "-c", code, "-m", "kurma_core.cli.main", *which, "daemon", "run"])
     path = f"{house.state}/run/kurmad.sock"
     until(lambda: answers(path), "the daemon")
     assert [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in range(3)] == ["/dev/null"] * 3
@@ -230,7 +230,7 @@ def test_signals(kurmad):
 
 def test_others_than_root_are_told(make_house, tmp_path):
     house = make_house()
-    command = [*KURMA, "--config", house.config_file, "daemon"]
+    command = [*KURMA, "--config", house.config_file, "daemon", "run"]
     tmp_path.chmod(0o755)
     done = subprocess.run(command, capture_output=True, text=True, user=65534, group=65534, timeout=20)
     assert done.returncode == 125

@@ -69,7 +69,7 @@ def serve(make_house, manager, tmp_path):
 
     def start(*arguments, sockets=(), house=None, log="log", **environment):
         house = house or make_house({"stop_timeout": 1})
-        words = ["--dir", house.state, "--config", house.config_file, "daemon", *arguments]
+        words = ["--dir", house.state, "--config", house.config_file, "daemon", "run", *arguments]
         given = {**os.environ, "NOTIFY_SOCKET": manager.address, **environment}
         if sockets:
             given["LISTEN_FDS"] = str(len(sockets))

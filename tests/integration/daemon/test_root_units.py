@@ -81,7 +81,7 @@ def test_activated_by_systemd_itself(make_house):
     path = f"{house.state}/run/kurmad.sock"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     command = ["systemd-socket-activate", "-l", path, "--", sys.executable, "-m", "kurma_core.cli.main"]
-    words = ["--dir", house.state, "--config", house.config_file, "daemon"]
+    words = ["--dir", house.state, "--config", house.config_file, "daemon", "run"]
     process = subprocess.Popen([*command, *words], stderr=subprocess.PIPE, text=True)
     try:
         until(lambda: os.path.exists(path), "the socket")

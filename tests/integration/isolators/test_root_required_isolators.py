@@ -161,7 +161,7 @@ def test_a_reload_takes_over_nothing_of_what_config_check_refuses(
     file = configure(**daemon)
     log = tmp_path / "kurmad.log"
     with log.open("wb") as stream:
-        kurmad = subprocess.Popen([*KURMA, "daemon"], env=kurma.environment, stderr=stream)
+        kurmad = subprocess.Popen([*KURMA, "daemon", "run"], env=kurma.environment, stderr=stream)
     try:
         until(lambda: "serves" in log.read_text(), "kurmad")
         configure(**daemon, **TYPO, stop_timeout=7)

@@ -214,7 +214,7 @@ def test_no_free_inodes(few_inodes, make_house, served, busybox_image, way):
     has_no_inodes(kurma(house, "app", "start", run.uuid, "more"))
     leave_inodes(few_inodes, 0)
     if way == "here":
-        has_no_inodes(kurma(house, "daemon"))
+        has_no_inodes(kurma(house, "daemon", "run"))
     assert house.client.pod(run.uuid).state == "running"
     assert house.client.stop(run.uuid).state == "stopped"
     assert run.wait() == 3, run.errors

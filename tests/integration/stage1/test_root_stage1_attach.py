@@ -125,7 +125,7 @@ def test_by_way_of_kurmad(stage1s):
     stage1 = stage1s.stage1(5, LONG, (*ENTRYPOINTS, *APP_VERBS), scripts=scripts)
     words = ("--stager", stage1.stager, "--net", "none", "--name")
     with open(stage1s.directory / "kurmad.log", "ab") as stream:
-        daemon = subprocess.Popen([*KURMA, "daemon"], env=stage1s.environment, stderr=stream)
+        daemon = subprocess.Popen([*KURMA, "daemon", "run"], env=stage1s.environment, stderr=stream)
     try:
         until(lambda: (stage1s.directory / "state/run/kurmad.sock").exists())
         stage1s.out("run", "-d", "-i", *words, "behind", stage1s.image)

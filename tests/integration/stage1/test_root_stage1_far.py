@@ -46,7 +46,7 @@ def serving(kurma, start_timeout="60s"):
     kurma.configure(start_timeout=start_timeout)
     path = str(kurma.directory / "state/run/kurmad.sock")
     with open(kurma.directory / "kurmad.log", "ab") as stream:
-        process = subprocess.Popen([*KURMA, "daemon"], env=kurma.environment, stderr=stream)
+        process = subprocess.Popen([*KURMA, "daemon", "run"], env=kurma.environment, stderr=stream)
     try:
         until(lambda: listens(path), "kurmad")
         yield SimpleNamespace(socket=path)

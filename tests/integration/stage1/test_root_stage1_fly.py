@@ -63,7 +63,7 @@ class FlyHost:
 
     @contextlib.contextmanager
     def serving(self):
-        daemon = self.popen("daemon")
+        daemon = self.popen("daemon", "run")
         try:
             until(lambda: listens(str(self.kurma.directory / "state/run/kurmad.sock")), "kurmad")
             yield

@@ -265,7 +265,7 @@ def test_who_is_attached_goes_away(stage1s, hanging):
         return found
 
     with open(stage1s.directory / "kurmad.log", "ab") as stream:
-        daemon = subprocess.Popen([*KURMA, "daemon"], env=stage1s.environment, stderr=stream)
+        daemon = subprocess.Popen([*KURMA, "daemon", "run"], env=stage1s.environment, stderr=stream)
     try:
         until((stage1s.directory / "state/run/kurmad.sock").exists)
         command = attach()

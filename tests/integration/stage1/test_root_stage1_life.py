@@ -336,7 +336,7 @@ def test_under_kurmad(stage1s):
     broken = stage1s.stage1(2, "echo no luck; exit 3\n")
     log = stage1s.directory / "kurmad.log"
     with open(log, "ab") as stream:
-        daemon = subprocess.Popen([*KURMA, "daemon"], env=stage1s.environment, stderr=stream)
+        daemon = subprocess.Popen([*KURMA, "daemon", "run"], env=stage1s.environment, stderr=stream)
     try:
         until(lambda: (stage1s.directory / "state/run/kurmad.sock").exists())
         words = ("--net", "none", "--name")

@@ -1,0 +1,244 @@
+"""``kurma daemon reload``: what has changed, or why not; plugins that come, change and go while kurmad runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.command import PROGRAM, Kurma
+from tests.kit.waiting import until
+from tests.registry.conftest import NETWORK
+
+pytestmark = pytest.mark.root
+
+QUIET = {"daemon": {"waiting_stagers": 0}}
+
+
+class Site:
+    """A directory of ``PYTHONPATH`` in which distributions are installed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir()
+
+    def install(self, version: str, source: str = NETWORK, *, group: str = "kurma.networks") -> None:
+        """One distribution, ``kurma-cable``, of that version alone."""
+        self.uninstall()
+        info = self.directory / f"kurma_cable-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kurma-cable\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\ncable = kurma_cable\n")
+        self.module.write_text(source)
+
+    def uninstall(self) -> None:
+        for info in self.directory.glob("*.dist-info"):
+            for file in info.iterdir():
+                file.unlink()
+            info.rmdir()
+        self.module.unlink(missing_ok=True)
+
+    @property
+    def module(self) -> Path:
+        return self.directory / "kurma_cable.py"
+
+
+class Place:
+    """A kurmad, its configuration and its log."""
+
+    def __init__(self, kurma: Kurma, config: Path, log: Path, site: Site) -> None:
+        self.kurma = kurma
+        self.config = config
+        self.log = log
+        self.site = site
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as stream:
+            self.process = subprocess.Popen(
+                [PROGRAM, "daemon", "run"], env=self.kurma.environment, stdin=subprocess.DEVNULL, stderr=stream
+            )
+        until(lambda: "serves" in self.log.read_text(), lambda: f"kurmad: {self.log.read_text()}")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            assert self.process.wait(20) == 0
+            self.process = None
+
+    def configure(self, **values: Any) -> None:
+        self.config.write_text(json.dumps({**QUIET, **values}))
+
+    def reload(self) -> list[str]:
+        """The lines of a reload that succeeds."""
+        return self.kurma.out("daemon", "reload").splitlines()
+
+    def refused(self) -> list[str]:
+        done = self.kurma("daemon", "reload")
+        assert done.returncode == 125, done.stdout + done.stderr
+        assert done.stdout.startswith("kurmad keeps the configuration that it read at 20")
+        return [line.removeprefix("kurma: ") for line in done.stderr.splitlines() if line.startswith("kurma: ")]
+
+
+@pytest.fixture
+def place(tmp_path: Path, kurma_command: Kurma, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    site = Site(tmp_path / "site")
+    kurma = Kurma(tmp_path / "state", tmp_path / "kurma.json", kurma_command.image)
+    kurma.environment["PYTHONPATH"] = str(site.directory)
+    found = Place(kurma, tmp_path / "kurma.json", tmp_path / "kurmad.log", site)
+    found.configure()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def kurmad(place: Place) -> Callable[[], Place]:
+    def start() -> Place:
+        place.start()
+        return place
+
+    return start
+
+
+def test_what_has_changed(kurmad: Callable[[], Place]) -> None:
+    place = kurmad()
+    assert place.reload() == ["nothing that takes effect is new"]
+    place.configure(renderer="copy", stop_timeout=7, prefetch_images=[])
+    assert place.reload() == ["renderer: overlay → copy", "stop_timeout: 10.0 → 7.0"]
+    log = place.log.read_text()
+    assert "renderer: overlay → copy" in log
+    assert "the configuration was read again: new: renderer, stop_timeout" in log
+    place.configure(renderer="copy", stop_timeout=8, run_dir="/run/elsewhere")
+    report = place.kurma.json("daemon", "reload")
+    assert report["changed"] == [{"key": "stop_timeout", "change": "changed", "before": 7.0, "after": 8.0}]
+    assert report["fixed"] == []  # KURMA_DIR moves the run directory, whatever the files say
+    assert (report["files"], report["problems"]) == ([str(place.config)], [])
+    assert report["at"] == report["inForce"]
+    info = place.kurma.json("info")["daemon"]
+    assert (info["configuration"], info["configurationRead"]) == (str(place.config), report["at"])
+    events = [
+        json.loads(line)
+        for line in place.kurma.out("events", "--since", "0", "--no-follow", "--format", "json").splitlines()
+    ]
+    kinds = [(event["kind"], event["detail"].get("changed")) for event in events if event["subject"] == "daemon"]
+    assert kinds == [
+        ("started", None),
+        ("reloaded", ""),
+        ("reloaded", "renderer, stop_timeout"),
+        ("reloaded", "stop_timeout"),
+    ]
+
+
+def test_a_refusal_says_why_and_changes_nothing(kurmad: Callable[[], Place]) -> None:
+    place = kurmad()
+    before = place.kurma.json("info")["daemon"]
+    place.configure(stop_timeout=7, renderer="cpoy", plugins={"isolators": {"linux": {"config": {"typo": 1}}}})
+    checked = place.kurma("--host", "local", "config", "check").stderr.splitlines()
+    said = place.refused()
+    assert said == [line.removeprefix("kurma: ") for line in checked if line.startswith("kurma: ")]
+    assert len(said) == 2
+    for line in said:
+        assert f"the configuration is as it was: {line}" in place.log.read_text()
+    now = place.kurma.json("info")["daemon"]
+    assert now["refused"] is not None
+    assert now["configurationRead"] == before["configurationRead"]
+    assert place.kurma.json("info")["renderer"] == "overlay"
+    # A file that cannot be read is refused alike.
+    place.config.write_text('{"renderr": "copy"}')
+    assert any("unknown key" in line for line in place.refused())
+    kinds = [
+        json.loads(line)["kind"]
+        for line in place.kurma("events", "--since", "0", "--no-follow", "--format", "json").stdout.splitlines()
+    ]
+    assert kinds[-2:] == ["reload-refused", "reload-refused"]
+    place.configure(stop_timeout=7)
+    assert place.reload() == ["stop_timeout: 10.0 → 7.0"]
+    assert place.kurma.json("info")["daemon"]["refused"] is None
+
+
+def test_many_at_once_and_one_that_leaves(kurmad: Callable[[], Place]) -> None:
+    place = kurmad()
+    place.configure(stop_timeout=7)
+    leaving = place.kurma.popen("daemon", "reload")
+    leaving.send_signal(signal.SIGKILL)
+    codes: list[int] = []
+    ask = [
+        threading.Thread(target=lambda: codes.append(place.kurma("daemon", "reload").returncode)) for _ in "1234"
+    ]
+    for thread in ask:
+        thread.start()
+    for thread in ask:
+        thread.join()
+    leaving.communicate()
+    assert codes == [0, 0, 0, 0]
+    assert place.log.read_text().count("stop_timeout: 10.0 → 7.0") == 1
+    assert place.reload() == ["nothing that takes effect is new"]
+
+
+def test_without_kurmad(place: Place) -> None:
+    done = place.kurma("daemon", "reload")
+    assert (done.returncode, done.stdout) == (125, "")
+    assert done.stderr.splitlines() == [
+        f"kurma: cannot reload kurmad: none serves {place.kurma.state}",
+        "  hint: a command without kurmad reads the configuration by itself",
+    ]
+
+
+def test_plugins_come_and_go(kurmad: Callable[[], Place]) -> None:
+    place = kurmad()
+    place.configure(container_networks=[{"name": "mine", "plugin": "cable"}])
+    assert any("no network plugin 'cable' is installed" in line for line in place.refused())
+    place.site.install("0.1.0")
+    assert place.reload() == ["container_networks: changed", "plugin networks/cable: kurma-cable 0.1.0 is new"]
+    (mine,) = [one for one in place.kurma.json("network", "list") if one["name"] == "mine"]
+    assert (mine["driver"], mine["problem"]) == ("cable", None)
+    # An upgrade: what is loaded works on.
+    place.site.install("0.2.0", "import nothing_of_this_name")
+    line = (
+        "plugin networks/cable: kurma-cable 0.1.0 → kurma-cable 0.2.0: "
+        "0.2.0 is installed, 0.1.0 is loaded: restart kurmad"
+    )
+    assert place.reload() == [line]
+    assert line in place.log.read_text()
+    (mine,) = [one for one in place.kurma.json("network", "list") if one["name"] == "mine"]
+    assert mine["problem"] is None
+    place.configure()
+    place.site.uninstall()
+    assert place.reload() == [
+        "container_networks: changed",
+        "plugin networks/cable: kurma-cable 0.2.0 → uninstalled",
+    ]
+
+
+def test_a_changed_file_of_an_editable_install(kurmad: Callable[[], Place]) -> None:
+    place = kurmad()
+    place.site.install("0.1.0")
+    place.configure(container_networks=[{"name": "mine", "plugin": "cable"}])
+    assert len(place.reload()) == 2
+    place.site.module.write_text(f"{NETWORK}\n# changed\n")
+    changed = "its files, or Kurma's hooks, have changed since it was loaded"
+    assert place.reload() == [f"plugin networks/cable: kurma-cable 0.1.0: {changed}: restart kurmad"]
+
+
+def test_a_plugin_that_was_broken_when_it_was_loaded_and_is_mended(kurmad: Callable[[], Place]) -> None:
+    place = kurmad()
+    place.site.install("0.1.0", "import nothing_of_this_name")
+    place.configure(container_networks=[{"name": "mine", "plugin": "cable"}])
+    assert any("is broken: ModuleNotFoundError" in line for line in place.refused())
+    place.site.install("0.1.1")
+    assert place.reload() == ["container_networks: changed", "plugin networks/cable: kurma-cable 0.1.1 is new"]
+
+
+def test_a_wrong_configuration_is_logged_at_the_start(place: Place) -> None:
+    place.configure(required_isolators={"example.com/gone": True})
+    place.start()
+    said = "the configuration is wrong: "
+    until(lambda: said in place.log.read_text(), "the log")
+    (line,) = place.kurma("config", "check").stderr.splitlines()[:1]
+    until(lambda: f"{said}{line.removeprefix('kurma: ')}" in place.log.read_text(), "the same as config check")
