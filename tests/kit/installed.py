@@ -25,23 +25,32 @@ def build(wheels: Path, *sources: Path) -> None:
 
 
 class Example:
-    """One of ``examples/plugins``, as its ``pyproject.toml`` declares it.
+    """An entry point of one of ``examples/plugins``, as its ``pyproject.toml`` declares it."""
 
-    :attr:`group` and :attr:`name` are those of its entry point.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        project: dict[str, Any] = tomllib.loads((directory / "pyproject.toml").read_text())["project"]
+    def __init__(self, directory: Path, distribution: str, group: str, name: str, module: str) -> None:
         self.directory = directory
-        self.distribution: str = project["name"]
-        ((self.group, entries),) = project["entry-points"].items()
-        ((self.name, self.module),) = entries.items()
+        self.distribution = distribution
+        self.group = group
+        self.name = name
+        self.module = module
 
     @property
     def kind(self) -> str:
         """As listings have it: ``fetchers``."""
         return self.group.removeprefix("kurma.")
 
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.name}"
+
 
 def examples() -> list[Example]:
-    return [Example(file.parent) for file in sorted(EXAMPLES.glob("*/pyproject.toml"))]
+    found = []
+    for file in sorted(EXAMPLES.glob("*/pyproject.toml")):
+        project: dict[str, Any] = tomllib.loads(file.read_text())["project"]
+        for group, entries in project["entry-points"].items():
+            found += [Example(file.parent, project["name"], group, *entry) for entry in entries.items()]
+    return found
+
+
+def build_examples(wheels: Path) -> None:
+    build(wheels, *sorted({one.directory for one in examples()}))

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from kurma_core.linux.cgroups import Layout
 from tests.kit.command import Kurma
 from tests.kit.images import busybox_archive, shell
-from tests.kit.installed import build, examples, pip
+from tests.kit.installed import build_examples, examples, pip
 
 #: An image that writes what it is started with. The example stager wants its program by path.
 SCRIPT = "echo of the memo; ip -o addr"
@@ -22,7 +23,7 @@ SCRIPT = "echo of the memo; ip -o addr"
 def site(tmp_path_factory):
     """A directory for ``PYTHONPATH``, as ``pip install --target`` makes it of the wheels."""
     directory = tmp_path_factory.mktemp("examples")
-    build(directory / "wheels", *(one.directory for one in examples()))
+    build_examples(directory / "wheels")
     wheels = sorted((directory / "wheels").glob("*.whl"))
     pip("install", "--quiet", "--no-index", "--no-deps", "--target", directory / "site", *wheels)
     return directory / "site"
@@ -57,7 +58,7 @@ def test_all_are_found_by_their_distribution(kurma):
         assert (row["status"], row["distribution"]) == ("ok", one.distribution), row
 
 
-@pytest.mark.parametrize("one", examples(), ids=lambda one: one.kind)
+@pytest.mark.parametrize("one", examples(), ids=str)
 def test_a_suite_makes_the_driver_of_an_entry_point(site, tmp_path, one):
     """As in ``load_driver(("kurma.stagers", "solo"), tmp_path)``."""
     (tmp_path / "memo").mkdir()
@@ -81,7 +82,7 @@ def test_one_pod_of_all_examples(kurma, tmp_path):
     wanted = ("--isolator", 'example.com/nofile={"limit": 100}')
     options = ("--name", "box", "--insecure-options=image", "--net", "cables")
     # From any directory: the locator is a name, and not a path.
-    done = kurma("run", *options, str(tmp_path / "memo/box.aci"), cwd="/")
+    done = kurma("run", *options, "memo:box", cwd="/")
     assert done.returncode == 0, done.stderr
     assert "of the memo\n" in done.stdout
     assert "10.91.0." in done.stdout
@@ -90,6 +91,72 @@ def test_one_pod_of_all_examples(kurma, tmp_path):
     assert {"running", "stopped"} <= {event["event"] for event in events}
     kurma.out("rm", "box")
     # Solo applies no isolators, and says so of one that the user typed.
-    refused = kurma("run", *options, *wanted, str(tmp_path / "memo/box.aci"))
+    refused = kurma("run", *options, *wanted, "memo:box")
     assert refused.returncode == 125
     assert "cannot enforce isolator example.com/nofile of app" in refused.stderr
+
+
+READ = "umask; awk '{print $19}' /proc/self/stat; ionice; cat /proc/self/limits | awk '/open files/ {print $4}'"
+ISOLATORS = {
+    "umask": "0027",
+    "nice": 9,
+    "io-priority": {"class": "best-effort", "level": 6},
+    "nofile": {"limit": 40},
+    "cgroups": 3,
+}
+SHOWN = "0027\n9\nbest-effort: prio 6\n40\n"
+
+
+@pytest.fixture
+def strangers(kurma, tmp_path):
+    """The same under Kurma's own stager, which knows nothing of these isolators."""
+    command = Kurma(kurma.state, tmp_path / "default.json", str(tmp_path / "memo/box.aci"))
+    command.configured(
+        command.config, plugins={"fetchers": {"memo": {"config": {"directory": str(tmp_path / "memo")}}}}
+    )
+    command.environment |= {name: kurma.environment[name] for name in ("PYTHONPATH", "KURMA_JSONLOG")}
+    return command
+
+
+def typed(**isolators):
+    return [
+        word
+        for name, value in isolators.items()
+        for word in ("--isolator", f"example.com/{name}={json.dumps(value)}")
+    ]
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("userns", ["none", "auto"])
+def test_isolators_of_strangers_need_no_stager_of_their_own(strangers, userns):
+    """18: main and a command that is run later have them, also in a user namespace; each is enforced."""
+    words = ("--name", "box", "--net", "none", "--userns", userns, "--insecure-options=image", *typed(**ISOLATORS))
+    pod = strangers.popen("run", *words, "--exec", "/bin/sh", "memo:box", "--", "-c", f"{READ}; exec sleep 1000")
+    try:
+        assert "".join(pod.stdout.readline() for _ in range(4)) == SHOWN
+        assert strangers.out("enter", "box", "--", "/bin/sh", "-c", READ) == SHOWN
+        reports = {one["name"]: one["outcome"] for one in strangers.pod("box")["isolators"]}
+        wanted = {f"example.com/{name}": "enforced" for name in ISOLATORS}
+        if Layout.detect().of("cgroup") is None:
+            wanted["example.com/cgroups"] = "ignored"
+        assert wanted.items() <= reports.items()
+        strangers.out("stop", "box")
+    finally:
+        pod.kill()
+        pod.communicate()
+        strangers("rm", "--force", "box")
+
+
+@pytest.mark.root
+def test_a_strangers_power_needs_a_grant(strangers):
+    """18."""
+    image = ("--name", "box", "--net", "none", "--insecure-options=image")
+    app = {"exec": ["/bin/sh", "-c", "awk '{print $19}' /proc/self/stat"], "user": "0", "group": "0"}
+    app["isolators"] = [{"name": "example.com/nice", "value": -3}]
+    pod = json.dumps({"apps": [{"name": "main", "image": "memo:box", "app": app}]})
+    refused = strangers("run", *image, "--pod", "-", input=pod)
+    assert refused.returncode == 125
+    assert "example.com/nice" in refused.stderr
+    done = strangers("run", *image, "--grant", "example.com/nice", "--pod", "-", input=pod)
+    assert (done.returncode, done.stdout) == (0, "-3\n"), done.stderr
+    strangers.out("rm", "box")

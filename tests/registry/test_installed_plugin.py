@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.installed import EXAMPLES, ROOT, build, examples, pip
+from tests.kit.installed import EXAMPLES, ROOT, build, build_examples, examples, pip
 
 pytestmark = pytest.mark.full
 
@@ -50,7 +50,8 @@ except KurmaError as error:
 def wheels(tmp_path_factory):
     """A directory with wheels of the core and of all examples."""
     directory = tmp_path_factory.mktemp("wheels")
-    build(directory, ROOT, *(one.directory for one in examples()))
+    build(directory, ROOT)
+    build_examples(directory)
     return directory
 
 
@@ -130,7 +131,7 @@ def test_the_core_alone_comes_from_its_wheel(clean, run):
 
 
 def test_listed_and_used(example, run):
-    assert json.loads(run(LISTING)) == [
+    assert json.loads(run(LISTING))[:1] == [
         {
             "kind": "isolators",
             "name": "nofile",
@@ -145,15 +146,15 @@ def test_listed_and_used(example, run):
     assert run(USE, "plugins: {isolators: {nofile: {config: {most: 50}}}}") == "(50, 50)"
 
 
-@pytest.mark.parametrize("one", examples(), ids=lambda one: one.kind)
+@pytest.mark.parametrize("one", examples(), ids=str)
 def test_every_example_comes_and_goes(clean, wheels, run, tmp_path, one):
     """18: from its wheel, beside the core alone; it is listed as it declares itself, and then no more."""
     (tmp_path / "memo").mkdir()
     text = f"plugins: {{fetchers: {{memo: {{config: {{directory: {tmp_path}/memo}}}}}}}}"
     install(clean, wheels, one.distribution)
     try:
-        (info,) = json.loads(run(LISTING, text))
-        assert (info["kind"], info["name"], info["distribution"]) == (one.kind, one.name, one.distribution)
+        (info,) = [info for info in json.loads(run(LISTING, text)) if info["name"] == one.name]
+        assert (info["kind"], info["distribution"]) == (one.kind, one.distribution)
         assert (info["status"], info["reason"]) == ("ok", "")
     finally:
         uninstall(clean, one.distribution)
