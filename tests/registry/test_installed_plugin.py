@@ -104,6 +104,11 @@ def run(clean, tmp_path):
     return run
 
 
+def listed(run, text="", name="nofile"):
+    """The rows of that plugin in a listing of the clean environment."""
+    return [info for info in json.loads(run(LISTING, text)) if info["name"] == name]
+
+
 def variant(tmp_path, wheels_name, **changes):
     """A wheel of a changed copy of the example; ``changes`` replace text in its two files."""
     source = tmp_path / "source"
@@ -131,7 +136,7 @@ def test_the_core_alone_comes_from_its_wheel(clean, run):
 
 
 def test_listed_and_used(example, run):
-    assert json.loads(run(LISTING))[:1] == [
+    assert listed(run) == [
         {
             "kind": "isolators",
             "name": "nofile",
@@ -153,7 +158,7 @@ def test_every_example_comes_and_goes(clean, wheels, run, tmp_path, one):
     text = f"plugins: {{fetchers: {{memo: {{config: {{directory: {tmp_path}/memo}}}}}}}}"
     install(clean, wheels, one.distribution)
     try:
-        (info,) = [info for info in json.loads(run(LISTING, text)) if info["name"] == one.name]
+        (info,) = listed(run, text, one.name)
         assert (info["kind"], info["distribution"]) == (one.kind, one.distribution)
         assert (info["status"], info["reason"]) == ("ok", "")
     finally:
@@ -163,7 +168,7 @@ def test_every_example_comes_and_goes(clean, wheels, run, tmp_path, one):
 
 def test_disabled(example, run, tmp_path):
     text = "plugins: {isolators: {nofile: {enabled: false}}}"
-    (info,) = json.loads(run(LISTING, text))
+    (info,) = listed(run, text)
     assert (info["status"], info["reason"]) == ("disabled", f"disabled in {tmp_path}/kurma.yml")
     message = f"PluginNotFoundError: isolator plugin 'nofile' is disabled in {tmp_path}/kurma.yml"
     assert run(USE, text) == message
@@ -171,7 +176,7 @@ def test_disabled(example, run, tmp_path):
 
 def test_required_and_missing(clean, run, tmp_path):
     text = "plugins: {isolators: {nofile: {required: true}}}"
-    (info,) = json.loads(run(LISTING, text))
+    (info,) = listed(run, text)
     assert (info["distribution"], info["status"]) == (None, "failed")
     assert info["reason"] == f"not installed, and {tmp_path}/kurma.yml requires it"
     assert run(USE, text) == (
@@ -191,7 +196,7 @@ def test_broken(example, run, tmp_path):
         f"isolator plugin 'nofile' of {DISTRIBUTION} 0.2.0 is broken: "
         "ModuleNotFoundError: No module named 'nothing_of_this_name'"
     )
-    (info,) = json.loads(run(LISTING))
+    (info,) = listed(run)
     assert (info["version"], info["status"], info["reason"]) == ("0.2.0", "failed", message)
     assert run(USE) == f"PluginError: {message}"
 
@@ -204,7 +209,7 @@ def test_colliding(example, run, tmp_path):
     )
     install(example, other, "--no-deps", "kurma-example-rival")
     try:
-        infos = json.loads(run(LISTING))
+        infos = listed(run)
         assert [info["status"] for info in infos] == ["failed", "failed"]
         message = infos[0]["reason"]
         assert sorted(message.split(" claimed by ")[1].split(" and ")) == [
