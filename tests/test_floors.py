@@ -41,7 +41,7 @@ FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 ALLOWED: dict[tuple[str, str], str] = {}
 
 PUBLIC = {
-    *("hookspecs", "models", "errors", "appc", "cancellation", "json_text", "linux", "schema", "testing"),
+    *("hookspecs", "models", "api", "errors", "appc", "cancellation", "json_text", "linux", "schema", "testing"),
     *("formats", "trees", "value"),
 }
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     IsolatorOutcome = str
     IsolatorScope = str
     EventNumber = int
+    ServiceState = str
     StagerKind = str
     TargetState = str
 else:
@@ -57,6 +58,7 @@ else:
     IsolatorOutcome = Words("enforced", "modified", "ignored", "refused", "")
     IsolatorScope = Words("app", "pod")
     EventNumber = Whole(0)
+    ServiceState = Words("starting", "running", "waiting", "failed", "stopped")
     StagerKind = Words("plugin", "image")
     TargetState = Words("waiting", "present", "failed")
 
@@ -188,7 +190,7 @@ class PluginInfo(JsonValue):
     :param distribution: the package that has it; null: a required plugin that is missing.
     :param version: of that package; null: likewise.
     :param status: ``ok``, ``disabled``, ``skipped`` (this host lacks something), ``failed``; ``found`` when it was
-        not to be loaded.
+        not to be loaded. Of a service of kurmad: the state of :class:`ServiceInfo`.
     :param reason: why it is not ``ok``; empty if the plugin works.
     :param enable: the line of ``kurma.yml`` that enables it, if it is ``disabled``; empty otherwise.
     """
@@ -267,6 +269,24 @@ class PrefetchImage(Target):
     image: str | None
 
 
+@frozen
+class ServiceInfo(JsonValue):
+    """A service that kurmad runs.
+
+    :param name: of its plugin.
+    :param state: ``waiting``: it has ended and is started again; ``failed``: kurmad cannot start it.
+    :param reason: why it does not run; empty if it does.
+    :param required: kurmad cannot work without it.
+    """
+
+    JSON_NAME = "Service"
+
+    name: str
+    state: ServiceState
+    reason: str
+    required: bool
+
+
 @frozen(kw_only=True)
 class DaemonInfo(JsonValue):
     """kurmad itself.
@@ -278,6 +298,7 @@ class DaemonInfo(JsonValue):
     :param configuration: the file or directory that it reads.
     :param configuration_read: when it read the configuration that is in force.
     :param refused: when it last refused a newer configuration; null: it has not, or has accepted one since.
+    :param services: the services that it runs.
     """
 
     pid: Pid
@@ -287,6 +308,7 @@ class DaemonInfo(JsonValue):
     configuration: str
     configuration_read: Timestamp
     refused: Timestamp | None = None
+    services: tuple[ServiceInfo, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -362,6 +384,7 @@ class Health(JsonValue):
     """Whether kurmad is well.
 
     :param problems: reasons why it cannot work, a line for each.
+    :param services: the services that it runs; one that does not work is a problem only if it is required.
     """
 
     JSON_NAME = "Health"
@@ -369,6 +392,7 @@ class Health(JsonValue):
     status: HealthState
     version: str
     problems: tuple[str, ...]
+    services: tuple[ServiceInfo, ...] = ()
 
 
 @frozen

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core import VERSION
 from kurma_core.api.host import DaemonInfo, Health
+from kurma_core.api.operations import Api
 from kurma_core.cancellation import shielded
 from kurma_core.client import Settings, socket_path
 from kurma_core.client.client import Client, add_unstarted_pod
@@ -34,6 +35,7 @@ from kurma_core.daemon.pods.recovery import Recovery
 from kurma_core.daemon.process.lifecycle import IdleEnd, MemoryTrimmer, Notifier
 from kurma_core.daemon.process.lock_and_socket import RunDirectory, passed_sockets
 from kurma_core.daemon.reload import Reloads
+from kurma_core.daemon.services import Services
 from kurma_core.errors import KurmaError
 from kurma_core.linux import libc
 from kurma_core.models.streams import Stdio
@@ -58,6 +60,8 @@ _PATIENCE = 5.0
 #: The same value as for dockerd and containerd; -1000 would keep the kernel from ending a daemon that leaks
 #: memory.
 _OOM_SCORE = -900
+#: Seconds between two looks at services that must be ready.
+_TICK = 0.02
 
 
 class Daemon:
@@ -101,6 +105,7 @@ class Daemon:
         self.initial = InitialPods(
             pods, lambda: self.config, self.recovery.done, self.run, self.launch, self.restarts.look
         )
+        self.services = Services(Api(self._transport), self.recovery.done)
         self._path = socket_path(None, config)
         self._run_directory = RunDirectory(self._path, config.state_dir, run_dir_hint(config))
         self._passed = service.sockets if service is not None else ()
@@ -226,8 +231,10 @@ class Daemon:
             self.managers.warm()
             # Garbage collections skip the objects that exist now, so that no start waits for that.
             gc.freeze()
-            # Called before requests can ask for the state of initial pods; its work waits for the recovery.
+            # Called before requests can ask for the state of initial pods and services; the work waits for the
+            # recovery.
             self.initial.reconcile()
+            self.services.use(self.managers)
             self._listen()
             self.owners.start()
             self.server.start()
@@ -239,6 +246,7 @@ class Daemon:
             self.managers.journal.tell(
                 "daemon", "started", None, "kurmad", {"pid": os.getpid(), "version": VERSION}
             )
+            self._wait_for_required_services(signals)
             self._notifier.ready(self._status())
             ready()
             if idle is None:  # a command that has it started wants the processor now, and checks for itself
@@ -259,6 +267,17 @@ class Daemon:
             self.close()
         if self._failed is not None:
             raise self._failed
+
+    def _wait_for_required_services(self, ending: set[signal.Signals]) -> None:
+        """Waits until they are ready, or one of the signals is pending.
+
+        :raises PluginError: one is not.
+        """
+        while self.services.is_starting():
+            if signal.sigpending() & ending:
+                return
+            time.sleep(_TICK)
+        self.services.check_required()
 
     def _listen(self) -> None:
         if self._passed:
@@ -318,7 +337,8 @@ class Daemon:
 
         def has_work() -> bool:
             planned = any(each.pending() for each in times)
-            return planned or bool(self.owners.uuids()) or not self.recovery.done.is_set()
+            owns = bool(self.owners.uuids())
+            return planned or owns or bool(self.services.states()) or not self.recovery.done.is_set()
 
         lock = f"{self.config.run_dir}/{START_LOCK}"
         server.idle = IdleEnd(
@@ -329,6 +349,7 @@ class Daemon:
         self.recovery.on_done = server.stir
 
     def close(self) -> None:
+        self.services.close()
         self._run_directory.withdraw()
         self.api_sockets.close_all()
         self.server.close()
@@ -353,6 +374,7 @@ class Daemon:
             self.client = self._new_client()
             self.pods.use(managers.pods)
             self.prestarted.discard_all()
+            self.services.use(managers)
         else:
             self.prestarted.compare_images()
         self.api_sockets.refresh()
@@ -380,12 +402,13 @@ class Daemon:
             "configuration": CONFIG_DIR if config_file is None else os.path.abspath(config_file),
             "configurationRead": self.reloads.read_at,
             "refused": self.reloads.refused_at,
+            "services": [one.to_json() for one in self.services.states()],
         }
         return DaemonInfo.from_json(said)
 
     def health(self) -> Health:
-        problems = self._problems()
-        return Health("failing" if problems else "ok", VERSION, tuple(problems))
+        problems = [*self._problems(), *self.services.problems()]
+        return Health("failing" if problems else "ok", VERSION, tuple(problems), self.services.states())
 
     def _problems(self) -> list[str]:
         """Problems that keep kurmad from its work, a line for each."""

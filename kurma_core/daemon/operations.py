@@ -16,7 +16,7 @@ from kurma_core.value import replace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kurma_core.api.host import HostInfo, ReloadReport
+    from kurma_core.api.host import HostInfo, PluginInfo, ReloadReport
     from kurma_core.api.operations import Operation, Progress
     from kurma_core.api.pods import PodRequest
     from kurma_core.daemon.http.calls import Daemon
@@ -100,6 +100,14 @@ class _Operations:
 
     def reload(self) -> ReloadReport:
         return self._daemon.reloads.request()
+
+    def plugins(self, load: bool) -> list[PluginInfo]:
+        services = {one.name: one for one in self._daemon.services.states()}
+        found = []
+        for row in self._local.plugins(load=load):
+            service = services.get(row.name) if row.kind == "services" and row.status in ("ok", "found") else None
+            found.append(row if service is None else replace(row, status=service.state, reason=service.reason))
+        return found
 
     def info(self) -> HostInfo:
         return replace(self._local.info(), daemon=self._daemon.described())

@@ -43,11 +43,13 @@ GROUPS: Mapping[str, str] = {
     "kurma.networks": "kurma_network",
     "kurma.isolators": "kurma_isolator",
     "kurma.observers": "kurma_pod_event",
+    "kurma.services": "kurma_service",
 }
 #: The specification of drivers, by entry-point group: a module of this package, and its classes. A driver
 #: implements the required hooks of one of them.
 SPECS: Mapping[str, tuple[str, ...]] = {
     "kurma.isolators": ("isolator", "IsolatorHooks"),
+    "kurma.services": ("service", "ServiceHooks"),
 }
 
 
@@ -252,3 +254,7 @@ class ModuleHooks(Hooks):
     def kurma_pod_event(self, event: PodEvent) -> None:
         """Called after every change of a pod's state, once it is on disk. An exception is noted and does not
         affect the pod. The hook should return quickly, for the pod waits for it."""
+
+    @hookspec
+    def kurma_service(self) -> Driver:
+        """A service of kurmad."""

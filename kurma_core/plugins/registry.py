@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _FETCHERS = "kurma.fetchers"
 _OBSERVERS = "kurma.observers"
+#: Groups whose plugins no pod needs.
+_NOT_FOR_PODS = ("kurma.services",)
 
 
 class _Loaded:
@@ -238,6 +240,14 @@ class PluginRegistry:
             if declared is not None and declared.example:
                 yield declared.example
 
+    def settings(self, group: str, name: str) -> Mapping[str, Json]:
+        """The plugin's options with the administrator's values; its module is loaded, no driver is made.
+
+        :raises KurmaError: as :meth:`driver`.
+        """
+        with self._lock:
+            return self._values(group, name, self._load(group, name))
+
     def resolve_alias(self, group: str, alias: str) -> str | None:
         """The plugin that declares that alias; None: no plugin does. Loads the plugins that are not in the index.
 
@@ -288,12 +298,15 @@ class PluginRegistry:
     # --- the whole ---------------------------------------------------------------------------------------------
 
     def check_required(self) -> None:
-        """Checks the required plugins, and that no name is claimed twice, before anything is done for a pod.
+        """Checks the required plugins of pods, and that no name is claimed twice, before anything is done for a
+        pod.
 
         :raises PluginCollisionError: two distributions claim one name, whatever its kind.
         :raises KurmaError: a required plugin is missing, disabled, skipped or broken.
         """
         for group in GROUPS:
+            if group in _NOT_FOR_PODS:
+                continue
             self.names(group)
             for name in self._required(group):
                 try:
@@ -461,10 +474,7 @@ class PluginRegistry:
             self._index.remember_class(loaded.plugin, class_key(cls, kind), cls, kind, taken)
 
     def _create(self, group: str, name: str, loaded: _Loaded) -> None:
-        section = self._config.plugin(group, name).config
-        place = f"plugins.{_kind(group)}.{name}.config"
-        options = loaded.declared.options if loaded.declared is not None else ()
-        values = contract.options(section, options, place, self._config.origins)
+        values = self._values(group, name, loaded)
         if loaded.declared is None:
             loaded.driver = loaded.hook
             return
@@ -482,6 +492,12 @@ class PluginRegistry:
         loaded.driver = loaded.source.made(loaded.declared, context)
         if group == "kurma.isolators":
             self._index.remember_isolators(loaded.plugin, loaded.driver.names)
+
+    def _values(self, group: str, name: str, loaded: _Loaded) -> dict[str, Json]:
+        section = self._config.plugin(group, name).config
+        place = f"plugins.{_kind(group)}.{name}.config"
+        options = loaded.declared.options if loaded.declared is not None else ()
+        return contract.options(section, options, place, self._config.origins)
 
     def _attempt(self, group: str, name: str, loaded: _Loaded, step: Callable[[], None]) -> None:
         """Runs code of the plugin. An exception becomes the plugin's error, which is kept and raised."""
@@ -545,7 +561,7 @@ class PluginRegistry:
     def _why_disabled(self, group: str, name: str) -> str:
         if name in self._config.plugins.get(_kind(group), {}):
             return f"disabled in {self._origin(group, name, 'enabled')}"
-        if _kind(group) in OPT_IN:
+        if _kind(group) in OPT_IN and self._config.enable == "all":
             return "not enabled in the configuration, as each of its kind has to be"
         return (
             f"not listed in `plugins`, and {origin('plugins.enable', self._config.origins)} says `enable: listed`"

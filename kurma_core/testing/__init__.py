@@ -10,6 +10,7 @@ suite to subclass                            for
 :class:`.networks.NetworkContract`           ``kurma.networks``
 :class:`.isolators.IsolatorContract`         ``kurma.isolators``
 :class:`.observers.ObserverContract`         ``kurma.observers``
+:class:`.services.ServiceContract`           ``kurma.services``
 ===========================================  ========================================
 """
 
@@ -27,9 +28,7 @@ from kurma_core.hookspecs.driver import DriverContext
 H = TypeVar("H", bound=Hooks)
 
 # pytest must rewrite the suites' assertions before they are imported, so that failures show the compared values.
-pytest.register_assert_rewrite(
-    *(f"{__name__}.{kind}" for kind in ("fetchers", "renderers", "stagers", "networks", "isolators", "observers"))
-)
+pytest.register_assert_rewrite(*(f"{__name__}.{group.removeprefix('kurma.')}" for group in GROUPS))
 
 
 def driver_context(

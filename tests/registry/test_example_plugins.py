@@ -43,6 +43,7 @@ def kurma(site, tmp_path):
         "plugins": {
             "fetchers": {"memo": {"config": {"directory": str(tmp_path / "memo")}}},
             "isolators": {"nofile": {"config": {"most": 50}}},
+            "services": {"webhook": {"config": {"url": "http://127.0.0.1:1/"}}},
         },
     }
     (tmp_path / "kurma.json").write_text(json.dumps(config))
@@ -62,7 +63,8 @@ def test_all_are_found_by_their_distribution(kurma):
 def test_a_suite_makes_the_driver_of_an_entry_point(site, tmp_path, one):
     """As in ``load_driver(("kurma.stagers", "solo"), tmp_path)``."""
     (tmp_path / "memo").mkdir()
-    config = {"directory": str(tmp_path / "memo")} if one.name == "memo" else {}
+    needed = {"memo": {"directory": str(tmp_path / "memo")}, "webhook": {"url": "http://127.0.0.1:1/"}}
+    config = needed.get(one.name, {})
     program = (
         "import sys; from kurma_core.testing import load_driver; "
         f"load_driver(({one.group!r}, {one.name!r}), {str(tmp_path)!r}, {config!r}); "

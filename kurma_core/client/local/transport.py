@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         TrustedKey,
     )
     from kurma_core.api.operations import Operation, Progress
-    from kurma_core.journal import Journal
+    from kurma_core.journal import Cursor, Journal
     from kurma_core.models.image import ImageRecord
 
 #: Classes of operations by the first part of their paths; all other paths are operations of the host.
@@ -298,10 +298,16 @@ def event_filter(pod: str | None, subjects: Collection[str], kinds: Collection[s
 
 
 def read_events(journal: Journal, since: int | None, *, follow: bool) -> Iterator[Event]:
-    """:raises HostError: the kernel allows no more watches. :raises Cancelled: while it waits for new events."""
+    """Yields the events from this call on, or those behind the number ``since``.
+
+    :raises HostError: the kernel allows no more watches. :raises Cancelled: while it waits for new events.
+    """
     from kurma_core.journal import Cursor
 
-    cursor = Cursor(journal, since if follow or since is not None else 0)
+    return _read_events(journal, Cursor(journal, since if follow or since is not None else 0), follow=follow)
+
+
+def _read_events(journal: Journal, cursor: Cursor, *, follow: bool) -> Iterator[Event]:
     try:
         if not follow:
             yield from cursor.read()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kurma_core.daemon.pods.owned import RunningPod
     from kurma_core.daemon.pods.prestarted import PreparedPod
     from kurma_core.daemon.reload import Reloads
+    from kurma_core.daemon.services import Services
     from kurma_core.models.streams import Stdio
     from kurma_core.pods.daemon_interface import DaemonInterface
 
@@ -46,6 +47,7 @@ class Daemon(Protocol):
     listing: Listing
     pods: DaemonInterface
     reloads: Reloads
+    services: Services
 
     def described(self) -> DaemonInfo: ...
     def health(self) -> Health: ...

@@ -17,6 +17,8 @@ from kurma_core.formats.timestamps import timestamp
 from kurma_core.linux.files import is_at
 
 _LOG = logging.getLogger("kurmad")
+#: Before the name of a service, the name of its logger.
+SERVICE = "kurmad.service."
 #: Bytes at which a log file is rotated; the one before it is kept.
 SIZE = 4 << 20
 #: The journal's priorities (sd-daemon(3)).
@@ -77,6 +79,11 @@ def _is(fd: int, journal: str) -> bool:
     return journal == f"{status.st_dev}:{status.st_ino}"
 
 
+def _service(record: logging.LogRecord) -> str | None:
+    """The service that logs this, from any of its threads."""
+    return record.name.removeprefix(SERVICE) if record.name.startswith(SERVICE) else None
+
+
 def _limit(record: logging.LogRecord) -> str | None:
     """The host's limit that caused the record's exception, in words: it needs no traceback."""
     error = record.exc_info[1] if record.exc_info else None
@@ -93,6 +100,9 @@ class Plain(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
+        service = _service(record)
+        if service is not None:
+            text = f"service {service}: {text}"
         known = _limit(record)
         if known is not None:
             text += f": {known}"
@@ -107,7 +117,7 @@ class Plain(logging.Formatter):
 
 
 class Json(logging.Formatter):
-    """An object on each line: ``time``, ``level``, ``message``, and context as ``pod``, ``request``, …"""
+    """An object on each line: ``time``, ``level``, ``message``, and context as ``pod``, ``service``, …"""
 
     def format(self, record: logging.LogRecord) -> str:
         known = _limit(record)
@@ -118,6 +128,9 @@ class Json(logging.Formatter):
             "message": without_passwords(message),
             **{name: without_passwords(text) for name, text in _ABOUT.get().items()},
         }
+        service = _service(record)
+        if service is not None:
+            fields["service"] = service
         pod = getattr(record, "pod", None)
         if pod is not None:
             fields["pod"] = pod

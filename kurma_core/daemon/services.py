@@ -1,0 +1,300 @@
+"""Runs the services (``kurma.services``) that the configuration enables, each in a thread of its own.
+
+A service that fails is started again after a pause, which grows. A changed configuration is passed to the service;
+if it does not take it, the service is stopped and started with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.api.host import ServiceInfo
+from kurma_core.cancellation import Cancellation, governing
+from kurma_core.daemon.process.log import SERVICE, about
+from kurma_core.daemon.process.threads import begin, pause_after
+from kurma_core.errors import Cancelled, KurmaError, PluginError
+from kurma_core.hookspecs.service import ServiceHooks, ServiceHost
+
+if TYPE_CHECKING:
+    from kurma_core.api.operations import Api
+    from kurma_core.client.local.managers import Managers
+
+Json = Any
+GROUP = "kurma.services"
+_LOG = logging.getLogger("kurmad")
+#: Seconds that a required service has until it is ready, before kurmad gives up its start.
+_STARTING = 30.0
+#: Seconds that a service has to end once it is cancelled.
+_STOPPING = 10.0
+#: Seconds of work after which earlier failures no longer lengthen the pause.
+_HEALTHY = 60.0
+
+
+class Services:
+    """:param client: does the operations of services.
+    :param recovered: set once services may start.
+    :param start_timeout: of a required service, in seconds. :param stop_timeout: of each service.
+    """
+
+    def __init__(
+        self,
+        client: Api,
+        recovered: threading.Event,
+        *,
+        start_timeout: float = _STARTING,
+        stop_timeout: float = _STOPPING,
+    ) -> None:
+        self._client = client
+        self._recovered = recovered
+        self._start_timeout = start_timeout
+        self._stop_timeout = stop_timeout
+        self._services: dict[str, _Service] = {}
+        self._lock = threading.Lock()
+        #: Managers whose services are to run, while a thread is starting them.
+        self._wanted: Managers | None = None
+        self._closed = False
+
+    def use(self, managers: Managers) -> None:
+        """Starts, reloads and stops services until those of that configuration run. Does so in the background, in
+        a thread of its own: services may be slow to import and to stop. Before :meth:`close` only.
+
+        :raises BusyError: no thread can be started.
+        """
+        enabled = _enabled(managers)
+        with self._lock:
+            if not enabled and not self._services:
+                return
+            running, self._wanted = self._wanted is not None, managers
+            for name, required in enabled.items():
+                self._known(name).required |= required
+        if not running:
+            begin(threading.Thread(target=self._apply, name="services", daemon=True))
+
+    def _known(self, name: str) -> _Service:
+        return self._services.setdefault(name, _Service(name, self._client))
+
+    def _apply(self) -> None:
+        self._recovered.wait()
+        managers: Managers | None = None
+        while True:
+            with self._lock:
+                if self._closed or self._wanted is managers:
+                    self._wanted = None
+                    return
+                managers = self._wanted
+            if managers is not None:
+                try:
+                    self._change(managers)
+                except Exception:  # noqa: BLE001 (kurmad goes on)
+                    _LOG.exception("a mistake in kurmad")
+
+    def _change(self, managers: Managers) -> None:
+        enabled = _enabled(managers)
+        with self._lock:
+            gone = [service for name, service in self._services.items() if name not in enabled]
+            services = [self._known(name) for name in enabled]
+        for service in gone:
+            if service.stop(self._stop_timeout):
+                with self._lock:
+                    del self._services[service.name]
+        for service in services:
+            service.required = enabled[service.name]
+            self._update(service, managers)
+
+    def _update(self, service: _Service, managers: Managers) -> None:
+        """Starts the service, or passes it its new configuration, if there is any."""
+        try:
+            config = managers.registry.settings(GROUP, service.name)
+            if service.serves() and (config == service.config or service.reload(config, self._stop_timeout)):
+                return
+            driver = managers.registry.driver(GROUP, service.name)
+        except KurmaError as error:
+            service.stop(self._stop_timeout)
+            service.fail(error.message)
+            return
+        if service.stop(self._stop_timeout):
+            with self._lock:
+                if not self._closed:
+                    service.start(driver, config)
+
+    def is_starting(self) -> bool:
+        """Whether a required service is not ready yet, and has not failed either."""
+        with self._lock:
+            return any(service.is_starting(self._start_timeout) for service in self._services.values())
+
+    def check_required(self) -> None:
+        """:raises PluginError: a required service does not run."""
+        for one in self.states():
+            if one.required and one.state != "running":
+                reason = one.reason or f"not ready within {self._start_timeout:g} seconds"
+                raise PluginError(
+                    f"service {one.name!r} is required and does not run: {reason}", plugin=f"{GROUP}/{one.name}"
+                )
+
+    def states(self) -> tuple[ServiceInfo, ...]:
+        with self._lock:
+            return tuple(service.info() for service in self._services.values())
+
+    def problems(self) -> list[str]:
+        """A line for each required service that does not run."""
+        return [
+            f"service {one.name!r} is required and {one.state}" + (f": {one.reason}" if one.reason else "")
+            for one in self.states()
+            if one.required and one.state != "running"
+        ]
+
+    def close(self) -> None:
+        """Stops all services together. Repeatable."""
+        with self._lock:
+            self._closed = True
+            services = tuple(self._services.values())
+        for service in services:
+            service.cancel()
+        end = time.monotonic() + self._stop_timeout
+        for service in services:
+            service.stop(end - time.monotonic())
+
+
+class _Service:
+    """A service, started again after failures. :meth:`start`, :meth:`reload` and :meth:`stop` have one caller at a
+    time."""
+
+    def __init__(self, name: str, client: Api) -> None:
+        self.name = name
+        self.required = False
+        self.config: Mapping[str, Json] = {}
+        self._client = client
+        self._driver = ServiceHooks()
+        self._operation = Cancellation()
+        self._thread: threading.Thread | None = None
+        self._state, self._reason = "starting", ""
+        #: When it was started.
+        self._since: float | None = None
+
+    def info(self) -> ServiceInfo:
+        return ServiceInfo(self.name, self._state, self._reason, self.required)
+
+    def is_starting(self, patience: float) -> bool:
+        in_time = self._since is None or time.monotonic() - self._since < patience
+        return self.required and self._state == "starting" and in_time
+
+    def serves(self) -> bool:
+        """Whether it has been started and will not end by itself."""
+        return self._thread is not None and self._thread.is_alive() and not self._operation.cancelled
+
+    def start(self, driver: ServiceHooks, config: Mapping[str, Json]) -> None:
+        self._driver, self.config = driver, config
+        self._operation, self._since = Cancellation(), time.monotonic()
+        self._thread = threading.Thread(
+            target=self._run, args=(self._operation,), name=f"service-{self.name}", daemon=True
+        )
+        self._turn("starting")
+        try:
+            begin(self._thread)
+        except KurmaError as error:
+            self._thread = None
+            self.fail(error.message)
+
+    def fail(self, why: str) -> None:
+        """It cannot be started until the next reload."""
+        self._turn("failed", why)
+
+    def reload(self, config: Mapping[str, Json], patience: float) -> bool:
+        """Passes the service its new configuration. :returns: whether it has taken it.
+
+        :param patience: in seconds; after that the service is stopped.
+        """
+        if self._state != "running":
+            return False
+        answers: list[bool] = []
+
+        def ask() -> None:
+            try:
+                answers.append(self._driver.reload(config))
+            except KurmaError as error:
+                _LOG.error("service %s: it does not take its new configuration: %s", self.name, error.message)
+
+        asking = threading.Thread(target=ask, name=f"service-{self.name}", daemon=True)
+        begin(asking)
+        asking.join(patience)
+        if answers != [True]:
+            return False
+        self.config = config
+        _LOG.info("service %s: it has its new configuration", self.name)
+        return True
+
+    def cancel(self) -> None:
+        self._operation.cancel()
+
+    def stop(self, seconds: float) -> bool:
+        """Stops it. Repeatable.
+
+        :returns: False: it still runs after that time; its thread is left alone.
+        """
+        self.cancel()
+        if self._thread is None:
+            return True
+        self._thread.join(max(0.0, seconds))
+        if self._thread.is_alive():
+            self._turn("failed", "it does not end; restart kurmad")
+            return False
+        self._thread = None
+        self._turn("stopped")
+        return True
+
+    def _run(self, operation: Cancellation) -> None:
+        failures = 0
+        with governing(operation), about(service=self.name):
+            try:
+                while True:
+                    begun = time.monotonic()
+                    why = self._serve(operation)
+                    operation.check()
+                    if self._state == "running" and time.monotonic() - begun > _HEALTHY:
+                        failures = 0
+                    pause = pause_after(failures)
+                    failures += 1
+                    self._turn("waiting", f"{why}; started again after {pause:g} s")
+                    operation.pause(pause)
+                    self._turn("starting")
+            except Cancelled:
+                pass
+
+    def _serve(self, operation: Cancellation) -> str:
+        """Lets it serve. :returns: why it has ended."""
+
+        def ready() -> None:
+            if self._operation is operation and self._state == "starting":
+                self._turn("running")
+
+        try:
+            log = logging.getLogger(SERVICE + self.name)
+            self._driver.serve(ServiceHost(self._client, log, ready))
+        except KurmaError as error:
+            _LOG.debug("service %s", self.name, exc_info=error)
+            return error.message
+        except BaseException as error:  # noqa: BLE001 (Cancelled, mostly; the thread belongs to the service alone)
+            return f"it raised {type(error).__name__}"
+        return "it has ended"
+
+    def _turn(self, state: str, reason: str = "") -> None:
+        if (state, reason) != (self._state, self._reason):
+            self._state, self._reason = state, reason
+            level = logging.WARNING if state in ("waiting", "failed") else logging.INFO
+            _LOG.log(level, "service %s: %s", self.name, f"{state}: {reason}" if reason else state)
+
+
+def _enabled(managers: Managers) -> dict[str, bool]:
+    """The services that are to run, and whether each is required; also one that is not installed and required."""
+    try:
+        names = managers.registry.names(GROUP)
+    except KurmaError as error:
+        _LOG.error("services: %s", error.message)
+        names = ()
+    sections = managers.config.plugins.get("services", {})
+    required = {name: True for name, section in sections.items() if section.required}
+    return {**dict.fromkeys(names, False), **required}

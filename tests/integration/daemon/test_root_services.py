@@ -1,0 +1,151 @@
+"""Services of a kurmad in a process of its own (C1): its client, what is told of them, kurmad's start and end."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.daemon.test_root_initial import configure, hang_up
+from tests.integration.daemon.test_root_metrics import get
+from tests.integration.pods.test_pods_crash import assert_nothing_left
+from tests.kit.waiting import until
+
+pytestmark = pytest.mark.root
+
+KEEPER = """
+from kurma_core.api.pods import PodRequest
+from kurma_core.appc.template import PodTemplate
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver, Option
+
+class Keeper:
+    def __init__(self, context):
+        self.pod, self.trouble = context.config["pod"], context.config["trouble"]
+
+    @hookimpl
+    def serve(self, host):
+        if self.trouble:
+            raise OSError(self.trouble)
+        events = host.client.events(follow=True)
+        if not host.client.summaries():
+            record = host.client.prepare(PodRequest(PodTemplate.parse(self.pod), name="kept"), start=True)
+            host.log.info("made pod %s", record.name)
+        (record,) = host.client.pods()
+        host.ready()
+        for event in events:
+            host.log.info("saw %s", event.kind)
+            if event.kind == "stopped":
+                raise OSError(f"the pod ended with {host.client.wait(record.uuid).apps[0].exit_code}")
+
+@hookimpl
+def kurma_service():
+    return Driver(Keeper, options=(Option("pod", dict, {}, "to run"), Option("trouble", str, "", "to raise")))
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin, where programs that the test starts find it."""
+    site = tmp_path / "site"
+    info = site / "keeper-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: keeper\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[kurma.services]\nkeeper = kurma_test_keeper\n")
+    (site / "kurma_test_keeper.py").write_text(KEEPER)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+
+
+def section(house, **more):
+    pod = house.template({"main": "trap 'exit 7' TERM; while :; do sleep 0.02; done"})
+    config = {"pod": pod, "trouble": more.pop("trouble", "")}
+    return {"plugins": {"services": {"keeper": {"config": config, **more}}}}
+
+
+@pytest.fixture
+def house(make_house, tmp_path, installed, session_state):
+    """A house without pods, whose configuration has the service."""
+    made = make_house()
+    configure(made, **section(made))
+    return made
+
+
+def state(client):
+    """What kurmad tells of the service: state and reason."""
+    (service,) = client.info().daemon.services
+    return service.state, service.reason
+
+
+def test_its_pods_are_kurmads(kurmad, ask, house):
+    daemon = kurmad(house=house)
+    client = ask(daemon)
+    until(lambda: state(client) == ("running", ""), daemon.log.read_text)
+    (pod,) = client.pods()
+    assert (pod.name, pod.state) == ("kept", "running")
+    assert house.client.here.services.store.directory(pod.uuid).owned()
+    log = daemon.log.read_text()
+    assert "service keeper: made pod kept" in log
+    assert "service keeper: running" in log
+    (row,) = [row for row in client.plugins() if row.kind == "services"]
+    assert (row.name, row.distribution, row.status, row.reason) == ("keeper", "keeper", "running", "")
+
+    assert daemon.end() == 0
+    log = daemon.log.read_text()
+    assert log.index("ends; pods that run go on") < log.index("service keeper: stopped")
+    house.reopen()
+    assert house.client.pod(pod.uuid).state == "running", "it outlives the service, and kurmad"
+
+    again_served = kurmad(house=house)
+    client = ask(again_served)
+    until(lambda: state(client) == ("running", ""))
+    (again,) = client.pods()
+    assert again.uuid == pod.uuid, "the service began once the pod was recovered"
+    client.stop(pod.uuid)
+    until(lambda: state(client)[0] == "waiting")
+    assert state(client)[1].endswith("failed in serve: OSError: the pod ended with 7; started again after 1 s")
+    hang_up(again_served)
+    until(lambda: client.info().daemon.services == (), "the configuration has it no more")
+    client.rm(pod.uuid)
+    assert_nothing_left(pod.uuid)
+
+
+def test_one_that_fails_is_told_everywhere_and_the_rest_works(kurmad, ask, house):
+    configure(house, **section(house, trouble="no luck"))
+    daemon = kurmad(house=house)
+    client = ask(daemon)
+    until(lambda: state(client)[0] == "waiting", lambda: str(state(client)))
+    why = "service plugin 'keeper' of keeper 1.0 failed in serve: OSError: no luck; started again after"
+    assert state(client)[1].startswith(why)
+    (row,) = [row for row in client.plugins() if row.kind == "services"]
+    assert row.status in ("waiting", "starting")
+    status, _, body = get(daemon, "/healthz")
+    health = json.loads(body)
+    assert (status, health["status"], health["problems"]) == (200, "ok", [])
+    assert [one["name"] for one in health["services"]] == ["keeper"]
+    assert f"warning: service keeper: waiting: {why}" in daemon.log.read_text()
+    assert client.pods() == []
+
+
+def test_one_that_is_required_keeps_kurmad_from_starting(house):
+    configure(house, **section(house, trouble="no luck", required=True))
+    command = [sys.executable, "-m", "kurma_core.cli.main", "--dir", house.state, "--config", house.config_file]
+    done = subprocess.run([*command, "daemon", "run"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 125
+    assert "kurma: service 'keeper' is required and does not run: service plugin" in done.stderr
+    assert "OSError: no luck" in done.stderr.splitlines()[-1]
+
+
+def test_one_that_is_required_and_ends_is_a_problem_of_kurmad(kurmad, house):
+    configure(house, **section(house, required=True))
+    daemon = kurmad(house=house)
+    until(lambda: get(daemon, "/healthz")[0] == 200, daemon.log.read_text)
+    (pod,) = house.client.pods()
+    house.client.stop(pod.uuid)
+    until(lambda: get(daemon, "/healthz")[0] == 503)
+    (problem,) = json.loads(get(daemon, "/healthz")[2])["problems"]
+    assert problem.startswith("service 'keeper' is required and waiting: service plugin")
+    assert "OSError: the pod ended with 7" in problem
+    daemon.end()
+    house.reopen()
+    house.client.rm(pod.uuid)
