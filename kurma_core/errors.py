@@ -32,6 +32,10 @@ class KurmaError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    def prefix(self, what: str) -> None:
+        """Names the object of the failed action, for a caller that knows it: ``WHAT: MESSAGE``."""
+        self.message = f"{what}: {self.message}"
+
 
 class Cancelled(BaseException):
     """The operation was cancelled (:mod:`kurma_core.cancellation`); its unfinished work is undone as the exception

@@ -13,12 +13,12 @@ from errno import EDQUOT, ENOSPC
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.appc import layering
-from kurma_core.errors import KurmaError, PluginError, RenderError
+from kurma_core.errors import PluginError, RenderError
 from kurma_core.models.image import RenderedImage, RenderedLayer
-from kurma_core.shortage import words
+from kurma_core.plugins.calls import plugin_error
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.renderer import ImageNode, RenderCache, Renderer
+    from kurma_core.hookspecs.renderer import ImageNode, RenderCache, RendererHooks
 
     Json = Any
 
@@ -26,7 +26,7 @@ _ID = re.compile(r"sha512-[0-9a-f]{128}")
 
 
 def render(
-    image: ImageNode, renderer: Renderer, cache: RenderCache, manifests: Mapping[str, Json]
+    image: ImageNode, renderer: RendererHooks, cache: RenderCache, manifests: Mapping[str, Json]
 ) -> RenderedImage:
     """Have ``image`` and all that it depends on made ready to be stacked.
 
@@ -38,8 +38,9 @@ def render(
     layering.applications(image)  # its limits hold whatever the renderer checks
     watched = _WatchedCache(cache)
     try:
-        layers = tuple(renderer.render(image, watched))
-    except KurmaError:
+        layers = renderer.render(image, watched)
+    except PluginError as error:
+        error.prefix(f"image {_named(image)}")
         raise
     except OSError as error:
         where = f": {error.filename}" if error.filename is not None else ""
@@ -49,11 +50,6 @@ def render(
             image=image.id,
             errno=error.errno,
             path=error.filename,
-        ) from error
-    except Exception as error:  # a plugin may raise anything; it must not pass for a fault of the core
-        raise PluginError(
-            f"renderer {_plugin(renderer)} failed on image {_named(image)}: {words(error)}",
-            plugin=_plugin(renderer),
         ) from error
     _check(image, renderer, layers, watched.made)
     return RenderedImage(
@@ -78,7 +74,7 @@ class _WatchedCache:
 
 
 def _check(
-    image: ImageNode, renderer: Renderer, layers: tuple[RenderedLayer, ...], made: set[RenderedLayer]
+    image: ImageNode, renderer: RendererHooks, layers: tuple[RenderedLayer, ...], made: set[RenderedLayer]
 ) -> None:
     """Only layers of the store, each once: a stager gets them with the trust that their images have."""
     if not layers:
@@ -87,7 +83,7 @@ def _check(
     ids: set[str] = set()
     paths: set[str] = set()
     for layer in layers:
-        if not isinstance(layer, RenderedLayer) or not _ID.fullmatch(layer.id):
+        if not _ID.fullmatch(layer.id):
             raise _broken(renderer, image, f"{layer!r}, which is no layer with a proper ID")
         if layer not in made and layer not in plain:
             raise _broken(
@@ -130,10 +126,5 @@ def _named(image: ImageNode) -> str:
     return f"{image.manifest.name} ({image.id[:20]})"
 
 
-def _plugin(renderer: Renderer) -> str:
-    return type(renderer).__module__.partition(".")[0]
-
-
-def _broken(renderer: Renderer, image: ImageNode, returned: str) -> PluginError:
-    plugin = _plugin(renderer)
-    return PluginError(f"renderer {plugin} returned for image {_named(image)}: {returned}", plugin=plugin)
+def _broken(renderer: RendererHooks, image: ImageNode, returned: str) -> PluginError:
+    return plugin_error(renderer, f"returned for image {_named(image)}: {returned}")

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING
 
 from kurma_core.appc.image_name import ImageName, parse_image_name
 from kurma_core.cancellation import abandoning
-from kurma_core.errors import FetchDigestError, FetchError, KurmaError, StoreError, UsageError
-from kurma_core.fetching.download import Download, Partial, broken
+from kurma_core.errors import FetchDigestError, FetchError, PluginError, StoreError, UsageError
+from kurma_core.fetching.download import Download, Partial
 from kurma_core.named_files import absolute_locator, split_locator
-from kurma_core.shortage import words
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
     from kurma_core.api.operations import Progress
     from kurma_core.hookspecs.fetcher import (
-        Fetcher,
+        FetcherHooks,
         FetchRequest,
         PublicKey,
         RemoteArchive,
@@ -101,7 +100,7 @@ class Fetching:
 
     def __init__(
         self,
-        driver: Callable[[str], Fetcher],
+        driver: Callable[[str], FetcherHooks],
         partial_dir: str,
         *,
         kind: Callable[[str], str | None] = lambda scheme: None,
@@ -134,12 +133,16 @@ class Fetching:
         found = self.parse(locator) if isinstance(locator, str) else locator
         fetcher = self._driver_for(found)
         local = found.path is not None  # a local file never waits, so it needs no thread that can be abandoned
-        remote: object = _asked(fetcher, lambda: fetcher.resolve(found.text, request), found.text, here=local)
-        from kurma_core.hookspecs.fetcher import RemoteArchive, RemoteLayers
+        try:
+            if local:
+                return fetcher.resolve(found.text, request)
+            remote = abandoning(lambda: fetcher.resolve(found.text, request))
+        except PluginError as error:
+            error.prefix(found.text)
+            raise
+        from kurma_core.hookspecs.fetcher import RemoteArchive
 
-        if not isinstance(remote, RemoteArchive | RemoteLayers):
-            raise broken(fetcher, f"returned for {found.text}: {remote!r}, which is no image")
-        if isinstance(remote, RemoteArchive) and not local:
+        if isinstance(remote, RemoteArchive):
             find = remote.signature
             return replace(remote, signature=lambda: abandoning(find))
         return remote
@@ -155,17 +158,9 @@ class Fetching:
                 hint="name the key's file or address",
             )
         fetcher = self._driver(self._names)
-        find = getattr(fetcher, "public_keys", None)
-        if find is None:
-            raise FetchError(f"{name}: the fetcher of names does not look for keys", hint="name the key's file")
-        from kurma_core.hookspecs.fetcher import PublicKey
+        return abandoning(lambda: fetcher.public_keys(name, request))
 
-        keys: object = _asked(fetcher, lambda: find(name, request), name)
-        if not isinstance(keys, tuple) or not all(isinstance(key, PublicKey) for key in keys):
-            raise broken(fetcher, f"returned for {name}: {keys!r}, which are no keys")
-        return keys
-
-    def _driver_for(self, locator: Locator) -> Fetcher:
+    def _driver_for(self, locator: Locator) -> FetcherHooks:
         """Returns the fetcher of the locator's scheme.
 
         :raises FetchError: no fetcher serves names. :raises PluginNotFoundError: no fetcher serves the scheme.
@@ -213,16 +208,6 @@ class Fetching:
 
     def _wait_note(self, what: str) -> None:
         self.note(f"{what}: waiting for another fetch of the same")
-
-
-def _asked(fetcher: Fetcher, ask: Callable[[], object], what: str, *, here: bool = False) -> object:
-    """Calls a method of the fetcher. :param here: in this thread, so that the call cannot be abandoned."""
-    try:
-        return ask() if here else abandoning(ask)
-    except (KurmaError, OSError):
-        raise
-    except Exception as error:  # a plugin may raise anything; the error must name the plugin, not the core
-        raise broken(fetcher, f"failed on {what}: {words(error)}") from error
 
 
 def _resumable(error: BaseException) -> bool:

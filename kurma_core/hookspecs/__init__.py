@@ -48,6 +48,8 @@ GROUPS: Mapping[str, str] = {
 #: The specification of drivers, by entry-point group: a module of this package, and its classes. A driver
 #: implements the required hooks of one of them.
 SPECS: Mapping[str, tuple[str, ...]] = {
+    "kurma.fetchers": ("fetcher", "FetcherHooks"),
+    "kurma.renderers": ("renderer", "RendererHooks"),
     "kurma.isolators": ("isolator", "IsolatorHooks"),
     "kurma.services": ("service", "ServiceHooks"),
 }

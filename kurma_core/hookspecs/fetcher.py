@@ -1,10 +1,13 @@
 """The contract of fetchers: a locator becomes an archive or layers that the core can read."""
 
+# mypy: disable-error-code="empty-body"
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from kurma_core.hookspecs import Hooks, hookspec
 from kurma_core.value import field, frozen
 
 if TYPE_CHECKING:
@@ -118,7 +121,7 @@ class RemoteLayers:
 
 @frozen
 class FetchRequest:
-    """Arguments of :meth:`Fetcher.resolve`.
+    """Arguments of :meth:`FetcherHooks.resolve`.
 
     :param os: and ``arch``: the platform wanted, in App Container terms.
     :param insecure: checks that are relaxed for this run: ``image``, ``tls``, ``http``, ``pubkey``.
@@ -133,16 +136,17 @@ class FetchRequest:
     known: str | None = None
 
 
-class Fetcher(Protocol):
+class FetcherHooks(Hooks):
     """Resolves a locator of its scheme to an archive or layers that the core can read. It stores and verifies
     nothing.
 
-    The core calls ``resolve``, ``RemoteArchive.signature`` and ``RemoteBlob.open`` in threads of their own, as
-    part of the caller's operation. When the operation is cancelled, waits inside of
+    The core calls ``resolve``, ``public_keys``, ``RemoteArchive.signature`` and ``RemoteBlob.open`` in threads of
+    their own, as part of the caller's operation. When the operation is cancelled, waits inside of
     ``cancellation.current().waking(…)`` end; the core abandons other calls after
     :data:`kurma_core.cancellation.GRACE` seconds.
     """
 
+    @hookspec(required=True, raises=(OSError,))
     def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive | RemoteLayers:
         """Finds the image. May talk to the network; reads no image bytes.
 
@@ -150,17 +154,15 @@ class Fetcher(Protocol):
         :raises FetchError: one of its subclasses.
         :raises UsageError: the locator is malformed.
         """
-        ...
 
-
-class KeyFinder(Protocol):
-    """Optional interface of the fetcher that ``fetchers.names`` of ``kurma.yml`` names: finds the keys that a
-    name's owner publishes."""
-
+    @hookspec(raises=(OSError,))
     def public_keys(self, name: str, request: FetchRequest) -> tuple[PublicKey, ...]:
-        """Fetches the keys published for images whose names begin with ``name`` (``ac-discovery-pubkeys``).
+        """Fetches the keys that a name's owner publishes for images whose names begin with ``name``
+        (``ac-discovery-pubkeys``). The core asks the fetcher that ``fetchers.names`` of ``kurma.yml`` names.
 
         :returns: the keys, neither verified nor stored; empty: none are published.
         :raises FetchError: one of its subclasses.
         """
-        ...
+        from kurma_core.errors import FetchError
+
+        raise FetchError(f"{name}: the fetcher of names does not look for keys", hint="name the key's file")

@@ -1,15 +1,22 @@
 """The contract of renderers: a graph of images becomes ordered, cached directories."""
 
+# mypy: disable-error-code="empty-body"
+
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from kurma_core.hookspecs import Hooks, hookspec
 from kurma_core.value import frozen
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kurma_core.appc.image import ImageManifest
     from kurma_core.models.image import RenderedLayer
+
+_WHERE = {"RenderedLayer": "kurma_core.models.image"}
 
 
 @frozen
@@ -59,12 +66,13 @@ class RenderCache(Protocol):
         ...
 
 
-class Renderer(Protocol):
+class RendererHooks(Hooks):
     """Turns an image graph into ordered, read-only, cached directories."""
 
+    @hookspec(required=True, raises=(OSError,))
     def render(self, image: ImageNode, cache: RenderCache) -> tuple[RenderedLayer, ...]:
         """Returns the rendered layers, top first. The layer of an image without dependencies keeps the image's ID.
 
         :raises RenderError: the graph cannot be rendered.
+        :raises OSError: a tree cannot be made.
         """
-        ...

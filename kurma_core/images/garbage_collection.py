@@ -15,7 +15,7 @@ from kurma_core.value import replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.api.images import ImageGc
-    from kurma_core.hookspecs.renderer import Renderer
+    from kurma_core.hookspecs.renderer import RendererHooks
     from kurma_core.image_store import ImageStore
     from kurma_core.images.locator_cache import LocatorCache
     from kurma_core.images.trust_policy import TrustPolicy
@@ -35,7 +35,7 @@ class GarbageCollector:
         store: ImageStore,
         known: LocatorCache,
         policies: Sequence[TrustPolicy],
-        renderers: Callable[[], Mapping[str, Renderer]],
+        renderers: Callable[[], Mapping[str, RendererHooks]],
         journal: Journal,
     ) -> None:
         self._store = store

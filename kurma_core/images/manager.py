@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from kurma_core.api.images import HostImage, ImageChecked, ImageSigned, ImageVerified, check_pull
 from kurma_core.appc.image import host_platform
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.pod import RuntimeImage
     from kurma_core.config import Config
     from kurma_core.fetching import Locator
-    from kurma_core.hookspecs.fetcher import Fetcher
-    from kurma_core.hookspecs.renderer import Renderer
+    from kurma_core.hookspecs.renderer import RendererHooks
     from kurma_core.hookspecs.stager import StagerImageSource
     from kurma_core.images.archive_files import ArchiveFiles
     from kurma_core.images.garbage_collection import GarbageCollector, Used
@@ -46,8 +45,8 @@ if TYPE_CHECKING:
     from kurma_core.trust.encryption import Passphrases
 
 
-_FETCHERS = "kurma.fetchers"
-_RENDERERS = "kurma.renderers"
+_FETCHERS: Final = "kurma.fetchers"
+_RENDERERS: Final = "kurma.renderers"
 
 
 class ImageManager:
@@ -75,7 +74,7 @@ class ImageManager:
         self.store = ImageStore(root, limits=Limits(limits.total_size, limits.entries, limits.ratio))
         self._holds = self.store.holds
         self._fetching = Fetching(
-            lambda scheme: cast("Fetcher", registry.driver(_FETCHERS, scheme)),
+            lambda scheme: registry.driver(_FETCHERS, scheme),
             os.path.join(root, "partial"),
             kind=registry.locator_kind,
             examples=registry.locator_examples,
@@ -300,10 +299,7 @@ class ImageManager:
             if verify:
                 for ident in graph.manifests:
                     self.store.verify(ident, deep=True)
-            driver = cast(
-                "Renderer",
-                self._registry.driver(_RENDERERS, self._config.renderer if renderer is None else renderer),
-            )
+            driver = self._registry.driver(_RENDERERS, renderer or self._config.renderer)
             rendered = rendering.render(node, driver, self.store.cache, graph.manifests)
             if verify:
                 for layer in rendered.layers:
@@ -489,8 +485,8 @@ class ImageManager:
         policies = (self._policy(()), self._policy(("image",)))
         return GarbageCollector(self.store, self._known, policies, self._renderers, self._journal)
 
-    def _renderers(self) -> Mapping[str, Renderer]:
-        return cast("Mapping[str, Renderer]", self._registry.drivers(_RENDERERS))
+    def _renderers(self) -> Mapping[str, RendererHooks]:
+        return self._registry.drivers(_RENDERERS)
 
     # --- archives ------------------------------------------------------------------------------------------------
 

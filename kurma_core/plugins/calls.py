@@ -126,6 +126,16 @@ def source_of(driver: Hooks) -> Source | None:
     return found
 
 
+def plugin_error(driver: Hooks, what: str) -> PluginError:
+    """Makes the error of a plugin that fulfils its contract in form, but not in meaning.
+
+    :param what: follows the plugin's name: ``returned for image x: no layer``.
+    """
+    source = source_of(driver)
+    name = type(driver).__module__ if source is None else f"{source.group}/{source.name}"
+    return PluginError(" ".join(f"{name if source is None else source} {what}".split()), plugin=name)
+
+
 def class_key(cls: type, kind: type[Hooks]) -> str:
     """The key of a checked class: ``MODULE:CLASS KIND``."""
     return f"{cls.__module__}:{cls.__qualname__} {kind.__name__}"

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 #: The module of :mod:`kurma_core.hookspecs` for each group, and its protocols: a driver satisfies one of them.
 _PROTOCOLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "kurma.fetchers": ("fetcher", ("Fetcher",)),
-    "kurma.renderers": ("renderer", ("Renderer",)),
     "kurma.stagers": ("stager", ("Stager", "StagerImageSource", "StagerOfImages")),
     "kurma.networks": ("network", ("Network",)),
 }

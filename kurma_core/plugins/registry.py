@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
     from kurma_core.api.host import PluginInfo
     from kurma_core.hookspecs import Hooks
+    from kurma_core.hookspecs.fetcher import FetcherHooks
     from kurma_core.hookspecs.isolator import IsolatorHooks
+    from kurma_core.hookspecs.renderer import RendererHooks
     from kurma_core.models.pod import PodEvent
     from kurma_core.plugins.calls import Taken
 
@@ -87,6 +89,10 @@ class PluginRegistry:
     if TYPE_CHECKING:
 
         @overload
+        def driver(self, group: Literal["kurma.fetchers"], name: str) -> FetcherHooks: ...
+        @overload
+        def driver(self, group: Literal["kurma.renderers"], name: str) -> RendererHooks: ...
+        @overload
         def driver(self, group: Literal["kurma.isolators"], name: str) -> IsolatorHooks: ...
         @overload
         def driver(self, group: str, name: str) -> Any: ...
@@ -108,6 +114,10 @@ class PluginRegistry:
 
     if TYPE_CHECKING:
 
+        @overload
+        def drivers(
+            self, group: Literal["kurma.renderers"], *, tell: bool = ...
+        ) -> Mapping[str, RendererHooks]: ...
         @overload
         def drivers(
             self, group: Literal["kurma.isolators"], *, tell: bool = ...

@@ -1,4 +1,4 @@
-"""The contract suite for fetchers (:class:`kurma_core.hookspecs.fetcher.Fetcher`).
+"""The contract suite for fetchers (:class:`kurma_core.hookspecs.fetcher.FetcherHooks`).
 
 A plugin's test subclasses :class:`FetcherContract` and defines its fixtures.
 """
@@ -10,7 +10,7 @@ import hashlib
 import pytest
 
 from kurma_core.errors import FetchError, FetchNotFoundError, UsageError
-from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest, RemoteArchive, RemoteBlob, RemoteLayers
+from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive, RemoteBlob, RemoteLayers
 
 REQUEST = FetchRequest("linux", "amd64")
 
@@ -21,7 +21,7 @@ class FetcherContract:
     malformed locator), and may change ``request_for`` (a :class:`FetchRequest`)."""
 
     @pytest.fixture
-    def fetcher(self) -> Fetcher:
+    def fetcher(self) -> FetcherHooks:
         raise NotImplementedError("give a fixture fetcher")
 
     @pytest.fixture
@@ -41,7 +41,7 @@ class FetcherContract:
         return REQUEST
 
     def test_an_image_is_an_archive_or_layers(
-        self, fetcher: Fetcher, good: str, request_for: FetchRequest
+        self, fetcher: FetcherHooks, good: str, request_for: FetchRequest
     ) -> None:
         found = fetcher.resolve(good, request_for)
         assert isinstance(found, RemoteArchive | RemoteLayers)
@@ -52,14 +52,16 @@ class FetcherContract:
             assert found.digest.startswith("sha256:")
             assert all(layer.diff_id.startswith("sha256:") for layer in found.layers)
 
-    def test_it_is_found_alike_each_time(self, fetcher: Fetcher, good: str, request_for: FetchRequest) -> None:
+    def test_it_is_found_alike_each_time(
+        self, fetcher: FetcherHooks, good: str, request_for: FetchRequest
+    ) -> None:
         first, second = fetcher.resolve(good, request_for), fetcher.resolve(good, request_for)
         assert [blob.key for blob in _blobs(first)] == [blob.key for blob in _blobs(second)]
         if isinstance(first, RemoteLayers) and isinstance(second, RemoteLayers):
             assert first.manifest == second.manifest
             assert first.digest == second.digest
 
-    def test_blobs_are_what_they_say(self, fetcher: Fetcher, good: str, request_for: FetchRequest) -> None:
+    def test_blobs_are_what_they_say(self, fetcher: FetcherHooks, good: str, request_for: FetchRequest) -> None:
         for blob in _blobs(fetcher.resolve(good, request_for)):
             content = _read(blob, 0)
             assert blob.size in (None, len(content))
@@ -67,21 +69,23 @@ class FetcherContract:
                 algorithm, _, digits = blob.digest.partition(":")
                 assert hashlib.new(algorithm, content).hexdigest() == digits
 
-    def test_blobs_are_read_from_any_offset(self, fetcher: Fetcher, good: str, request_for: FetchRequest) -> None:
+    def test_blobs_are_read_from_any_offset(
+        self, fetcher: FetcherHooks, good: str, request_for: FetchRequest
+    ) -> None:
         for blob in _blobs(fetcher.resolve(good, request_for)):
             content = _read(blob, 0)
             middle = len(content) // 2
             assert _read(blob, middle) == content[middle:]
 
     def test_a_missing_image_is_told_as_missing(
-        self, fetcher: Fetcher, missing: str, request_for: FetchRequest
+        self, fetcher: FetcherHooks, missing: str, request_for: FetchRequest
     ) -> None:
         with pytest.raises(FetchNotFoundError) as caught:
             fetcher.resolve(missing, request_for)
         _one_line(caught.value)
 
     def test_a_malformed_locator_is_the_users_error(
-        self, fetcher: Fetcher, malformed: str, request_for: FetchRequest
+        self, fetcher: FetcherHooks, malformed: str, request_for: FetchRequest
     ) -> None:
         with pytest.raises(UsageError) as caught:
             fetcher.resolve(malformed, request_for)

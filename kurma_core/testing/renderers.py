@@ -1,4 +1,4 @@
-"""The contract suite for renderers (:class:`kurma_core.hookspecs.renderer.Renderer`), to be subclassed.
+"""The contract suite for renderers (:class:`kurma_core.hookspecs.renderer.RendererHooks`), to be subclassed.
 
 .. code-block:: python
 
@@ -17,7 +17,7 @@ import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,15 +25,16 @@ from hypothesis import strategies as st
 
 from kurma_core.errors import RenderError
 from kurma_core.hookspecs.driver import DriverContext
+from kurma_core.hookspecs.renderer import RendererHooks
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.models.image import RenderedLayer
-from kurma_core.testing import graphs, trees
+from kurma_core.testing import bound, graphs, trees
 from kurma_core.testing.graphs import ImageModel, LayerModel, Store, plain
 from kurma_core.testing.trees import Entry, directory, file, link
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import Driver
-    from kurma_core.hookspecs.renderer import ImageNode, Renderer
+    from kurma_core.hookspecs.renderer import ImageNode
 
 _MANY = settings(
     # CI sets KURMA_EXAMPLES for more examples.
@@ -47,12 +48,12 @@ _MANY = settings(
 )
 
 
-def render_model(store: Store, renderer: Renderer, image: ImageModel) -> tuple[RenderedLayer, ...]:
+def render_model(store: Store, renderer: RendererHooks, image: ImageModel) -> tuple[RenderedLayer, ...]:
     """Render ``image`` in ``store``."""
     return render_node(store, renderer, store.node(image))
 
 
-def render_node(store: Store, renderer: Renderer, node: ImageNode) -> tuple[RenderedLayer, ...]:
+def render_node(store: Store, renderer: RendererHooks, node: ImageNode) -> tuple[RenderedLayer, ...]:
     """Renders an image, and checks the layers as the core does: each must be a directory of the store, occur once,
     and have its own ID."""
     layers = renderer.render(node, store)
@@ -94,9 +95,9 @@ class RendererContract:
         raise NotImplementedError("give a fixture driver")
 
     @pytest.fixture
-    def renderer(self, driver: Driver, tmp_path: Path) -> Renderer:
+    def renderer(self, driver: Driver, tmp_path: Path) -> RendererHooks:
         defaults = {option.name: option.default for option in driver.options}
-        return cast("Renderer", driver.create(DriverContext(defaults, str(tmp_path / "state"))))
+        return bound(RendererHooks, driver.create(DriverContext(defaults, str(tmp_path / "state"))))
 
     @pytest.fixture
     def store(self) -> Iterator[Store]:
@@ -107,7 +108,7 @@ class RendererContract:
         remove_tree(parent, os.path.basename(place))
         os.close(parent)
 
-    def check(self, store: Store, renderer: Renderer, image: ImageModel) -> dict[str, Entry]:
+    def check(self, store: Store, renderer: RendererHooks, image: ImageModel) -> dict[str, Entry]:
         """Renders ``image`` twice, compares the tree with the model, and returns it, as a stager would see it."""
         layers = render_model(store, renderer, image)
         found = trees.stacked(trees.read_tree(layer.path) for layer in layers)
@@ -120,14 +121,14 @@ class RendererContract:
 
     @given(image=st.data())
     @_MANY
-    def test_any_graph(self, renderer: Renderer, image: st.DataObject) -> None:
+    def test_any_graph(self, renderer: RendererHooks, image: st.DataObject) -> None:
         with tempfile.TemporaryDirectory() as place:
             self.check(Store(place), renderer, image.draw(graphs.graphs()))
 
-    def test_plain_image(self, store: Store, renderer: Renderer) -> None:
+    def test_plain_image(self, store: Store, renderer: RendererHooks) -> None:
         self.check(store, renderer, plain("example.com/a", trees.tree({"bin/sh": file(b"x", mode=0o4755)})))
 
-    def test_order_is_depth_first_in_listed_order(self, store: Store, renderer: Renderer) -> None:
+    def test_order_is_depth_first_in_listed_order(self, store: Store, renderer: RendererHooks) -> None:
         """N1: A → [B, C], C → [D] overrides in the order B, D, C, A."""
         names = {"d": "dca", "c": "ca", "a": "a", "b": "bdca"}
         image = {
@@ -143,7 +144,7 @@ class RendererContract:
         assert found["over-b"].content == b"c"
         assert found["over-d"].content == b"c"
 
-    def test_shared_dependency_is_applied_where_it_occurs(self, store: Store, renderer: Renderer) -> None:
+    def test_shared_dependency_is_applied_where_it_occurs(self, store: Store, renderer: RendererHooks) -> None:
         """The order is D, B, D, C, A: D through B brings one file only, D through C all; C's files win over
         B's."""
         d = plain("example.com/d", trees.tree({"one": file(b"d"), "two": file(b"d")}))
@@ -153,7 +154,7 @@ class RendererContract:
         assert {path: found[path].content for path in found if path} == {"one": b"b", "two": b"d", "four": b"c"}
 
     def test_link_in_the_way_is_replaced_never_followed(
-        self, store: Store, renderer: Renderer, tmp_path: Path
+        self, store: Store, renderer: RendererHooks, tmp_path: Path
     ) -> None:
         """N2: links of a lower image are replaced, so no file is written at their targets, inside or outside."""
         outside = tmp_path / "outside"
@@ -171,7 +172,7 @@ class RendererContract:
             assert found["etc"].kind == found["lib"].kind == "d"
         assert list(outside.iterdir()) == []
 
-    def test_whitelist_keeps_implied_directories(self, store: Store, renderer: Renderer) -> None:
+    def test_whitelist_keeps_implied_directories(self, store: Store, renderer: RendererHooks) -> None:
         """N3: they keep the owner, mode, times and attributes of the image; an empty whitelist filters nothing."""
         looks = directory(mode=0o700, mtime=7, xattrs=(("user.k", b"v"),))
         content = {
@@ -187,7 +188,7 @@ class RendererContract:
         assert sorted(found) == ["", "etc", "etc/ssl", "etc/ssl/ca", "srv"]
         assert found["etc"] == found["srv"] == looks
 
-    def test_dependency_at_a_root_of_its_own(self, store: Store, renderer: Renderer) -> None:
+    def test_dependency_at_a_root_of_its_own(self, store: Store, renderer: RendererHooks) -> None:
         """An early document's ``root``: the dependency's own whitelist is relative to it."""
         libs = ImageModel(
             "example.com/libs",
@@ -200,7 +201,7 @@ class RendererContract:
         assert "opt/libs/y.so" not in found
         assert (found["opt"].mode, found["opt"].mtime) == (0o755, 0)
 
-    def test_way_to_a_root_inherits_nothing(self, store: Store, renderer: Renderer) -> None:
+    def test_way_to_a_root_inherits_nothing(self, store: Store, renderer: RendererHooks) -> None:
         """The directories on the way to a root are plain, also below a set-group-ID directory."""
         below = trees.tree({"opt": directory(mode=0o2775, gid=1000 if os.geteuid() == 0 else os.getegid())})
         libs = ImageModel("example.com/libs", (LayerModel("libs", trees.tree({"x": file()})),), root="/opt/a/libs")
@@ -209,12 +210,12 @@ class RendererContract:
         assert found["opt"] == below["opt"]
         assert found["opt/a"] == directory(mtime=0)
 
-    def test_root_deeper_than_can_be_made(self, store: Store, renderer: Renderer) -> None:
+    def test_root_deeper_than_can_be_made(self, store: Store, renderer: RendererHooks) -> None:
         libs = ImageModel("example.com/libs", (LayerModel("libs", trees.tree()),), root="/a" * 200)
         with pytest.raises(OSError, match="name too long"):
             render_model(store, renderer, plain("example.com/top", trees.tree(), libs))
 
-    def test_layers_and_whiteouts_become_one_tree(self, store: Store, renderer: Renderer) -> None:
+    def test_layers_and_whiteouts_become_one_tree(self, store: Store, renderer: RendererHooks) -> None:
         """R2: a layer removes and re-creates a path; the stager gets one tree without whiteouts."""
         first = trees.tree(
             {"keep": file(b"1"), "gone": file(b"1"), "again/old": file(b"1"), "hidden/old": file(b"1")}
@@ -231,7 +232,7 @@ class RendererContract:
         assert sorted(found) == ["", "again", "again/new", "hidden", "hidden/new", "keep"]
         assert len(render_model(store, renderer, image)) == 1
 
-    def test_whiteouts_hide_nothing_of_other_images(self, store: Store, renderer: Renderer) -> None:
+    def test_whiteouts_hide_nothing_of_other_images(self, store: Store, renderer: RendererHooks) -> None:
         base = plain("example.com/base", trees.tree({"shared": file(b"base")}))
         docker = ImageModel(
             "example.com/layered",
@@ -243,7 +244,9 @@ class RendererContract:
         found = self.check(store, renderer, plain("example.com/a", trees.tree(), base, docker))
         assert found["shared"].content == b"base"
 
-    def test_implied_directory_keeps_the_looks_of_the_one_below(self, store: Store, renderer: Renderer) -> None:
+    def test_implied_directory_keeps_the_looks_of_the_one_below(
+        self, store: Store, renderer: RendererHooks
+    ) -> None:
         """A layer with only ``var/tmp/f`` in its archive does not change owner, mode and times of ``var/tmp``."""
         sticky = directory(mode=0o1777, mtime=5, xattrs=(("user.k", b"v"),))
         below = trees.tree({"var": directory(mode=0o700), "var/tmp": sticky, "etc": file()})
@@ -260,7 +263,7 @@ class RendererContract:
         found = self.check(store, renderer, ImageModel("example.com/o", (above,)))
         assert found == above.tree
 
-    def test_default_acl_marks_nothing(self, store: Store, renderer: Renderer) -> None:
+    def test_default_acl_marks_nothing(self, store: Store, renderer: RendererHooks) -> None:
         """A directory's default ACL is kept, and files that are put into the directory do not inherit it."""
         entry = struct.Struct("<HHI")
         acl = struct.pack("<I", 2) + b"".join(
@@ -280,7 +283,7 @@ class RendererContract:
             store, renderer, plain("example.com/a", above, below, whitelist=("/d/f", "/d/e", "/d/g", "/d/h/i"))
         )
 
-    def test_sparse_file_stays_small(self, store: Store, renderer: Renderer) -> None:
+    def test_sparse_file_stays_small(self, store: Store, renderer: RendererHooks) -> None:
         node = store.node(plain("example.com/a", trees.tree({"image": file()}), whitelist=("/image",)))
         with open(os.path.join(node.layers[0].path, "image"), "r+b") as out:
             out.truncate(1 << 30)
@@ -294,7 +297,7 @@ class RendererContract:
             made.seek(1 << 29)
             assert made.read(6) == b"data\0\0"
 
-    def test_deep_tree(self, store: Store, renderer: Renderer) -> None:
+    def test_deep_tree(self, store: Store, renderer: RendererHooks) -> None:
         """A tree deeper than the limits of path length and of open descriptors."""
         depth = 3000
         image = ImageModel(
@@ -319,7 +322,7 @@ class RendererContract:
         assert os.readlink("bottom", dir_fd=fd) == "target"
         os.close(fd)
 
-    def test_more_images_than_a_mount_takes(self, store: Store, renderer: Renderer) -> None:
+    def test_more_images_than_a_mount_takes(self, store: Store, renderer: RendererHooks) -> None:
         below = [
             plain(f"example.com/n{n}", trees.tree({f"f{n}": file(), "last": file(b"%d" % n)})) for n in range(140)
         ]
@@ -328,16 +331,16 @@ class RendererContract:
         assert found["last"].content == b"139"
         assert len(render_model(store, renderer, image)) <= 100
 
-    def test_image_without_layers(self, store: Store, renderer: Renderer) -> None:
+    def test_image_without_layers(self, store: Store, renderer: RendererHooks) -> None:
         (layer,) = render_model(store, renderer, ImageModel("example.com/nothing", ()))
         assert trees.read_tree(layer.path) == {"": directory(mtime=0)}
 
-    def test_image_that_depends_on_itself(self, store: Store, renderer: Renderer) -> None:
+    def test_image_that_depends_on_itself(self, store: Store, renderer: RendererHooks) -> None:
         inner = plain("example.com/a", trees.tree())
         with pytest.raises(RenderError, match="depends on itself"):
             renderer.render(store.node(plain("example.com/a", trees.tree(), inner)), store)
 
-    def test_graph_without_bounds(self, store: Store, renderer: Renderer) -> None:
+    def test_graph_without_bounds(self, store: Store, renderer: RendererHooks) -> None:
         """Few images, each listed twice by the next: 2**60 applications."""
         node = store.node(plain("example.com/n", trees.tree()))
         for number in range(60):

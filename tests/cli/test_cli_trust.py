@@ -18,7 +18,7 @@ from kurma_core.appc.image import ImageManifest
 from kurma_core.cli.main import main
 from kurma_core.errors import FetchError, FetchRefusedError, TrustError, UsageError
 from kurma_core.fetching import Fetching
-from kurma_core.hookspecs.fetcher import PublicKey, RemoteLayers
+from kurma_core.hookspecs.fetcher import FetcherHooks, PublicKey, RemoteLayers
 from kurma_core.images.keys import KeyManager
 from kurma_core.testing.webserver import Page, web_server
 from kurma_core.trust import Trust
@@ -315,6 +315,6 @@ def test_no_published_keys(tmp_path: Path) -> None:
     with pytest.raises(TrustError, match="holds no OpenPGP public key"):
         manager(tmp_path, Finder(PublicKey(b"junk", "https://x")), [], "appc").discover(NAME)
     with pytest.raises(FetchError):
-        manager(tmp_path, object(), [], "appc").discover(NAME)
+        manager(tmp_path, FetcherHooks(), [], "appc").discover(NAME)
     with pytest.raises(FetchError):
         manager(tmp_path, Finder(), []).discover(NAME)

@@ -17,7 +17,7 @@ import pytest
 from kurma_core.cancellation import Cancellation, governing
 from kurma_core.errors import Cancelled, FetchDigestError, FetchError, FetchTruncatedError, StoreError
 from kurma_core.fetching import Fetching
-from kurma_core.hookspecs.fetcher import Fetcher
+from kurma_core.hookspecs.fetcher import FetcherHooks
 
 CONTENT = bytes(range(250)) * 4000
 
@@ -50,7 +50,7 @@ class _Stream(io.BytesIO):
         return data
 
 
-def no_driver(scheme: str) -> Fetcher:
+def no_driver(scheme: str) -> FetcherHooks:
     raise AssertionError(scheme)
 
 

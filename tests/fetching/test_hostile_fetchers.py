@@ -9,7 +9,9 @@ import pytest
 
 from kurma_core.errors import FetchError, FetchNotFoundError, KurmaError, PluginError
 from kurma_core.fetching import Fetching
-from kurma_core.hookspecs.fetcher import FetchRequest
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest
+from kurma_core.testing import bound
 
 REQUEST = FetchRequest("linux", "amd64", frozenset())
 
@@ -23,21 +25,22 @@ def _raises(error: Exception) -> Callable[[str, object], object]:
 
 def _fetching(resolve: Callable[[str, object], object], path: Path) -> Fetching:
     class Hostile:
+        @hookimpl
         def resolve(self, locator: str, request: object) -> object:
             return resolve(locator, request)
 
-    return Fetching(lambda scheme: Hostile(), str(path), kind={"x": "address"}.get)  # type: ignore[arg-type,return-value]
+    return Fetching(lambda scheme: bound(FetcherHooks, Hostile()), str(path), kind={"x": "address"}.get)
 
 
 @pytest.mark.parametrize("returned", [None, "an image", {"url": "x"}, object], ids=repr)
 def test_whatever_it_returns(returned: object, tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match="which is no image"):
+    with pytest.raises(PluginError, match=r"^x://image: .* answered resolve with .*, not RemoteArchive \|"):
         _fetching(lambda locator, request: returned, tmp_path).resolve("x://image", REQUEST)
 
 
 @pytest.mark.parametrize("error", [ValueError("many\nlines"), KeyError("x"), RecursionError()], ids=repr)
 def test_whatever_it_raises(error: Exception, tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match=f"x://image: {type(error).__name__}") as caught:
+    with pytest.raises(PluginError, match=f"^x://image: .* failed in resolve: {type(error).__name__}") as caught:
         _fetching(_raises(error), tmp_path).resolve("x://image", REQUEST)
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is error

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from kurma_render_copy.plugin import CopyRenderer
 from kurma_render_overlay.plugin import OverlayRenderer
 
-from kurma_core.hookspecs.renderer import Renderer
+from kurma_core.hookspecs.renderer import RendererHooks
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.testing import graphs, trees
 from kurma_core.testing.graphs import ImageModel, Store, plain
@@ -102,7 +102,7 @@ def use_up_links(path: str, directory: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("renderer", [OverlayRenderer(), CopyRenderer()], ids=["overlay", "copy"])
-def test_a_file_with_as_many_links_as_it_may_have(tmp_path: Path, renderer: Renderer) -> None:
+def test_a_file_with_as_many_links_as_it_may_have(tmp_path: Path, renderer: RendererHooks) -> None:
     """32,000 by ext2's driver, 65,000 by ext4's: the next tree has a copy, whose names still share one file."""
     whole = trees.tree({"f": file(b"1", identity=1), "d/g": file(b"1", identity=1), "h": file(b"2")})
     with file_system("ext2", tmp_path) as top:

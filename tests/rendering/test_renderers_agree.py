@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from kurma_render_copy.plugin import CopyRenderer
 from kurma_render_overlay.plugin import OverlayRenderer
 
-from kurma_core.hookspecs.renderer import Renderer
+from kurma_core.hookspecs.renderer import RendererHooks
 from kurma_core.image_store import ImageStore
 from kurma_core.image_store.builder import build_archive
 from kurma_core.images.dependencies import Graph
@@ -125,7 +125,7 @@ class Archived:
         with open(archive, "rb") as stream, self.store.stage_archive(stream) as staged:
             return staged.commit(Provenance(locator=archive, fetched_at="2026-01-02T03:04:05Z", trust="local"))
 
-    def render(self, image: ImageModel, renderer: Renderer) -> tuple[RenderedLayer, ...]:
+    def render(self, image: ImageModel, renderer: RendererHooks) -> tuple[RenderedLayer, ...]:
         graph = Graph(self.store, _TRUSTING)
         node = graph.node(self.record(image).id)
         rendered = render(node, renderer, self.store.cache, graph.manifests)

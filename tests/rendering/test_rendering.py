@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from kurma_core.errors import PluginError, RenderError
-from kurma_core.hookspecs.renderer import ImageNode, RenderCache
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.renderer import ImageNode, RenderCache, RendererHooks
 from kurma_core.models.image import RenderedImage, RenderedLayer
 from kurma_core.rendering import render
-from kurma_core.testing import trees
+from kurma_core.testing import bound, trees
 from kurma_core.testing.graphs import ImageModel, LayerModel, Store, plain
 
 Work = Callable[[ImageNode, RenderCache], tuple[RenderedLayer, ...]]
@@ -24,6 +25,7 @@ class Written:
     def __init__(self, work: Work) -> None:
         self.work = work
 
+    @hookimpl
     def render(self, image: ImageNode, cache: RenderCache) -> tuple[RenderedLayer, ...]:
         return self.work(image, cache)
 
@@ -40,7 +42,7 @@ def image(store: Store) -> ImageNode:
 
 def run(image: ImageNode, store: Store, work: Work) -> RenderedImage:
     manifests = {one.id: one.manifest.to_json() for one in (image, *image.dependencies)}
-    return render(image, Written(work), store, manifests)
+    return render(image, bound(RendererHooks, Written(work)), store, manifests)
 
 
 def layer(image: ImageNode) -> RenderedLayer:
@@ -68,8 +70,8 @@ def test_layers_carry_the_manifests_of_their_images(image: ImageNode, store: Sto
         (lambda image, cache: (RenderedLayer("../etc", image.layers[0].path),), "proper ID"),
         (lambda image, cache: (RenderedLayer(image.id, "/etc"),), "neither of the graph nor cached"),
         (lambda image, cache: (RenderedLayer(image.id, image.dependencies[0].layers[0].path),), "neither of the"),
-        (lambda image, cache: ("sha512-0",), "no layer with a proper ID"),
-        (lambda image, cache: None, "TypeError"),
+        (lambda image, cache: ("sha512-0",), "not tuple"),
+        (lambda image, cache: None, "answered render with None"),
         (lambda image, cache: {}["x"], "KeyError"),
     ],
 )

@@ -35,6 +35,7 @@ class Memo:
         if not os.path.isdir(self._directory):
             raise PluginSkipped(f"needs the directory {self._directory}")
 
+    @hookimpl
     def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive:
         name = locator.removeprefix("memo:")
         if not name or "/" in name or name.startswith("."):

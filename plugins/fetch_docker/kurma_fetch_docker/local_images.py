@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
-from kurma_core.hookspecs.fetcher import FetchRequest
+from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import RemoteLayers
 
 
-class LocalImageFetcher:
+class LocalImageFetcher(FetcherHooks):
     """Resolves ``oci:``, ``oci-archive:`` and ``docker-archive:`` locators. One serves all three schemes."""
 
     def __init__(self, context: DriverContext) -> None:
         self._context = context
 
+    @hookimpl
     def resolve(self, locator: str, request: FetchRequest) -> RemoteLayers:
-        """See :meth:`kurma_core.hookspecs.fetcher.Fetcher.resolve`. Reads the manifest and the configuration, both
-        checked against their digests, and no layer.
+        """Reads the manifest and the configuration, both checked against their digests, and no layer.
 
         If the image's configuration names a user and no group, the manifest's ``app.group`` is empty: the
         user's own groups are in the image's files.

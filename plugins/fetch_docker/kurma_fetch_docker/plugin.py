@@ -8,7 +8,7 @@ from kurma_fetch_http.plugin import OPTIONS as HTTP_OPTIONS
 
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
-from kurma_core.hookspecs.fetcher import FetchRequest
+from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import RemoteLayers
@@ -19,15 +19,15 @@ OPTIONS = (
 )
 
 
-class DockerFetcher:
+class DockerFetcher(FetcherHooks):
     """Resolves ``docker://`` locators."""
 
     def __init__(self, context: DriverContext) -> None:
         self._context = context
 
+    @hookimpl
     def resolve(self, locator: str, request: FetchRequest) -> RemoteLayers:
-        """See :meth:`kurma_core.hookspecs.fetcher.Fetcher.resolve`. Reads the manifest and the configuration, both
-        checked against their digests, and no layer.
+        """Reads the manifest and the configuration, both checked against their digests, and no layer.
 
         If the image's configuration names a user and no group, the manifest's ``app.group`` is empty: the
         user's own groups are in the image's files.

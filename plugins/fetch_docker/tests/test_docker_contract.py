@@ -10,7 +10,7 @@ import kurma_fetch_docker.local_images
 import kurma_fetch_docker.plugin
 import pytest
 
-from kurma_core.hookspecs.fetcher import Fetcher
+from kurma_core.hookspecs.fetcher import FetcherHooks
 from kurma_core.testing import load_driver
 from kurma_core.testing.fetchers import FetcherContract
 from kurma_core.testing.webserver import WebServer, web_server
@@ -19,8 +19,8 @@ from plugins.fetch_docker.tests.docker_parts import serve, write_layout
 
 class TestRegistry(FetcherContract):
     @pytest.fixture
-    def fetcher(self, tmp_path: Path) -> Fetcher:
-        driver: Fetcher = load_driver(kurma_fetch_docker.plugin, tmp_path)
+    def fetcher(self, tmp_path: Path) -> FetcherHooks:
+        driver: FetcherHooks = load_driver(kurma_fetch_docker.plugin, tmp_path)
         return driver
 
     @pytest.fixture
@@ -43,8 +43,8 @@ class TestRegistry(FetcherContract):
 
 class TestLayout(FetcherContract):
     @pytest.fixture
-    def fetcher(self, tmp_path: Path) -> Fetcher:
-        driver: Fetcher = load_driver(kurma_fetch_docker.local_images, tmp_path)
+    def fetcher(self, tmp_path: Path) -> FetcherHooks:
+        driver: FetcherHooks = load_driver(kurma_fetch_docker.local_images, tmp_path)
         return driver
 
     @pytest.fixture

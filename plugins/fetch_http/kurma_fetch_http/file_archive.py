@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from kurma_core.errors import FetchError, FetchNotFoundError, FetchRefusedError, UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
-from kurma_core.hookspecs.fetcher import DetachedSignature, FetchRequest, RemoteArchive
+from kurma_core.hookspecs.fetcher import DetachedSignature, FetcherHooks, FetchRequest, RemoteArchive
 from kurma_core.linux import beneath
 from kurma_core.value import frozen
 
@@ -19,15 +19,15 @@ from kurma_core.value import frozen
 SIGNATURE_LIMIT = 1 << 20
 
 
-class FileFetcher:
+class FileFetcher(FetcherHooks):
     """Resolves ``file://`` locators."""
 
     def __init__(self, context: DriverContext) -> None:
         pass
 
+    @hookimpl
     def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive:
-        """See :meth:`kurma_core.hookspecs.fetcher.Fetcher.resolve`. Its signature is a file beside it, see
-        :func:`beside`."""
+        """The image's signature is a file beside it, see :func:`beside`."""
         return local_archive(locator)
 
 

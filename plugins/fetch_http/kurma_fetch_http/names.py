@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
-from kurma_core.hookspecs.fetcher import FetchRequest
+from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest
 from kurma_fetch_http.plugin import OPTIONS
 
 if TYPE_CHECKING:
@@ -16,19 +16,21 @@ if TYPE_CHECKING:
     from kurma_fetch_http.discovery import Discovery
 
 
-class NameFetcher:
+class NameFetcher(FetcherHooks):
     """Resolves ``NAME[:VERSION][,label=value…]`` by asking the host that the name begins with."""
 
     def __init__(self, context: DriverContext) -> None:
         self._context = context
 
+    @hookimpl
     def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive:
-        """See :meth:`kurma_core.hookspecs.fetcher.Fetcher.resolve`."""
+        """See :meth:`kurma_core.hookspecs.fetcher.FetcherHooks.resolve`."""
         from kurma_core.appc.image_name import parse_image_name
 
         wanted = parse_image_name(locator)
         return self._discovery(request.insecure).image(wanted, locator, request)
 
+    @hookimpl
     def public_keys(self, name: str, request: FetchRequest) -> tuple[PublicKey, ...]:
         """See :meth:`kurma_core.hookspecs.fetcher.KeyFinder.public_keys`. With the relaxation ``pubkey``, as with
         ``http``, keys may come over plain HTTP."""

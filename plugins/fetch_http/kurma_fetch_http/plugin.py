@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
-from kurma_core.hookspecs.fetcher import FetchRequest
+from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import RemoteArchive
@@ -27,14 +27,15 @@ OPTIONS = (
 )
 
 
-class HttpFetcher:
+class HttpFetcher(FetcherHooks):
     """Resolves ``http://`` and ``https://`` locators. One serves both schemes."""
 
     def __init__(self, context: DriverContext) -> None:
         self._context = context
 
+    @hookimpl
     def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive:
-        """See :meth:`kurma_core.hookspecs.fetcher.Fetcher.resolve`. Its signature is looked for beside the
+        """See :meth:`kurma_core.hookspecs.fetcher.FetcherHooks.resolve`. Its signature is looked for beside the
         archive, under the names of :func:`.file_archive.beside`."""
         if not locator.startswith(("http://", "https://")):
             raise UsageError(f"{locator}: not an http or https address", hint="write https://HOST/PATH")

@@ -9,7 +9,7 @@ import kurma_fetch_http.file_archive
 import kurma_fetch_http.plugin
 import pytest
 
-from kurma_core.hookspecs.fetcher import Fetcher, FetchRequest
+from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest
 from kurma_core.testing import load_driver
 from kurma_core.testing.fetchers import FetcherContract
 from kurma_core.testing.webserver import Page, WebServer, web_server
@@ -19,8 +19,8 @@ CONTENT = bytes(range(256)) * 100
 
 class TestFiles(FetcherContract):
     @pytest.fixture
-    def fetcher(self, tmp_path: Path) -> Fetcher:
-        driver: Fetcher = load_driver(kurma_fetch_http.file_archive, tmp_path)
+    def fetcher(self, tmp_path: Path) -> FetcherHooks:
+        driver: FetcherHooks = load_driver(kurma_fetch_http.file_archive, tmp_path)
         return driver
 
     @pytest.fixture
@@ -39,8 +39,8 @@ class TestFiles(FetcherContract):
 
 class TestWeb(FetcherContract):
     @pytest.fixture
-    def fetcher(self, tmp_path: Path) -> Fetcher:
-        driver: Fetcher = load_driver(kurma_fetch_http.plugin, tmp_path)
+    def fetcher(self, tmp_path: Path) -> FetcherHooks:
+        driver: FetcherHooks = load_driver(kurma_fetch_http.plugin, tmp_path)
         return driver
 
     @pytest.fixture

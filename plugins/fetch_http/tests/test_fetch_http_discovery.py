@@ -27,7 +27,7 @@ from kurma_core.errors import (
     FetchUnauthorizedError,
     UsageError,
 )
-from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
+from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive
 from kurma_core.testing import load_driver
 from kurma_core.testing.fetchers import FetcherContract
 from kurma_core.testing.webserver import Page, Proxy, WebServer, proxy, web_server
@@ -62,12 +62,10 @@ class Net:
         """Host, path and query of every request, in order."""
         return [seen.headers["Host"] + seen.path for seen in self.server.seen]
 
-    def fetcher(self, **options: object) -> kurma_fetch_http.names.NameFetcher:
-        fetcher: kurma_fetch_http.names.NameFetcher = load_driver(
-            kurma_fetch_http.names, self.directory, {"ca_file": self.ca_file, **options}
-        )
-        object.__setattr__(fetcher._context, "note", self.notes.append)
-        return fetcher
+    def fetcher(self, **options: object) -> FetcherHooks:
+        fetcher = load_driver(kurma_fetch_http.names, self.directory, {"ca_file": self.ca_file, **options})
+        object.__setattr__(fetcher._driver._context, "note", self.notes.append)
+        return fetcher  # type: ignore[no-any-return]
 
     def find(self, name: str, *insecure: str, **options: object) -> RemoteArchive:
         found = self.fetcher(**options).resolve(name, FetchRequest("linux", "amd64", frozenset(insecure)))
@@ -96,7 +94,7 @@ def net(authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 class TestContract(FetcherContract):
     @pytest.fixture
-    def fetcher(self, net: Net) -> kurma_fetch_http.names.NameFetcher:
+    def fetcher(self, net: Net) -> FetcherHooks:
         net.pages["example.com/app"] = page(("example.com", "https://storage.example.com/app-{version}.{ext}"))
         net.pages["storage.example.com/app-1.0.aci"] = Page(bytes(range(256)) * 100)
         return net.fetcher()

@@ -13,17 +13,19 @@ from kurma_core import cancellation
 from kurma_core.appc import layering
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver
+from kurma_core.hookspecs.renderer import RendererHooks
 from kurma_core.trees import merging
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import DriverContext
-    from kurma_core.hookspecs.renderer import ImageNode, RenderCache, Renderer
+    from kurma_core.hookspecs.renderer import ImageNode, RenderCache
     from kurma_core.models.image import RenderedLayer
 
 
-class CopyRenderer:
+class CopyRenderer(RendererHooks):
     """Stateless."""
 
+    @hookimpl
     def render(self, image: ImageNode, cache: RenderCache) -> tuple[RenderedLayer, ...]:
         """One tree, whatever the graph (N5).
 
@@ -37,7 +39,7 @@ def _copy(target: str, steps: Sequence[layering.Step]) -> None:
     merging.merge(target, steps, copy=True, check=cancellation.check)
 
 
-def _create(_: DriverContext) -> Renderer:
+def _create(_: DriverContext) -> RendererHooks:
     return CopyRenderer()
 
 

@@ -8,7 +8,7 @@ import pytest
 from kurma_render_copy.plugin import kurma_renderer
 
 from kurma_core.hookspecs.driver import Driver
-from kurma_core.hookspecs.renderer import Renderer
+from kurma_core.hookspecs.renderer import RendererHooks
 from kurma_core.testing import trees
 from kurma_core.testing.graphs import Store, plain
 from kurma_core.testing.renderers import RendererContract, render_model
@@ -19,7 +19,7 @@ class TestCopy(RendererContract):
     def driver(self) -> Driver:
         return kurma_renderer()
 
-    def test_a_plain_image_is_a_tree_of_its_own(self, store: Store, renderer: Renderer) -> None:
+    def test_a_plain_image_is_a_tree_of_its_own(self, store: Store, renderer: RendererHooks) -> None:
         image = plain("example.com/a", trees.tree({"f": trees.file(b"1")}))
         (layer,) = render_model(store, renderer, image)
         stored = store.node(image).layers[0].path

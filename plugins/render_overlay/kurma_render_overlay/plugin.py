@@ -14,6 +14,7 @@ from kurma_core.appc import layering
 from kurma_core.errors import ConfigError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, Option
+from kurma_core.hookspecs.renderer import RendererHooks
 from kurma_core.models.image import RenderedLayer
 from kurma_core.trees import merging
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kurma_core.hookspecs.driver import DriverContext
-    from kurma_core.hookspecs.renderer import ImageNode, RenderCache, Renderer
+    from kurma_core.hookspecs.renderer import ImageNode, RenderCache
 
 #: A stager that passes ``/layers/sha512-…`` names to mount(2) fits 25 of them into the kernel's one page.
 MOST_LAYERS = 24
@@ -29,12 +30,13 @@ MOST_LAYERS = 24
 _KERNELS_MOST = 500
 
 
-class OverlayRenderer:
+class OverlayRenderer(RendererHooks):
     """:param most_layers: a longer stack is merged into one tree."""
 
     def __init__(self, most_layers: int = MOST_LAYERS) -> None:
         self.most_layers = most_layers
 
+    @hookimpl
     def render(self, image: ImageNode, cache: RenderCache) -> tuple[RenderedLayer, ...]:
         """The images' own layers, top first, or one tree made of them (N4).
 
@@ -51,7 +53,7 @@ def _link(target: str, steps: Sequence[layering.Step]) -> None:
     merging.merge(target, steps, check=cancellation.check)
 
 
-def _create(context: DriverContext) -> Renderer:
+def _create(context: DriverContext) -> RendererHooks:
     most = context.config.get("most_layers", MOST_LAYERS)
     if not 1 <= most <= _KERNELS_MOST:
         raise ConfigError(

@@ -9,7 +9,7 @@ from kurma_render_overlay.plugin import kurma_renderer
 
 from kurma_core.errors import ConfigError
 from kurma_core.hookspecs.driver import Driver, DriverContext
-from kurma_core.hookspecs.renderer import Renderer
+from kurma_core.hookspecs.renderer import RendererHooks
 from kurma_core.testing import trees
 from kurma_core.testing.graphs import ImageModel, LayerModel, Store, plain
 from kurma_core.testing.renderers import RendererContract, render_model
@@ -20,7 +20,7 @@ class TestOverlay(RendererContract):
     def driver(self) -> Driver:
         return kurma_renderer()
 
-    def test_plain_images_are_stacked_under_their_own_ids(self, store: Store, renderer: Renderer) -> None:
+    def test_plain_images_are_stacked_under_their_own_ids(self, store: Store, renderer: RendererHooks) -> None:
         """N4: nothing is built; the shared dependency stands once, where it counts."""
         d = plain("example.com/d", trees.tree({"f": trees.file(b"d")}))
         b = plain("example.com/b", trees.tree({"f": trees.file(b"b")}), d)
@@ -31,14 +31,14 @@ class TestOverlay(RendererContract):
         assert store.built == 0
         assert self.check(store, renderer, a)["f"].content == b"d"
 
-    def test_one_docker_layer_is_itself(self, store: Store, renderer: Renderer) -> None:
+    def test_one_docker_layer_is_itself(self, store: Store, renderer: RendererHooks) -> None:
         """What it removes lies below it, and there is nothing."""
         image = ImageModel("example.com/a", (LayerModel("l", trees.tree(), removed=("x",)),))
         (layer,) = render_model(store, renderer, image)
         assert layer.id == image.id
         assert store.built == 0
 
-    def test_a_merged_tree_is_links_into_the_store(self, store: Store, renderer: Renderer) -> None:
+    def test_a_merged_tree_is_links_into_the_store(self, store: Store, renderer: RendererHooks) -> None:
         image = plain("example.com/a", trees.tree({"f": trees.file(b"1"), "g": trees.file()}), whitelist=("/f",))
         (layer,) = render_model(store, renderer, image)
         stored = store.node(image).layers[0].path
