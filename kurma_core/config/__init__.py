@@ -178,7 +178,7 @@ class Config:
     :param enable: plugins without a section that are enabled: ``all``, or none of them (``listed``).
     :param userns: user namespace of pods that name none: ``none``, ``auto`` or ``UID:COUNT``.
     :param start_timeout: and ``stop_timeout``: seconds.
-    :param trust: policy by source, defaults filled in: ``named``, ``https``, ``http``, ``docker``, ``file``.
+    :param trust: policy by source, defaults filled in: ``named``, ``https``, ``http``, ``registry``, ``file``.
     :param trustedkeys: directories, weakest first; new keys go to the last.
     :param host_image_digests: digest by locator.
     :param grants: by name.

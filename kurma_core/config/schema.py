@@ -417,16 +417,12 @@ SCHEMA: tuple[Key, ...] = (
         "what vouches for an image, by where it comes from: a trusted signature, a content digest, or nothing",
         keys=(
             Key("named", "word", "signed", "found by its name (discovery)", words=_POLICIES),
-            Key("https", "word", "signed", "`https://…`", words=_POLICIES),
-            Key("http", "word", "signed", "`http://…`", words=_POLICIES),
+            Key("https", "word", "signed", "another archive that came over TLS", words=_POLICIES),
+            Key("http", "word", "signed", "another archive that came without TLS", words=_POLICIES),
             Key(
-                "docker",
-                "word",
-                "digest",
-                "`docker://…`, `oci:…`, `oci-archive:…`, `docker-archive:…`",
-                words=_POLICIES,
+                "registry", "word", "digest", "layers of a registry, or of a file in its formats", words=_POLICIES
             ),
-            Key("file", "word", "any", "a file of this machine", words=_POLICIES),
+            Key("file", "word", "any", "another archive that is a file of this machine", words=_POLICIES),
         ),
     ),
     Key(

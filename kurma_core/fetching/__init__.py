@@ -16,7 +16,9 @@ from kurma_core.appc.image_name import ImageName, parse_image_name
 from kurma_core.cancellation import abandoning
 from kurma_core.errors import FetchDigestError, FetchError, PluginError, StoreError, UsageError
 from kurma_core.fetching.download import Download, Partial
+from kurma_core.models.image import TRANSPORTS
 from kurma_core.named_files import absolute_locator, split_locator
+from kurma_core.plugins.calls import plugin_error
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
@@ -135,14 +137,18 @@ class Fetching:
         local = found.path is not None  # a local file never waits, so it needs no thread that can be abandoned
         try:
             if local:
-                return fetcher.resolve(found.text, request)
-            remote = abandoning(lambda: fetcher.resolve(found.text, request))
+                remote = fetcher.resolve(found.text, request)
+            else:
+                remote = abandoning(lambda: fetcher.resolve(found.text, request))
         except PluginError as error:
             error.prefix(found.text)
             raise
         from kurma_core.hookspecs.fetcher import RemoteArchive
 
-        if isinstance(remote, RemoteArchive):
+        if remote.transport not in TRANSPORTS:
+            what = f"{remote.transport!r}, not {', '.join(TRANSPORTS)}"
+            raise plugin_error(fetcher, f"returned for {found.text} an image with the transport {what}")
+        if isinstance(remote, RemoteArchive) and not local:
             find = remote.signature
             return replace(remote, signature=lambda: abandoning(find))
         return remote

@@ -69,7 +69,9 @@ class PublicKey:
 class RemoteArchive:
     """An App Container image archive, as shipped.
 
-    :param transport: ``file``, ``http`` or ``https``: decides the trust policy, unless the locator is a name.
+    :param transport: ``file`` (this machine), ``https`` (TLS of any protocol) or ``http`` (none): decides the
+        trust policy, unless the locator is a name. The core asks again for a ``file`` at each use; an image that
+        came otherwise is used from the store.
     :param signature: reads the detached signature; the core calls it only when it needs one. Returns None when the
         source has none.
     :param max_age: seconds for which the source calls its answer fresh; 0: the core must ask each time.
@@ -108,6 +110,7 @@ class RemoteLayers:
     :param digest: ``sha256:…`` of the registry's manifest: the content digest that the trust policy goes by.
     :param transport: ``https`` (a registry over TLS), ``http`` (an insecure one) or ``file``.
     :param pinned: the user gave the digest.
+    :param max_age: seconds for which the source calls its answer fresh; 0: the core must ask each time.
     """
 
     locator: str
@@ -117,6 +120,7 @@ class RemoteLayers:
     layers: tuple[RemoteLayer, ...]
     digest: str
     pinned: bool = False
+    max_age: int = 0
 
 
 @frozen

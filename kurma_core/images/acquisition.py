@@ -24,11 +24,11 @@ from kurma_core.formats.timestamps import timestamp
 from kurma_core.hookspecs.fetcher import DetachedSignature, FetchRequest, RemoteArchive, RemoteLayers
 from kurma_core.images.locator_cache import KnownImage, LocatorCache
 from kurma_core.images.trust_policy import HostTrustPolicy, TrustPolicy, Voucher, tell_relaxations
-from kurma_core.models.image import ImageRecord, Provenance
+from kurma_core.models.image import LOCAL, NAMED, REGISTRY, ImageRecord, Provenance
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from typing import BinaryIO, NoReturn
 
     from kurma_core.api.operations import Progress
     from kurma_core.appc.pod import RuntimeImage
@@ -70,9 +70,9 @@ class Acquisition:
     ) -> ImageRecord:
         """The image, from the store or from its source.
 
-        With ``new``, the source is asked only for an image that is not in the store; a local file is always
-        compared, since that is cheap. With ``always``, the source is asked each time, but nothing is downloaded if
-        nothing has changed.
+        With ``new``, the source is asked only for an image that is not in the store. A local file, as its fetcher
+        said it was, is always compared, since that is cheap. With ``always``, the source is asked each time, but
+        nothing is downloaded if nothing has changed.
 
         :param expected: what the image must be, beyond what the locator says.
         :raises FetchError: :raises TrustError: :raises ArchiveError: …
@@ -80,7 +80,7 @@ class Acquisition:
         tell_relaxations(self.insecure, locator.text, self.note)
         known = self.known.get(locator.text, self._platform)
         expected = expected or Expectation(locator.name)
-        local = locator.name is None and locator.scheme not in ("docker", "http", "https")
+        local = known is not None and known.transport == LOCAL
         if known is not None and not (local and pull != "never"):
             stored = self._stored(known, locator, expected)
             if stored is not None and (pull != "always" or known.fresh(time.time())):
@@ -158,18 +158,22 @@ class Acquisition:
             and self.policy.must_judge_again(stored, remote)
         )
         if stored is not None and key is not None and key == before and not again:
-            self._remember(locator, stored, key, _max_age(remote))
+            self._remember(locator, stored, key, remote)
             return stored
         if isinstance(remote, RemoteArchive):
             record = self._archive(locator, remote, expected)
         else:
             record = self._layers(remote)
-        self._remember(locator, record, key, _max_age(remote))
+            expected.check_layers(remote, record)
+        self._remember(locator, record, key, remote)
         self.journal.tell("image", "fetched", record.id, record.name, {"trust": record.provenance[-1].trust})
         return record
 
-    def _remember(self, locator: Locator, record: ImageRecord, key: str | None, max_age: int) -> None:
-        self.known.put(locator.text, self._platform, KnownImage(record.id, key, time.time(), max_age))
+    def _remember(
+        self, locator: Locator, record: ImageRecord, key: str | None, remote: RemoteArchive | RemoteLayers
+    ) -> None:
+        found = KnownImage(record.id, key, time.time(), remote.max_age, remote.transport)
+        self.known.put(locator.text, self._platform, found)
 
     # --- archives ------------------------------------------------------------------------------------------------
 
@@ -177,7 +181,7 @@ class Acquisition:
         from urllib.parse import urlsplit
 
         what = urlsplit(remote.url).path.rpartition("/")[2] or remote.url
-        keep = remote.transport != "file"
+        keep = remote.transport != LOCAL
         expected.check_announced(remote)
         with self.fetching.download(remote.blob, what, progress=self.progress, keep=keep) as download:
             if download.waited:
@@ -188,12 +192,11 @@ class Acquisition:
                 with self.store.stage_archive(cast("BinaryIO", download), self.opener(what)) as staged:
                     download.finish()
                     expected.check(remote, staged, self.platform)
-                    voucher = self.policy.judge_archive(
-                        remote, staged, source=remote.transport if locator.name is None else "named"
-                    )
+                    source = remote.transport if locator.name is None else NAMED
+                    voucher = self.policy.judge_archive(remote, staged, source=source)
                     for oddity in staged.oddities:
                         self.note(f"{locator.text}: {oddity}")
-                    return staged.commit(self._provenance(remote, voucher, encrypted=staged.encrypted))
+                    return staged.commit(self._provenance(remote, source, voucher, encrypted=staged.encrypted))
             except (ArchiveError, ManifestError) as error:
                 # the reader cannot know where the archive comes from
                 error.message = f"{locator.text}: {error.message}"
@@ -217,25 +220,23 @@ class Acquisition:
                 error.message = f"{remote.locator}: {error.message}"
                 raise
             manifest = complete_groups(remote.manifest, [self.store.layer(key) for key in keys])
-            return self.store.add_layered(manifest, keys, self._provenance(remote, voucher))
+            return self.store.add_layered(manifest, keys, self._provenance(remote, REGISTRY, voucher))
 
     def _provenance(
-        self, remote: RemoteArchive | RemoteLayers, voucher: Voucher, *, encrypted: bool = False
+        self, remote: RemoteArchive | RemoteLayers, source: str, voucher: Voucher, *, encrypted: bool = False
     ) -> Provenance:
         return Provenance(
             locator=remote.locator,
             fetched_at=timestamp(),
             trust=voucher.trust,
+            source=source,
+            transport=remote.transport,
             url=remote.url,
             digest=voucher.digest,
             fingerprint=voucher.fingerprint,
             insecure=tuple(sorted({*self.insecure, *voucher.insecure})),
             encrypted=encrypted,
         )
-
-
-def _max_age(remote: RemoteArchive | RemoteLayers) -> int:
-    return remote.max_age if isinstance(remote, RemoteArchive) else 0
 
 
 _UPLOAD = "upload"
@@ -268,7 +269,7 @@ def uploaded(stream: BinaryIO, name: str, signature: bytes | None) -> tuple[Loca
 
     text = f"{_UPLOAD}:{quote(os.fsencode(name))}"
     signed = None if signature is None else DetachedSignature(signature, "archive", f"{text}.asc")
-    archive = RemoteArchive(text, text, "file", _StreamBlob(stream), lambda: signed)
+    archive = RemoteArchive(text, text, LOCAL, _StreamBlob(stream), lambda: signed)
     return Locator(_UPLOAD, text), archive
 
 
@@ -306,11 +307,19 @@ class Expectation:
         self._check_size(remote, os.stat(staged.archive_path).st_size)
         if self.image_id is None or staged.id.startswith(self.image_id) or self._is_early(staged.early_id):
             return
-        found = staged.early_id if self.image_id.startswith("sha256-") else staged.id
+        self._refuse_id(remote, staged.early_id if self.image_id.startswith("sha256-") else staged.id)
+
+    def check_layers(self, remote: RemoteLayers, record: ImageRecord) -> None:
+        """Checks an image of layers. :raises FetchDigestError: it has another ID."""
+        if not self.fits(record):
+            self._refuse_id(remote, record.id)
+
+    def _refuse_id(self, remote: RemoteArchive | RemoteLayers, found: str) -> NoReturn:
+        assert self.image_id is not None
         raise FetchDigestError(
             f"{remote.locator}: the image at {remote.url} has the ID {found[:19]}…, not {self.image_id[:19]}…",
             hint="what is asked for by its ID is not published there (any more): ask the owner of the name",
-            image=staged.id,
+            image=found,
         )
 
     def _is_early(self, early_id: str | None) -> bool:

@@ -18,7 +18,7 @@ from kurma_core.errors import ImageError, ImageNotFoundError, StoreError, TrustE
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.images.acquisition import Acquisition, refusing_encrypted
 from kurma_core.images.locator_cache import KnownImage, LocatorCache
-from kurma_core.images.trust_policy import HostTrustPolicy
+from kurma_core.images.trust_policy import RELAX_HTTP, HostTrustPolicy
 from kurma_core.linux.files import locked
 from kurma_core.models.image import Provenance
 from kurma_core.value import replace
@@ -63,7 +63,7 @@ class HostImages:
         :raises FetchError: …
         """
         policy = HostTrustPolicy(self._trust, pinned)
-        plain = frozenset({"http"}) if pinned is not None else frozenset()
+        plain = frozenset({RELAX_HTTP}) if pinned is not None else frozenset()
         strict = replace(
             acquisition, policy=policy, insecure=plain, note=lambda text: None, opener=refusing_encrypted
         )

@@ -12,7 +12,7 @@ from kurma_core.appc.image import host_platform
 from kurma_core.errors import FetchError, TrustError, UsageError
 from kurma_core.fetching import Fetching
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
-from kurma_core.images.trust_policy import relaxations, tell_relaxations
+from kurma_core.images.trust_policy import RELAX_HTTP, relaxations, tell_relaxations
 
 if TYPE_CHECKING:
     from kurma_core.api.images import Key, TrustChange, TrustedKey
@@ -110,7 +110,7 @@ class KeyManager:
     def _request(insecure: Collection[str]) -> FetchRequest:
         """Makes the request for keys: ``pubkey`` allows plain http for keys, and for nothing else."""
         allowed = frozenset(insecure)
-        return FetchRequest(*host_platform(), allowed | {"http"} if "pubkey" in allowed else allowed)
+        return FetchRequest(*host_platform(), allowed | {RELAX_HTTP} if "pubkey" in allowed else allowed)
 
 
 def _whole(remote: RemoteArchive) -> bytes:

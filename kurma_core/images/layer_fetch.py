@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from kurma_core.cancellation import Cancellation, current, governing
 from kurma_core.errors import ArchiveError, FetchError
 from kurma_core.image_store.records import layer_key
+from kurma_core.models.image import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ def fetch_layers(
     missing = {layer.diff_id: layer for layer in remote.layers if not store.has_layer(layer.diff_id)}
     if missing:
         shared = SharedProgress(progress, remote.locator, list(missing.values()))
-        keep = remote.transport != "file"
+        keep = remote.transport != LOCAL
         with (
             ThreadPoolExecutor(min(_PARALLEL, len(missing)), "kurma-layer") as pool,
             shared,

@@ -12,6 +12,7 @@ from kurma_core.errors import StoreError
 from kurma_core.image_store.durable import room_hint
 from kurma_core.json_text import loads
 from kurma_core.linux.files import replace_file
+from kurma_core.models.image import LOCAL
 from kurma_core.schema import COUNT, fit
 from kurma_core.value import frozen
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from kurma_core.api.images import Removal
 
-_VERSION = 1
+_VERSION = 2
 #: Shape of an entry.
 _ENTRY = {
     "version": COUNT,
@@ -30,6 +31,7 @@ _ENTRY = {
     "key": (str, None),
     "fetched": float,
     "maxAge": COUNT,
+    "transport": str,
 }
 
 
@@ -41,12 +43,14 @@ class KnownImage:
         none.
     :param fetched: seconds since the epoch, when the source was last asked.
     :param max_age: seconds for which the source called its answer fresh.
+    :param transport: of the bytes, as the fetcher said.
     """
 
     image: str
     key: str | None
     fetched: float
     max_age: int = 0
+    transport: str = LOCAL
 
     def fresh(self, now: float) -> bool:
         return self.fetched <= now < self.fetched + self.max_age
@@ -78,7 +82,7 @@ class LocatorCache:
         value = _read(self._path(locator, platform))
         if value is None or value["version"] != _VERSION or value["locator"] != locator:
             return None
-        return KnownImage(value["image"], value["key"], value["fetched"], value["maxAge"])
+        return KnownImage(value["image"], value["key"], value["fetched"], value["maxAge"], value["transport"])
 
     def put(self, locator: str, platform: str, known: KnownImage) -> None:
         """:raises StoreError: the disk is full, …"""
@@ -90,6 +94,7 @@ class LocatorCache:
             "key": known.key,
             "fetched": known.fetched,
             "maxAge": known.max_age,
+            "transport": known.transport,
         }
         path = self._path(locator, platform)
         try:

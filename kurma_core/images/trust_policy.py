@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import TrustError, UsageError
+from kurma_core.models.image import LOCAL, NAMED, PLAIN, REGISTRY, TLS, TRUST
 from kurma_core.value import field, frozen
 
 if TYPE_CHECKING:
@@ -25,22 +26,20 @@ if TYPE_CHECKING:
     from kurma_core.models.image import ImageRecord, Provenance
     from kurma_core.trust import Trust
 
-#: Words of :class:`kurma_core.models.image.Provenance`, the strongest first.
-_ORDER = ("built", "signed", "digest", "local", "unverified")
 #: The words that satisfy a policy, wherever the image came from.
 _SATISFIES: Mapping[str, frozenset[str]] = {
     "signed": frozenset(("built", "signed")),
     "digest": frozenset(("built", "signed", "digest")),
 }
-#: Sources by scheme of the locator; images of all other schemes are judged like ``docker``.
-_SOURCES = {"": "named", "http": "http", "https": "https", "file": "file"}
 #: Digits of a truncated ID that is still safe: early documents give 160 bits, too many to find another image for.
 ENOUGH_DIGITS = 40
+#: The relaxation that allows plain HTTP.
+RELAX_HTTP = "http"
 #: The known relaxations, each with the warning that is shown while it is in force.
 RELAXATIONS: Mapping[str, str] = {
     "image": "images are not verified",
     "tls": "certificates are not verified",
-    "http": "plain http is allowed",
+    RELAX_HTTP: "plain http is allowed",
     "pubkey": "keys may be found over plain http",
 }
 
@@ -60,7 +59,7 @@ class Voucher:
 class TrustPolicy:
     """The rules of one run: ``trust`` of ``kurma.yml`` and the relaxations of the command line.
 
-    :param sources: policy word by source: ``named``, ``https``, ``http``, ``docker``, ``file``.
+    :param sources: policy word by source, see :data:`kurma_core.models.image.SOURCES`.
     :param insecure: relaxations of this run.
     :param plain: host[:port] of the registries that are listed as insecure.
     :param keys: the keystores; None: every signature that was verified still counts.
@@ -71,9 +70,11 @@ class TrustPolicy:
     plain: frozenset[str] = frozenset()
     keys: Trust | None = None
 
-    def word(self, source: str) -> str:
-        """``signed``, ``digest`` or ``any``."""
-        return "any" if "image" in self.insecure else self.sources[source]
+    def word(self, source: str | None) -> str:
+        """``signed``, ``digest`` or ``any``. An image without a source was built here, and must be signed."""
+        if "image" in self.insecure:
+            return "any"
+        return "signed" if source is None else self.sources[source]
 
     # --- new images
     # -----------------------------------------------------------------------------------------------
@@ -82,18 +83,18 @@ class TrustPolicy:
         """Judges an archive that has been read. For an address, which has no content digest, TLS takes the
         digest's place.
 
-        :param source: ``named``, ``https``, ``http`` or ``file``.
+        :param source: one of :data:`kurma_core.models.image.SOURCES`.
         :raises TrustError: the archive is not accepted.
         """
         if "image" in self.insecure:
             return Voucher("unverified")
         word = self.word(source)
-        tls = remote.transport == "https" and "tls" not in self.insecure
+        tls = remote.transport == TLS and "tls" not in self.insecure
         if word == "signed" or (word == "digest" and not tls):
             return self._verified(remote, staged, required=True)
         if word == "digest":
             return Voucher("digest")
-        if remote.transport != "file":
+        if remote.transport != LOCAL:
             return Voucher("unverified")
         return self._verified(remote, staged, required=False)
 
@@ -107,17 +108,17 @@ class TrustPolicy:
         """
         if "image" in self.insecure:
             return Voucher("unverified")
-        if self.word("docker") == "signed":
+        if self.word(REGISTRY) == "signed":
             raise TrustError(
                 f"{remote.locator}: images from registries carry no signatures, and the policy wants one",
-                hint="set trust.docker to digest in kurma.yml, or for this run: --insecure-options=image",
+                hint="set trust.registry to digest in kurma.yml, or for this run: --insecure-options=image",
             )
-        if remote.transport == "file":
+        if remote.transport == LOCAL:
             return Voucher("local", digest=remote.digest)
-        tls = remote.transport == "https" and "tls" not in self.insecure
+        tls = remote.transport == TLS and "tls" not in self.insecure
         if tls or remote.pinned or is_loopback(remote.url):
             return Voucher("digest", digest=remote.digest)
-        relaxed = ("http",) if remote.transport == "http" else ()
+        relaxed = (RELAX_HTTP,) if remote.transport == PLAIN else ()
         return Voucher("unverified", digest=remote.digest, insecure=relaxed)
 
     def _verified(self, remote: RemoteArchive, staged: StagedImage, *, required: bool) -> Voucher:
@@ -147,20 +148,19 @@ class TrustPolicy:
         Arrivals by other locators do not count, since another address may have served a different image under that
         name.
         """
-        source = _SOURCES.get(locator.scheme, "docker")
         return any(
-            self._satisfied(record, provenance, source) or self._excused(provenance, source)
-            for provenance in record.provenance
-            if provenance.locator == locator.text
+            self._satisfied(record, came, came.source) or self._excused(came)
+            for came in record.provenance
+            if came.locator == locator.text
         )
 
     def accepts_by_name(self, record: ImageRecord) -> bool:
         """Whether an image of the store may be used for its name. An image from a registry may if the policy of
         that source is satisfied, since its name is the registry's. The name in a local file can be anything."""
-        if self.word("named") == "any":
+        if self.word(NAMED) == "any":
             return True
         return any(
-            self._satisfied(record, came, "docker" if came.locator.startswith("docker:") else "named")
+            self._satisfied(record, came, REGISTRY if _is_named_by_registry(came) else NAMED)
             for came in record.provenance
         )
 
@@ -169,12 +169,12 @@ class TrustPolicy:
         accepts it for its name, or it is vouched for as well as the image that names it."""
         if self.accepts_by_name(record):
             return True
-        return _ORDER.index(self.trust(record)) <= _ORDER.index(self.trust(dependent))
+        return TRUST.index(self.trust(record)) <= TRUST.index(self.trust(dependent))
 
     def must_judge_again(self, record: ImageRecord, remote: RemoteArchive) -> bool:
         """Whether an image that is accepted, and that its source still has, is judged again: a file that came in
         unsigned, and now has a signature beside it, while keys are trusted for its name."""
-        if remote.transport != "file" or "image" in self.insecure or self.keys is None:
+        if remote.transport != LOCAL or "image" in self.insecure or self.keys is None:
             return False
         if any(one.trust == "signed" and one.locator == remote.locator for one in record.provenance):
             return False  # by a key that still counts: the record was accepted
@@ -183,7 +183,7 @@ class TrustPolicy:
     def trust(self, record: ImageRecord) -> str:
         """The strongest word that vouches for an image of the store now. A signature does not count if its key was
         revoked, or is no longer trusted for the name."""
-        return min((self._word_now(record.name, each) for each in record.provenance), key=_ORDER.index)
+        return min((self._word_now(record.name, each) for each in record.provenance), key=TRUST.index)
 
     def lapse(self, record: ImageRecord) -> str | None:
         """The reason why a signature by which an image was accepted no longer counts: ``unknown`` (its key is not
@@ -252,7 +252,7 @@ class TrustPolicy:
         stale = provenance.trust == "signed" and self._lapse(name, provenance) is not None
         return "unverified" if stale else provenance.trust
 
-    def _satisfied(self, record: ImageRecord, provenance: Provenance, source: str) -> bool:
+    def _satisfied(self, record: ImageRecord, provenance: Provenance, source: str | None) -> bool:
         word = self.word(source)
         if word == "any":
             # A file whose signature has lapsed is judged like a new one.
@@ -260,17 +260,21 @@ class TrustPolicy:
         enough = _SATISFIES[word]
         return provenance.trust in enough and self._word_now(record.name, provenance) in enough
 
-    def _excused(self, provenance: Provenance, source: str) -> bool:
+    def _excused(self, provenance: Provenance) -> bool:
         """Images of registries: a file of this machine needs no TLS on its way; and an image that came over plain
         HTTP is excused for as long as that is allowed."""
-        if source != "docker" or self.word(source) != "digest":
+        if provenance.source != REGISTRY or self.word(REGISTRY) != "digest":
             return False
         if provenance.trust == "local":
             return True
         from urllib.parse import urlsplit
 
-        plain = "http" in self.insecure or urlsplit(provenance.url or "").netloc in self.plain
-        return plain and provenance.trust == "unverified" and set(provenance.insecure) <= {"http"}
+        plain = RELAX_HTTP in self.insecure or urlsplit(provenance.url or "").netloc in self.plain
+        return plain and provenance.trust == "unverified" and set(provenance.insecure) <= {RELAX_HTTP}
+
+
+def _is_named_by_registry(came: Provenance) -> bool:
+    return came.source == REGISTRY and came.transport != LOCAL
 
 
 class HostTrustPolicy:

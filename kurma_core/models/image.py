@@ -9,6 +9,12 @@ from kurma_core.value import frozen
 
 #: Levels of trust in an image, the strongest first.
 TRUST = ("built", "signed", "digest", "local", "unverified")
+#: The ways on which an image's bytes come, as fetchers say them: a file of this machine, plain HTTP, or TLS.
+LOCAL, PLAIN, TLS = TRANSPORTS = ("file", "http", "https")
+#: The sources that the trust policy knows: an archive that was asked for by its name, the layers of a registry's
+#: image, and the transports of all other archives.
+NAMED, REGISTRY = "named", "registry"
+SOURCES = (NAMED, REGISTRY, *TRANSPORTS)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,8 +22,12 @@ if TYPE_CHECKING:
 
     Json = Any
     TrustWord = str
+    SourceWord = str
+    TransportWord = str
 else:
     TrustWord = Words(*TRUST)
+    SourceWord = Words(*SOURCES)
+    TransportWord = Words(*TRANSPORTS)
 
 
 @frozen
@@ -29,6 +39,9 @@ class Provenance(JsonValue):
     :param trust: the trust in it then: ``signed``, ``digest`` (content digest over TLS or pinned), ``local``
         (a file of this machine, unverified), ``built`` (made and signed on this machine) or ``unverified`` (checks
         were relaxed).
+    :param source: the trust policy that applies: ``named`` (an archive found by its name), ``registry`` (layers),
+        or the transport of another archive; null: it was built on this machine.
+    :param transport: as its fetcher says: ``file``, ``http`` or ``https``; null: it was built on this machine.
     :param url: the final address; null: not known.
     :param digest: the verified content digest; null: there was none.
     :param fingerprint: fingerprint of the key whose signature was verified; null: there was none.
@@ -39,6 +52,8 @@ class Provenance(JsonValue):
     locator: str
     fetched_at: Timestamp
     trust: TrustWord
+    source: SourceWord | None = None
+    transport: TransportWord | None = None
     url: str | None = None
     digest: str | None = None
     fingerprint: str | None = None

@@ -34,6 +34,8 @@ _PROTOCOLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "kurma.stagers": ("stager", ("Stager", "StagerImageSource", "StagerOfImages")),
     "kurma.networks": ("network", ("Network",)),
 }
+#: Names that the core uses itself, by group: schemes of images that no fetcher brought.
+_RESERVED: Mapping[str, tuple[str, ...]] = {"kurma.fetchers": ("archive", "built", "plugin", "upload")}
 
 
 def hook(group: str, name: str, module: object) -> Callable[..., Any]:
@@ -84,6 +86,8 @@ def declared(group: str, name: str, module: object, *, checked: bool = False) ->
     :raises TypeError: it does not return a :class:`Driver`, or one of wrong values; and as :func:`hook`.
     """
     answer = getattr(module, GROUPS[group])() if checked else hook(group, name, module)()
+    if name in _RESERVED.get(group, ()):
+        raise TypeError(f"its name is reserved: Kurma calls images of its own {name}:…")
     if not isinstance(answer, Driver):
         raise TypeError(f"its {GROUPS[group]} hook returned {answer!r} instead of a Driver")
     if not callable(answer.create):

@@ -11,6 +11,7 @@ import pytest
 
 from kurma_core.errors import FetchError, FetchNotFoundError, UsageError
 from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive, RemoteBlob, RemoteLayers
+from kurma_core.models.image import TRANSPORTS
 
 REQUEST = FetchRequest("linux", "amd64")
 
@@ -46,7 +47,7 @@ class FetcherContract:
         found = fetcher.resolve(good, request_for)
         assert isinstance(found, RemoteArchive | RemoteLayers)
         assert found.locator == good
-        assert found.transport in ("file", "http", "https")
+        assert found.transport in TRANSPORTS
         if isinstance(found, RemoteLayers):
             assert found.layers
             assert found.digest.startswith("sha256:")

@@ -81,7 +81,7 @@ def test_nothing_configured_is_a_configuration(directory):
         "named": "signed",
         "https": "signed",
         "http": "signed",
-        "docker": "digest",
+        "registry": "digest",
         "file": "any",
     }
     assert set(config.origins.values()) == {"default"}

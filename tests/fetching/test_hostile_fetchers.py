@@ -10,7 +10,7 @@ import pytest
 from kurma_core.errors import FetchError, FetchNotFoundError, KurmaError, PluginError
 from kurma_core.fetching import Fetching
 from kurma_core.hookspecs import hookimpl
-from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest
+from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive
 from kurma_core.testing import bound
 
 REQUEST = FetchRequest("linux", "amd64", frozenset())
@@ -36,6 +36,14 @@ def _fetching(resolve: Callable[[str, object], object], path: Path) -> Fetching:
 def test_whatever_it_returns(returned: object, tmp_path: Path) -> None:
     with pytest.raises(PluginError, match=r"^x://image: .* answered resolve with .*, not RemoteArchive \|"):
         _fetching(lambda locator, request: returned, tmp_path).resolve("x://image", REQUEST)
+
+
+@pytest.mark.parametrize("transport", ["ftp", "", "HTTPS", None], ids=repr)
+def test_an_unknown_transport(transport: str, tmp_path: Path) -> None:
+    """It decides the trust policy."""
+    image = RemoteArchive("x://image", "x://image", transport, blob=None)  # type: ignore[arg-type]
+    with pytest.raises(PluginError, match=r"an image with the transport .*, not file, http, https"):
+        _fetching(lambda locator, request: image, tmp_path).resolve("x://image", REQUEST)
 
 
 @pytest.mark.parametrize("error", [ValueError("many\nlines"), KeyError("x"), RecursionError()], ids=repr)

@@ -19,7 +19,7 @@ from tests.kit.archives import LOCAL, directory, file, image, stage_and_commit, 
 
 BASE = image(file("rootfs/base"), name="example.com/base")
 EARLY = hashlib.sha256(BASE).hexdigest()
-POLICY = TrustPolicy({"named": "signed", "https": "signed", "http": "signed", "docker": "digest", "file": "any"})
+POLICY = TrustPolicy({"named": "signed", "https": "signed", "http": "signed", "registry": "digest", "file": "any"})
 SIGNED = Provenance("example.com/app", "2026-01-02T03:04:05Z", "signed", fingerprint="A" * 40)
 
 

@@ -11,7 +11,7 @@ from kurma_core.errors import TrustError
 from kurma_core.hookspecs.fetcher import RemoteArchive, RemoteLayers
 from kurma_core.images.trust_policy import TrustPolicy
 
-DEFAULTS = {"named": "signed", "https": "signed", "http": "signed", "docker": "digest", "file": "any"}
+DEFAULTS = {"named": "signed", "https": "signed", "http": "signed", "registry": "digest", "file": "any"}
 DIGEST = "sha256:" + "0" * 64
 
 
@@ -20,9 +20,9 @@ def remote(url: str, *, pinned: bool = False) -> RemoteLayers:
     return RemoteLayers("docker://a", url, url.partition(":")[0], manifest, (), DIGEST, pinned)
 
 
-def judge(*insecure: str, docker: str = "digest") -> TrustPolicy:
+def judge(*insecure: str, registry: str = "digest") -> TrustPolicy:
     # Keys play no part for registries.
-    return TrustPolicy({**DEFAULTS, "docker": docker}, frozenset(insecure))
+    return TrustPolicy({**DEFAULTS, "registry": registry}, frozenset(insecure))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_plain_http_is_recorded() -> None:
 
 def test_where_a_signature_is_wanted_there_is_none() -> None:
     with pytest.raises(TrustError, match="carry no signatures"):
-        judge(docker="signed").judge_layers(remote("https://r.example/v2/a"))
+        judge(registry="signed").judge_layers(remote("https://r.example/v2/a"))
 
 
 # --- archives ---

@@ -15,7 +15,7 @@ LINUX = "linux/amd64"
 def test_kept_by_locator_and_platform(tmp_path: Path) -> None:
     known = LocatorCache(str(tmp_path / "locators"))
     assert known.get("a", LINUX) is None
-    entry = KnownImage("sha512-1", "key", 100.0, 10)
+    entry = KnownImage("sha512-1", "key", 100.0, 10, "https")
     known.put("a", LINUX, entry)
     assert known.get("a", LINUX) == entry
     assert known.get("a", "linux/aarch64") is None
@@ -23,7 +23,7 @@ def test_kept_by_locator_and_platform(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"{}", b'{"version": 2}', b'{"version": 1, "locator": "other"}']
+    "content", [b"", b"{", b"[]", b"{}", b'{"version": 3}', b'{"version": 2, "locator": "other"}']
 )
 def test_damage_is_as_if_nothing_were_known(tmp_path: Path, content: bytes) -> None:
     known = LocatorCache(str(tmp_path))

@@ -9,9 +9,24 @@ from kurma_core.fetching import Locator
 from kurma_core.images.trust_policy import TrustPolicy, is_loopback, relaxations
 from kurma_core.models.image import ImageRecord, Provenance
 
-DEFAULTS = {"named": "signed", "https": "signed", "http": "signed", "docker": "digest", "file": "any"}
+DEFAULTS = {"named": "signed", "https": "signed", "http": "signed", "registry": "digest", "file": "any"}
 WEB = "https://example.com/a.aci"
 DOCKER = "docker://example.com/a"
+
+
+LAYOUT = "oci:/a"
+FILE = "file:///a"
+#: A stranger's scheme, whose fetcher gives an archive over TLS, and one whose fetcher gives layers.
+VAULT, SHELF = "vault:a", "shelf:a"
+#: (source, transport) as the fetcher said.
+CAME = {
+    WEB: ("https", "https"),
+    DOCKER: ("registry", "https"),
+    LAYOUT: ("registry", "file"),
+    FILE: ("file", "file"),
+    VAULT: ("https", "https"),
+    SHELF: ("registry", "https"),
+}
 
 
 def named(text: str) -> Locator:
@@ -27,7 +42,9 @@ def record(*provenance: tuple[str, str], insecure: tuple[str, ...] = (), url: st
         size=0,
         layers=(),
         provenance=tuple(
-            Provenance(locator, "2026-01-01T00:00:00Z", trust, url=url, insecure=insecure)
+            Provenance(
+                locator, "2026-01-01T00:00:00Z", trust, *CAME.get(locator, CAME[WEB]), url=url, insecure=insecure
+            )
             for locator, trust in provenance
         ),
     )
@@ -41,9 +58,13 @@ def record(*provenance: tuple[str, str], insecure: tuple[str, ...] = (), url: st
         (WEB, "digest", False),
         (DOCKER, "digest", True),
         (DOCKER, "unverified", False),
-        ("oci:/a", "local", True),
-        ("file:///a", "local", True),
-        ("file:///a", "unverified", True),
+        (LAYOUT, "local", True),
+        (FILE, "local", True),
+        (FILE, "unverified", True),
+        (VAULT, "signed", True),
+        (VAULT, "digest", False),
+        (SHELF, "digest", True),
+        (SHELF, "unverified", False),
     ],
 )
 def test_defaults(locator: str, trust: str, accepted: bool) -> None:
@@ -72,9 +93,11 @@ def test_plain_http_is_excused_for_as_long_as_it_is_listed() -> None:
         ((WEB, "signed"), True),
         ((DOCKER, "digest"), True),
         ((WEB, "digest"), False),
-        (("file:///a", "local"), False),
-        (("oci:/a", "local"), False),
+        ((FILE, "local"), False),
+        ((LAYOUT, "local"), False),
         ((WEB, "unverified"), False),
+        ((SHELF, "digest"), True),
+        ((VAULT, "digest"), False),
     ],
 )
 def test_what_may_stand_for_a_name(provenance: tuple[str, str], accepted: bool) -> None:
@@ -83,7 +106,7 @@ def test_what_may_stand_for_a_name(provenance: tuple[str, str], accepted: bool) 
 
 
 def test_the_refusal_says_what_to_do() -> None:
-    error = TrustPolicy(DEFAULTS).refusal_by_name(record(("file:///a", "local")))
+    error = TrustPolicy(DEFAULTS).refusal_by_name(record((FILE, "local")))
     assert "example.com/a" in error.message
     assert "sha512-0000" in (error.hint or "")
 
@@ -95,7 +118,7 @@ def test_the_refusal_says_what_to_do() -> None:
 def test_a_dependency_is_vouched_for_as_well_as_what_depends_on_it(
     trust: str, dependent: str, accepted: bool
 ) -> None:
-    found = TrustPolicy(DEFAULTS).accepts_for(record(("file:///a", trust)), record(("file:///b", dependent)))
+    found = TrustPolicy(DEFAULTS).accepts_for(record((FILE, trust)), record(("file:///b", dependent)))
     assert found is accepted
 
 

@@ -323,6 +323,16 @@ def test_what_a_fetcher_declares_is_known_without_a_driver(install, registry, ne
     assert (found.locators, found.example, found.annotations) == ("name", "memo:NAME", ("example.com/",))
 
 
+@pytest.mark.parametrize("name", ["archive", "built", "plugin", "upload"])
+def test_no_fetcher_has_a_scheme_of_the_cores_own(install, registry, network, name):
+    source = network.replace("kurma_network", "kurma_fetcher")
+    install("kurma-test", {name: source}, group="kurma.fetchers")
+    plugins = registry()
+    assert row(plugins, "fetchers", name, load=True).status == "failed"
+    with pytest.raises(PluginError, match=f"Kurma calls images of its own {name}:"):
+        plugins.driver("kurma.fetchers", name)
+
+
 def test_options_are_known_without_a_driver(install, registry, network):
     install("kurma-test", {"one": network.replace("self.context = context", "raise KeyError")})
     assert [option.name for option in registry().options(NETWORKS, "one")] == ["size", "rate", "names"]
