@@ -59,6 +59,7 @@ class Vault:
     def __init__(self, context):
         self._server = Server(context.config["port"])
 
+    @hookimpl
     def resolve(self, locator, request):
         name = locator.removeprefix("vault:")
         if "/" in name or not name:
@@ -68,6 +69,7 @@ class Vault:
 
 
 class Shelf(Vault):
+    @hookimpl
     def resolve(self, locator, request):
         name = locator.removeprefix("shelf:")
         facts = json.loads(self._server(f"/{name}.json"))
