@@ -50,6 +50,7 @@ GROUPS: Mapping[str, str] = {
 SPECS: Mapping[str, tuple[str, ...]] = {
     "kurma.fetchers": ("fetcher", "FetcherHooks"),
     "kurma.renderers": ("renderer", "RendererHooks"),
+    "kurma.networks": ("network", "NetworkHooks"),
     "kurma.isolators": ("isolator", "IsolatorHooks"),
     "kurma.services": ("service", "ServiceHooks"),
 }

@@ -1,15 +1,20 @@
 """The contract of networks: pods join and leave; plugins find and remove leftovers on the host."""
 
+# mypy: disable-error-code="empty-body"
+
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
-
+from kurma_core.hookspecs import Hooks, hookspec
 from kurma_core.value import frozen
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     from kurma_core.hookspecs.driver import Json
     from kurma_core.models.network import Attachment, NetworkResult
+
+_WHERE = {"NetworkResult": "kurma_core.models.network"}
 
 
 @frozen
@@ -26,65 +31,6 @@ class AttachmentContext:
     namespace: str
     interface: str
     attachment: Attachment
-
-
-class Network(Protocol):
-    """Joins pods to networks of its kind. One driver serves every configured network that names it."""
-
-    def setup(self, config: Mapping[str, Json]) -> None:
-        """Checks the configuration and prepares the network. The core calls it before the first ``add`` of a
-        network in a process, and may call it again.
-
-        :raises NetworkError: the network cannot work, and why.
-        """
-        ...
-
-    def add(self, context: AttachmentContext) -> NetworkResult | None:
-        """Joins the pod. May run at once for different pods. Returns None if there is no result (loopback).
-
-        :raises NetworkError:
-        """
-        ...
-
-    def delete(self, context: AttachmentContext) -> None:
-        """Undoes ``add``. Repeatable, also after a failed or interrupted ``add``.
-
-        :raises NetworkError: something is left; it may be called again.
-        """
-        ...
-
-    def check(self, context: AttachmentContext) -> None:
-        """Checks that the results of ``add`` are unchanged. :raises NetworkError: they are not."""
-        ...
-
-    def remove(self, config: Mapping[str, Json]) -> None:
-        """Removes what the network shares among pods (a bridge, base chains). Repeatable.
-
-        :raises NetworkError: in use, or it could not be removed.
-        """
-        ...
-
-
-class NetworkConfigChecker(Protocol):
-    """Optional interface of a :class:`Network`: checks a configuration, for ``config check`` and listings."""
-
-    def check_config(self, config: Mapping[str, Json]) -> None:
-        """Checks the configuration alone: changes nothing, runs no program, and does not look at the host.
-
-        :raises NetworkError: it is wrong, and why.
-        """
-        ...
-
-
-class NetworkDiscovery(Protocol):
-    """Optional interface of a :class:`Network`: networks of its own, outside Kurma's configuration."""
-
-    def discover(self) -> Mapping[str, Mapping[str, Json]]:
-        """Returns configurations by network name. The core asks when ``kurma.yml`` lacks a name, and for listings.
-
-        A broken configuration is noted and left out; the others are returned.
-        """
-        ...
 
 
 @frozen
@@ -104,9 +50,74 @@ class Leak:
     pod: str = ""
 
 
-class NetworkCare(Protocol):
-    """Optional interface of a :class:`Network`: finds and repairs faults of its resources on the host."""
+class NetworkHooks(Hooks):
+    """Joins pods to networks of its kind. One driver serves every configured network that names it."""
 
+    @hookspec(required=True)
+    def setup(self, config: Mapping[str, Json]) -> None:
+        """Checks the configuration and prepares the network. The core calls it before the first ``add`` of a
+        network in a process, and may call it again.
+
+        :raises NetworkError: the network cannot work, and why.
+        """
+
+    @hookspec(required=True)
+    def add(self, context: AttachmentContext) -> NetworkResult | None:
+        """Joins the pod. May run at once for different pods. Returns None if there is no result (loopback).
+
+        :raises NetworkError:
+        """
+
+    @hookspec(required=True)
+    def delete(self, context: AttachmentContext) -> None:
+        """Undoes ``add``. Repeatable, also after a failed or interrupted ``add``.
+
+        :raises NetworkError: something is left; it may be called again.
+        """
+
+    @hookspec(required=True)
+    def check(self, context: AttachmentContext) -> None:
+        """Checks that the results of ``add`` are unchanged. :raises NetworkError: they are not."""
+
+    @hookspec(required=True)
+    def remove(self, config: Mapping[str, Json]) -> None:
+        """Removes what the network shares among pods (a bridge, base chains). Repeatable.
+
+        :raises NetworkError: in use, or it could not be removed.
+        """
+
+    @hookspec
+    def check_config(self, config: Mapping[str, Json]) -> None:
+        """Checks the configuration alone, for ``config check`` and listings: changes nothing, runs no program, and
+        does not look at the host.
+
+        :raises NetworkError: it is wrong, and why.
+        """
+
+    @hookspec
+    def discover(self) -> Mapping[str, Mapping[str, Json]]:
+        """Returns networks of its own, outside Kurma's configuration, by name: their configurations. The core asks
+        when ``kurma.yml`` lacks a name, and for listings. Note a broken configuration, and return the others.
+        """
+        return {}
+
+    @hookspec
+    def status(self, config: Mapping[str, Json]) -> None:
+        """Checks that a pod could join the network now. :raises NetworkError: it could not, and why."""
+
+    @hookspec
+    def limits(self, config: Mapping[str, Json]) -> bool:
+        """Whether the network limits a pod's traffic itself. If so, the attachment of ``add`` has the pod's own
+        ``limits``, and no isolator plugin applies them again.
+        """
+        return False
+
+    @hookspec
+    def publishes(self, config: Mapping[str, Json]) -> bool:
+        """Whether the network can publish ports of the host. The pod's first network that can gets the ports."""
+        return True
+
+    @hookspec
     def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
         """Finds resources of this driver that belong to no pod, are missing, or are damaged. It changes nothing,
         and does not report resources of other programs.
@@ -118,40 +129,13 @@ class NetworkCare(Protocol):
             ``in`` reads the pods' records as they are at that moment.
         :raises NetworkError: the check itself failed.
         """
-        ...
+        return ()
 
+    @hookspec
     def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
         """Frees or repairs what :meth:`leaks` reports. Repeatable; may run beside ``add`` and ``delete`` of other
         processes: a pod may join again meanwhile, so compare and free under the lock that ``add`` takes.
 
         :returns: the faults that remain.
         """
-        ...
-
-
-class NetworkStatus(Protocol):
-    """Optional interface of a :class:`Network`: tells whether pods could join now."""
-
-    def status(self, config: Mapping[str, Json]) -> None:
-        """Checks that a pod could join the network now. :raises NetworkError: it could not, and why."""
-        ...
-
-
-class TrafficHolder(Protocol):
-    """Optional interface of a :class:`Network`: applies limits of traffic itself. Otherwise an isolator plugin
-    applies them."""
-
-    def limits(self, config: Mapping[str, Json]) -> bool:
-        """Whether the network limits a pod's traffic itself. If so, the attachment of ``add`` has the pod's own
-        ``limits``, and no isolator plugin applies them again.
-        """
-        ...
-
-
-class PortPublisher(Protocol):
-    """Optional interface of a :class:`Network`: tells whether it publishes ports. Without it the core assumes
-    so."""
-
-    def publishes(self, config: Mapping[str, Json]) -> bool:
-        """Whether the network can publish ports of the host. The pod's first network that can gets the ports."""
-        ...
+        return ()

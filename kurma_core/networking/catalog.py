@@ -13,7 +13,7 @@ from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.config import Config, NetworkConfig
-    from kurma_core.hookspecs.network import Network
+    from kurma_core.hookspecs.network import NetworkHooks
 
 Json = Any
 #: The default interface of a network.
@@ -28,7 +28,7 @@ class Catalog:
     def __init__(
         self,
         config: Config,
-        driver: Callable[[str], Network],
+        driver: Callable[[str], NetworkHooks],
         resolve_alias: Callable[[str], str | None],
         image_runner: Callable[[], str | None],
         names: Callable[[], tuple[str, ...]],
@@ -96,9 +96,7 @@ class Catalog:
                 driver = self._driver(info.driver)
                 if info.source != "built-in":
                     interfaces.assign([(info.name, info.interface)], _SOME_POD)
-                    check_config = getattr(driver, "check_config", None)
-                    if check_config is not None:
-                        check_config(info.config)
+                    driver.check_config(info.config)
         except KurmaError as error:
             return replace(info, problem=error.message)
         return info
@@ -157,8 +155,7 @@ class Catalog:
         found: dict[str, NetworkInfo] = {}
         for driver in self._names() or tuple(DRIVERS.values()):
             try:
-                discover = getattr(self._driver(driver), "discover", None)
-                configs = discover() if discover is not None else {}
+                configs = self._driver(driver).discover()
             except KurmaError as error:  # a broken plugin hides only its own networks
                 self._note(f"network plugin {driver}: {error.message}")
                 continue

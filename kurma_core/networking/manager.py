@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.api.host import NetworkInfo
 from kurma_core.api.network_options import no_address_of_a_host
 from kurma_core.appc.types import address_family, is_cidr
-from kurma_core.errors import KurmaError, NetworkError, PluginError, UsageError
+from kurma_core.errors import HostError, KurmaError, NetworkError, PluginError, UsageError
 from kurma_core.hookspecs.network import AttachmentContext
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
 from kurma_core.networking import interfaces
 from kurma_core.networking.catalog import Catalog
 from kurma_core.networking.default_network import DEFAULT, HOST, LO, NONE, DefaultNetwork
-from kurma_core.shortage import error_number, words
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from _thread import LockType as Lock
 
     from kurma_core.config import Config
-    from kurma_core.hookspecs.network import Network
+    from kurma_core.hookspecs.network import NetworkHooks
     from kurma_core.models.isolator import TrafficLimit
     from kurma_core.models.network import NetworkResult
     from kurma_core.networking.repair import DriverCare
@@ -43,7 +42,7 @@ class Networking:
     def __init__(
         self,
         config: Config,
-        driver: Callable[[str], Network],
+        driver: Callable[[str], NetworkHooks],
         resolve_alias: Callable[[str], str | None],
         state_dir: str,
         note: Callable[[str], None],
@@ -139,8 +138,7 @@ class Networking:
             return tuple(attachments)
         found = []
         for one in attachments:
-            takes = getattr(self._driver(one.driver), "limits", None)
-            own = _lowest(limits, one.interface) if takes is not None and takes(one.config) else ()
+            own = _lowest(limits, one.interface) if self._driver(one.driver).limits(one.config) else ()
             found.append(replace(one, limits=own) if own else one)
         return tuple(found)
 
@@ -170,8 +168,7 @@ class Networking:
     def _publisher(self, infos: Sequence[NetworkInfo], requests: Sequence[NetworkRequest]) -> NetworkInfo:
         first: NetworkInfo | None = None
         for info, request in zip(infos, requests, strict=True):
-            publishes = getattr(self._driver(info.driver), "publishes", None)
-            if publishes is None or publishes(info.config):
+            if self._driver(info.driver).publishes(info.config):
                 if not (request.optional or info.optional):
                     return info
                 first = first or info
@@ -196,7 +193,7 @@ class Networking:
         driver = self._driver(attachment.driver)
         self._set_up(attachment, driver)
         try:
-            with _guarded(attachment, "add"):
+            with _naming(attachment):
                 result = driver.add(context)
                 self._check_result(attachment, result)
         except BaseException:  # Ctrl-C too
@@ -204,7 +201,7 @@ class Networking:
             raise
         return replace(attachment, result=result)
 
-    def _set_up(self, attachment: Attachment, driver: Network) -> None:
+    def _set_up(self, attachment: Attachment, driver: NetworkHooks) -> None:
         """Calls the driver's ``setup`` once, before the first pod joins, also if several pods join at the same
         time. A slow network does not hold up others."""
         name = attachment.network
@@ -212,7 +209,7 @@ class Networking:
             return
         with self._setting_up.setdefault(name, allocate_lock()):
             if name not in self._ready:
-                with _guarded(attachment, "set up"):
+                with _naming(attachment):
                     driver.setup(attachment.config)
                 self._ready.add(name)
 
@@ -259,7 +256,7 @@ class Networking:
 
         :raises NetworkError: a part is left on the host; try again.
         """
-        with _guarded(attachment, "delete"):
+        with _naming(attachment):
             self._driver(attachment.driver).delete(_context(attachment, pod, pod_name, namespace))
 
     def delete_all(self, attachments: Sequence[Attachment], *, pod: str, pod_name: str, namespace: str) -> None:
@@ -279,13 +276,13 @@ class Networking:
     def check(self, attachment: Attachment, *, pod: str, pod_name: str, namespace: str) -> None:
         """Checks an attachment. :raises NetworkError: it is not as ``add`` made it."""
         context = AttachmentContext(pod, pod_name, namespace, attachment.interface, attachment)
-        with _guarded(attachment, "check"):
+        with _naming(attachment):
             self._driver(attachment.driver).check(context)
 
-    def _undo(self, driver: Network, context: AttachmentContext) -> None:
+    def _undo(self, driver: NetworkHooks, context: AttachmentContext) -> None:
         """Leaves a network after a failed ``add``, whose error is raised; an error here becomes a note."""
         try:
-            with _guarded(context.attachment, "delete"):
+            with _naming(context.attachment):
                 driver.delete(context)
         except KurmaError as error:
             self._note(f"{error.message}; `kurma gc` tries again")
@@ -337,7 +334,7 @@ class Networking:
         if name == DEFAULT and info.source == "built-in" and not self._default.chosen():
             return  # never used
         attachment = Attachment(name, info.driver, "", info.config, NetworkRequest(name))
-        with _guarded(attachment, "remove"):
+        with _naming(attachment):
             self._driver(info.driver).remove(info.config)
         if name == DEFAULT and info.source == "built-in":
             self._default.forget()
@@ -372,22 +369,16 @@ def _same_address(wanted: str, given: str) -> bool:
     return have == want if "/" in wanted else have.ip == want.ip
 
 
-class _guarded:
-    """Turns an unexpected exception of a plugin into an error that names the plugin and the network."""
+class _naming:
+    """Names the network in the error of a plugin that fails in a way of its own."""
 
-    def __init__(self, attachment: Attachment, verb: str) -> None:
-        self._attachment = attachment
-        self._verb = verb
+    def __init__(self, attachment: Attachment) -> None:
+        self._network = attachment.network
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, KurmaError):
-            one = self._attachment
-            raise PluginError(
-                f'network plugin {one.driver} failed to {self._verb} network "{one.network}": {words(error)}',
-                plugin=f"kurma.networks/{one.driver}",
-                network=one.network,
-                errno=error_number(error),
-            ) from error
+        if isinstance(error, PluginError | HostError) and "call" in error.data:
+            error.prefix(f'network "{self._network}"')
+            error.data["network"] = self._network

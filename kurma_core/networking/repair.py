@@ -1,7 +1,4 @@
-"""Checks and repairs networks: calls the network plugins for status, leaks and repair.
-
-A plugin may implement ``NetworkCare`` and ``NetworkStatus`` of :mod:`kurma_core.hookspecs` for it.
-"""
+"""Checks and repairs networks: calls the hooks ``status``, ``leaks`` and ``mend`` of the network plugins."""
 
 from __future__ import annotations
 
@@ -11,13 +8,12 @@ from kurma_core.api.host import NetworkFinding
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs.network import Leak
 from kurma_core.networking.default_network import DEFAULT, DefaultNetwork
-from kurma_core.shortage import words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from kurma_core.api.host import NetworkInfo
-    from kurma_core.hookspecs.network import Network
+    from kurma_core.hookspecs.network import NetworkHooks
 
 Json = Any
 
@@ -39,7 +35,7 @@ class DriverCare:
         self,
         infos: Sequence[NetworkInfo],
         names: Iterable[str],
-        driver: Callable[[str], Network],
+        driver: Callable[[str], NetworkHooks],
         note: Callable[[str], None],
         unused: Collection[str] = (),
     ) -> None:
@@ -69,11 +65,10 @@ class DriverCare:
 
     def _unusable(self, info: NetworkInfo) -> str | None:
         try:
-            status = getattr(self._driver(info.driver), "status", None)
-            if status is not None and info.name not in self._unused:
-                status(info.config)
-        except Exception as error:  # noqa: BLE001 - any exception of a third party's plugin is the answer
-            return _said(error)
+            if info.name not in self._unused:
+                self._driver(info.driver).status(info.config)
+        except KurmaError as error:
+            return error.message
         return None
 
     def leaks(self, pods: Collection[str], drivers: Collection[str] | None = None) -> list[Leak]:
@@ -85,9 +80,9 @@ class DriverCare:
         """
         found: list[Leak] = []
         for name in self._names if drivers is None else drivers:
-            first = self._ask(name, "leaks", pods)
+            first = self._leaks(name, pods)
             if first:
-                again = self._ask(name, "leaks", pods)
+                again = self._leaks(name, pods)
                 found += [leak for leak in again if leak in first]
         return found
 
@@ -96,7 +91,7 @@ class DriverCare:
         is noted here.
         """
         for name in drivers:
-            for leak in self._ask(name, "mend", pods):
+            for leak in self._mend(name, pods):
                 if leak.kind == "plugin":
                     self._note(f"{leak.what} {leak.why}")
 
@@ -106,22 +101,24 @@ class DriverCare:
             return self._names
         return tuple(dict.fromkeys(info.driver for info in self._infos if info.name in wanted and info.driver))
 
-    def _ask(self, name: str, verb: str, pods: Collection[str]) -> Sequence[Leak]:
+    def _leaks(self, name: str, pods: Collection[str]) -> Sequence[Leak]:
+        return self._ask(name, "look for leaks", lambda driver: driver.leaks(self._configs(name), pods))
+
+    def _mend(self, name: str, pods: Collection[str]) -> Sequence[Leak]:
+        return self._ask(name, "mend", lambda driver: driver.mend(self._configs(name), pods))
+
+    def _ask(self, name: str, what: str, ask: Callable[[NetworkHooks], Sequence[Leak]]) -> Sequence[Leak]:
         try:
-            method = getattr(self._driver(name), verb, None)
+            driver = self._driver(name)
         except KurmaError as error:
             # Noted only if a network needs the driver; go on with the other drivers.
             if any(info.driver == name for info in self._infos):
                 self._note(error.message)
             return ()
-        if method is None:
-            return ()
         try:
-            told: Sequence[Leak] = tuple(method(self._configs(name), pods))
-        except Exception as error:  # noqa: BLE001 - as above
-            what = "look for leaks" if verb == "leaks" else "mend"
-            return (Leak("plugin", f"network plugin {name}", f"cannot {what}: {_said(error)}"),)
-        return told
+            return ask(driver)
+        except KurmaError as error:
+            return (Leak("plugin", f"network plugin {name}", f"cannot {what}: {error.message}"),)
 
     def _configs(self, driver: str) -> list[Mapping[str, Json]]:
         return [info.config for info in self._infos if info.driver == driver and info.name not in self._unused]
@@ -131,7 +128,3 @@ def unused(default: DefaultNetwork, infos: Iterable[NetworkInfo]) -> frozenset[s
     """The name of the built-in network, if no pod has ever used it."""
     built_in = any(info.name == DEFAULT and info.source == "built-in" for info in infos)
     return frozenset([DEFAULT]) if built_in and not default.chosen() else frozenset()
-
-
-def _said(error: Exception) -> str:
-    return error.message if isinstance(error, KurmaError) else words(error)

@@ -106,7 +106,8 @@ class Source:
             found = PluginError(f"{self} cannot work on this host: {line(error)}")
         elif found is None:
             hint = "this is a mistake in the plugin; `kurma --debug …` shows where"
-            found = PluginError(f"{self} failed in {call}: {said(error)}", hint=hint)
+            number = {"errno": error.errno} if isinstance(error, OSError) else {}
+            found = PluginError(f"{self} failed in {call}: {said(error)}", hint=hint, **number)
         found.data.update(plugin=f"{self.group}/{self.name}", call=call)
         return found
 

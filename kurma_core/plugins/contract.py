@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 #: The module of :mod:`kurma_core.hookspecs` for each group, and its protocols: a driver satisfies one of them.
 _PROTOCOLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "kurma.stagers": ("stager", ("Stager", "StagerImageSource", "StagerOfImages")),
-    "kurma.networks": ("network", ("Network",)),
 }
 #: Names that the core uses itself, by group: schemes of images that no fetcher brought.
 _RESERVED: Mapping[str, tuple[str, ...]] = {"kurma.fetchers": ("archive", "built", "plugin", "upload")}

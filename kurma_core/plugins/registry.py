@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs import Hooks
     from kurma_core.hookspecs.fetcher import FetcherHooks
     from kurma_core.hookspecs.isolator import IsolatorHooks
+    from kurma_core.hookspecs.network import NetworkHooks
     from kurma_core.hookspecs.renderer import RendererHooks
     from kurma_core.models.pod import PodEvent
     from kurma_core.plugins.calls import Taken
@@ -92,6 +93,8 @@ class PluginRegistry:
         def driver(self, group: Literal["kurma.fetchers"], name: str) -> FetcherHooks: ...
         @overload
         def driver(self, group: Literal["kurma.renderers"], name: str) -> RendererHooks: ...
+        @overload
+        def driver(self, group: Literal["kurma.networks"], name: str) -> NetworkHooks: ...
         @overload
         def driver(self, group: Literal["kurma.isolators"], name: str) -> IsolatorHooks: ...
         @overload

@@ -1,4 +1,4 @@
-"""The contract suite for network plugins (:class:`kurma_core.hookspecs.network.Network`), to be subclassed.
+"""The contract suite for network plugins (:class:`kurma_core.hookspecs.network.NetworkHooks`), to be subclassed.
 
 The tests make network namespaces under ``/run/netns``: run them as root, in a "host" of their own (network and
 mount namespaces), and mark the subclass ``root``::
@@ -29,14 +29,14 @@ from typing import Any
 import pytest
 
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs.network import AttachmentContext, Network
+from kurma_core.hookspecs.network import AttachmentContext, NetworkHooks
 from kurma_core.linux import namespaces
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.models.isolator import TrafficLimit
 from kurma_core.models.network import Attachment, NetworkRequest, NetworkResult, PortMapping
 from kurma_core.value import replace
 
-MakeDriver = Callable[[], Network]
+MakeDriver = Callable[[], NetworkHooks]
 MakePod = Callable[[], str]
 
 
@@ -107,7 +107,7 @@ class NetworkContract:
         raise NotImplementedError("give a fixture config")
 
     @pytest.fixture
-    def driver(self, make_driver: MakeDriver, config: Mapping[str, Any]) -> Iterator[Network]:
+    def driver(self, make_driver: MakeDriver, config: Mapping[str, Any]) -> Iterator[NetworkHooks]:
         driver = make_driver()
         driver.setup(config)
         yield driver
@@ -133,10 +133,10 @@ class NetworkContract:
 
     # -- the contract --
 
-    def test_setup_may_be_called_again(self, driver: Network, config: Mapping[str, Any]) -> None:
+    def test_setup_may_be_called_again(self, driver: NetworkHooks, config: Mapping[str, Any]) -> None:
         driver.setup(config)
 
-    def test_add_joins_the_pod(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+    def test_add_joins_the_pod(self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod) -> None:
         pod = make_pod()
         one = self.context(pod, config)
         result = driver.add(one)
@@ -152,7 +152,7 @@ class NetworkContract:
             driver.delete(one)
 
     def test_the_pod_has_the_address_at_once(
-        self, driver: Network, config: Mapping[str, Any], make_pod: MakePod
+        self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod
     ) -> None:
         """An app can listen on the addresses of the result as soon as ``add`` has returned."""
         one = self.context(make_pod(), config)
@@ -166,27 +166,31 @@ class NetworkContract:
         finally:
             driver.delete(one)
 
-    def test_delete_leaves_nothing(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+    def test_delete_leaves_nothing(
+        self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod
+    ) -> None:
         one = self.context(make_pod(), config)
         driver.add(one)
         driver.delete(one)
         assert interfaces_in(one.namespace) == ["lo"]
         self.assert_nothing_left(one.pod, config)
 
-    def test_delete_is_repeatable(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+    def test_delete_is_repeatable(
+        self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod
+    ) -> None:
         one = self.context(make_pod(), config)
         driver.add(one)
         driver.delete(one)
         driver.delete(one)
         self.assert_nothing_left(one.pod, config)
 
-    def test_delete_without_add(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+    def test_delete_without_add(self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod) -> None:
         one = self.context(make_pod(), config)
         driver.delete(one)
         self.assert_nothing_left(one.pod, config)
 
     def test_delete_by_another_process(
-        self, driver: Network, make_driver: MakeDriver, config: Mapping[str, Any], make_pod: MakePod
+        self, driver: NetworkHooks, make_driver: MakeDriver, config: Mapping[str, Any], make_pod: MakePod
     ) -> None:
         one = self.context(make_pod(), config)
         driver.add(one)
@@ -195,7 +199,7 @@ class NetworkContract:
         self.assert_nothing_left(one.pod, config)
 
     def test_delete_when_the_namespace_is_gone(
-        self, driver: Network, config: Mapping[str, Any], make_pod: MakePod
+        self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod
     ) -> None:
         one = self.context(make_pod(), config)
         driver.add(one)
@@ -204,14 +208,14 @@ class NetworkContract:
         driver.delete(one)
         self.assert_nothing_left(one.pod, config)
 
-    def test_add_without_a_namespace_fails(self, driver: Network, config: Mapping[str, Any]) -> None:
+    def test_add_without_a_namespace_fails(self, driver: NetworkHooks, config: Mapping[str, Any]) -> None:
         one = self.context(str(uuid.uuid4()), config)
         with pytest.raises(NetworkError):
             driver.add(one)
         driver.delete(one)
         self.assert_nothing_left(one.pod, config)
 
-    def test_add_after_delete(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+    def test_add_after_delete(self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod) -> None:
         one = self.context(make_pod(), config)
         driver.add(one)
         driver.delete(one)
@@ -219,11 +223,13 @@ class NetworkContract:
         assert self.interface in interfaces_in(one.namespace)
         driver.delete(one)
 
-    def test_check_fails_before_add(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+    def test_check_fails_before_add(
+        self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod
+    ) -> None:
         with pytest.raises(NetworkError):
             driver.check(self.context(make_pod(), config))
 
-    def test_pods_at_once(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+    def test_pods_at_once(self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod) -> None:
         contexts = [self.context(make_pod(), config) for _ in range(4)]
         with ThreadPoolExecutor(4) as pool:
             results = list(pool.map(driver.add, contexts))
@@ -236,7 +242,7 @@ class NetworkContract:
             self.assert_nothing_left(one.pod, config)
 
     def test_attachment_survives_its_record(
-        self, driver: Network, config: Mapping[str, Any], make_pod: MakePod
+        self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod
     ) -> None:
         """``delete`` gets the attachment that was read from its JSON record on disk."""
         one = self.context(make_pod(), config)
@@ -248,7 +254,9 @@ class NetworkContract:
         driver.delete(again)
         self.assert_nothing_left(one.pod, config)
 
-    def test_remove_is_repeatable(self, driver: Network, config: Mapping[str, Any], make_pod: MakePod) -> None:
+    def test_remove_is_repeatable(
+        self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod
+    ) -> None:
         one = self.context(make_pod(), config)
         driver.add(one)
         driver.delete(one)

@@ -3,6 +3,7 @@
 import json
 
 from kurma_core import config as configuration
+from kurma_core.hookspecs.network import NetworkHooks
 from kurma_core.models.isolator import TrafficLimit
 from kurma_core.models.network import NetworkRequest
 from kurma_core.networking.manager import Networking
@@ -10,7 +11,7 @@ from kurma_core.networking.manager import Networking
 UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 
 
-class Holding:
+class Holding(NetworkHooks):
     """A network kind that holds pods to rates where its configuration says so."""
 
     def setup(self, config):
@@ -25,7 +26,7 @@ def test_only_networks_that_hold_get_limits(tmp_path):
     file = tmp_path / "kurma.json"
     file.write_text(json.dumps({"container_networks": entries}))
     config = configuration.load(str(file), str(tmp_path / "state"))
-    drivers = {"x": Holding(), "lo": object()}
+    drivers = {"x": Holding(), "lo": NetworkHooks()}
     networking = Networking(config, drivers.__getitem__, lambda alias: None, config.state_dir, print)
     wanted = [NetworkRequest("b"), NetworkRequest("a")]
     plan = networking.plan(wanted, (), UUID, {"nameservers": ("192.0.2.1",)})

@@ -9,9 +9,12 @@ import pytest
 
 from kurma_core import config as configuration
 from kurma_core.errors import KurmaError, NetworkError, PluginError, UsageError
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.network import NetworkHooks
 from kurma_core.models.network import AddressResult, Attachment, NetworkRequest, NetworkResult, PortMapping
 from kurma_core.networking.manager import Networking
 from kurma_core.networking.network_records import pin_path
+from kurma_core.testing import bound
 
 UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 POD = {"pod": UUID, "pod_name": "p", "namespace": pin_path("net", UUID)}
@@ -33,7 +36,7 @@ DOCUMENT = {
 ALIASES = {"apcera.com/kurma/lo-netplugin": "lo", "apcera.com/kurma/cni-netplugin": "cni"}
 
 
-class Recorder:
+class Recorder(NetworkHooks):
     """A network kind that writes down what it is asked, and fails where it is told to."""
 
     def __init__(self):
@@ -43,9 +46,11 @@ class Recorder:
         self.found = {}
         self.publishing = None
 
+    @hookimpl
     def setup(self, config):
         self._call("setup", config["name"])
 
+    @hookimpl
     def add(self, context):
         self._call("add", context.attachment.network)
         self.context = context
@@ -54,19 +59,24 @@ class Recorder:
         default = NetworkResult((AddressResult("10.1.0.2/16", "10.1.0.1"),))
         return self.results.get(context.attachment.network, default)
 
+    @hookimpl
     def delete(self, context):
         self._call("delete", context.attachment.network)
         self.deleted = context
 
+    @hookimpl
     def check(self, context):
         self._call("check", context.attachment.network)
 
+    @hookimpl
     def remove(self, config):
         self._call("remove", config["name"])
 
+    @hookimpl
     def discover(self):
         return self.found
 
+    @hookimpl
     def publishes(self, config):
         return self.publishing is None or config["name"] in self.publishing
 
@@ -88,7 +98,7 @@ def notes():
 
 @pytest.fixture
 def make(tmp_path, driver, notes, runs_images):
-    def make(value=None):
+    def make(value=None, checked=False):
         file = tmp_path / "kurma.json"
         file.write_text(json.dumps(value or {}))
         config = configuration.load(str(file), str(tmp_path / "state"))
@@ -96,7 +106,7 @@ def make(tmp_path, driver, notes, runs_images):
         def find(name):
             if name == "missing":
                 raise PluginError("network plugin missing is not installed")
-            return driver
+            return bound(NetworkHooks, driver, "kurma.networks", name) if checked else driver
 
         return Networking(
             config,
@@ -296,7 +306,7 @@ def test_ports_go_to_the_first_network_that_publishes(make, driver):
     port = PortMapping(8080, 80)
     plan = make(entries("a", "b", "c")).plan(requests("a", "b", "c"), (port,), UUID)
     assert [one.ports for one in plan] == [(), (), (port,), ()]
-    driver.publishes = None  # a plugin that says nothing of it is asked to
+    driver.publishes = super(Recorder, driver).publishes  # a plugin that says nothing of it is asked to
     assert [one.ports for one in make(entries("a")).plan(requests("a"), (port,), UUID)] == [(), (port,)]
     del driver.publishes
     driver.publishing = set()
@@ -504,9 +514,9 @@ def test_a_result_that_is_no_address_fails(make, driver, result, wrong):
 
 
 def test_a_result_that_is_none_of_ours_names_the_plugin(make, driver):
-    networking = make(entries("a"))
+    networking = make(entries("a"), checked=True)
     driver.results = {"a": {"ip4": {"ip": "10.1.0.2/16"}}}
-    with pytest.raises(PluginError, match='network plugin cni failed to add network "a"'):
+    with pytest.raises(PluginError, match=r'^network "a": network plugin .* answered add with .*, not Net'):
         networking.add_all(networking.plan(requests("a"), (), UUID), **POD)
 
 
@@ -532,10 +542,10 @@ def test_leaving_goes_on_after_a_failure(make, driver):
 
 
 def test_a_plugins_own_exceptions_name_it(make, driver):
-    networking = make(entries("a"))
+    networking = make(entries("a"), checked=True)
     driver.fail = {"add a": ZeroDivisionError("by zero")}
     with pytest.raises(
-        PluginError, match='network plugin cni failed to add network "a": ZeroDivisionError: by zero'
+        PluginError, match=r'^network "a": network plugin .* failed in add: ZeroDivisionError: by zero'
     ):
         networking.add_all(networking.plan(requests("a"), (), UUID), **POD)
 

@@ -17,10 +17,15 @@ from kurma_core.hookspecs import hookimpl
 
 class Network:
     def __init__(self, context): self.context = context
+    @hookimpl
     def setup(self, config): pass
+    @hookimpl
     def add(self, context): pass
+    @hookimpl
     def delete(self, context): pass
+    @hookimpl
     def check(self, context): pass
+    @hookimpl
     def remove(self, config): pass
 
 @hookimpl

@@ -16,7 +16,7 @@ from tests.kit.waiting import until
 
 NETWORKS = "kurma.networks"
 #: Modules that find plugins and check them: most of the time that this takes is their import.
-FINDING = {"importlib.metadata", "stevedore", "pluggy"}
+FINDING = {"importlib.metadata", "stevedore", "pluggy", "inspect", "difflib"}
 PROGRAM = """
 import json, sys
 from kurma_core.config import load
@@ -59,12 +59,18 @@ class Site:
             (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: other-{number}\nVersion: 1.0\n")
             (info / "entry_points.txt").write_text(f"[console_scripts]\nother{number} = other:main\n")
 
-    def start(self, *drivers):
+    def start(self, *drivers, **variables):
         """The names of network plugins as a new process finds them, and the modules that it imported; it makes
         these drivers."""
         command = [sys.executable, "-P", "-c", PROGRAM, self.directory.parent, self.state, *drivers]
-        environment = {**os.environ, "PYTHONPATH": str(self.directory), "PYTHONDONTWRITEBYTECODE": "1"}
-        names, modules = json.loads(subprocess.check_output(command, env=environment))
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.directory),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **variables,
+        }
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        names, modules = json.loads(done.stdout)
         return names, set(modules)
 
     def warm(self, *drivers):
@@ -151,6 +157,66 @@ def test_a_changed_module_is_checked_again(site):
     module.write_text(module.read_text().replace("def kurma_network()", "def kurma_network(unknown)"))
     with pytest.raises(subprocess.CalledProcessError):
         site.start("one")
+
+
+def test_the_hooks_of_a_driver_are_kept_by_its_class(site):
+    site.warm("one")
+    checked = {"add": ["context"], "delete": ["context"], "check": ["context"]}
+    checked |= {"setup": ["config"], "remove": ["config"]}
+    assert site.declared("one")["hooks"] == {"kurma_test_one:Network NetworkHooks": checked}
+    value = json.loads(site.index.read_text())
+    for entry in value["declarations"].values():
+        entry["hooks"] = {"kurma_test_one:Network NetworkHooks": 5}
+    site.index.write_text(json.dumps(value))
+    site.warm("one")
+    assert site.declared("one")["hooks"]["kurma_test_one:Network NetworkHooks"] == checked
+
+
+@pytest.mark.parametrize(
+    "change", ["a base class of another package", "the driver that the configuration chooses"]
+)
+def test_a_changed_class_is_checked_again(site, change):
+    """18: the class is what was checked, not the module of the entry point."""
+    base = site.directory / "kurma_test_base.py"
+    base.write_text(site.network.split("@hookimpl\ndef kurma_network")[0])
+    source = """
+        import os
+        from kurma_core.hookspecs import hookimpl
+        from kurma_core.hookspecs.driver import Driver
+        from kurma_test_base import Network as Base
+
+        class Network(Base): pass
+        class Other(Base):
+            @hookimpl
+            def publishes(self, **any): return True
+
+        @hookimpl
+        def kurma_network():
+            return Driver(create=Other if os.environ.get("KURMA_TEST_OTHER") else Network)
+    """
+    site.install("two", source)
+    site.warm("two")
+    if change == "a base class of another package":
+        base.write_text(base.read_text().replace("def add(self, context)", "def add(self, contexts)"))
+        environment = {}
+    else:
+        environment = {"KURMA_TEST_OTHER": "1"}
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        site.start("two", **environment)
+    said = "add takes contexts, which its hook does not pass; the nearest is context"
+    assert (said if not environment else "publishes takes **any") in caught.value.stderr
+
+
+def test_a_class_that_a_function_makes_is_checked_at_each_start(site):
+    source = site.network.replace(
+        "def kurma_network():", "def kurma_network():\n    class Network(globals()['Network']): pass"
+    )
+    site.install("two", source)
+    site.warm("one")
+    found = None
+    for _ in range(3):
+        found = site.start("two")[1]
+    assert "pluggy" in found
 
 
 def test_processes_with_another_path_keep_the_index(site, tmp_path):

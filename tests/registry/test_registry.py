@@ -56,7 +56,7 @@ def test_what_a_driver_is_made_with(install, registry, network, tmp_path):
         "registries: {insecure: [localhost]}\nauth_dir: /auth\n"
         "plugins: {networks: {one: {config: {size: 7, rate: 2}}}}"
     )
-    context = plugins.driver(NETWORKS, "one").context
+    context = plugins.driver(NETWORKS, "one")._driver.context
     assert context.config == {"size": 7, "rate": 2.0, "names": []}
     assert isinstance(context.config["rate"], float)
     assert context.state_dir == str(tmp_path / "state/plugins/kurma.networks/one")
@@ -75,8 +75,8 @@ def test_drivers_of_a_daemon_are_told_so(install, network, tmp_path):
     install("kurma-test", {"one": network})
     (tmp_path / "kurma.json").write_text("{}")
     daemon = Daemon(Settings(str(tmp_path / "kurma.json"), str(tmp_path / "state")))
-    assert daemon.client.here.registry.driver(NETWORKS, "one").context.daemon is True
-    assert daemon.managers.successor(daemon.config).registry.driver(NETWORKS, "one").context.daemon is True
+    assert daemon.client.here.registry.driver(NETWORKS, "one")._driver.context.daemon is True
+    assert daemon.managers.successor(daemon.config).registry.driver(NETWORKS, "one")._driver.context.daemon is True
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_value_without_text_is_the_default(install, registry, network):
     assert (
         registry("plugins: {networks: {one: {config: {size: null}}}}")
         .driver(NETWORKS, "one")
-        .context.config["size"]
+        ._driver.context.config["size"]
         == 3
     )
 

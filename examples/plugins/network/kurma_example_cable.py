@@ -23,13 +23,16 @@ class Cable:
     def __init__(self, context: DriverContext) -> None:
         self._directory = context.state_dir
 
+    @hookimpl
     def setup(self, config: Mapping[str, Any]) -> None:
         _subnet(config)
         os.makedirs(self._taken(config), mode=0o700, exist_ok=True)
 
+    @hookimpl
     def publishes(self, config: Mapping[str, Any]) -> bool:
         return False
 
+    @hookimpl
     def add(self, context: AttachmentContext) -> NetworkResult:
         config = context.attachment.config
         # On record first: a crash after it leaves something for delete to find.
@@ -49,6 +52,7 @@ class Cable:
             raise _failed(context, error.strerror or str(error)) from error
         return NetworkResult((AddressResult(f"{theirs}/31", str(ours)),))
 
+    @hookimpl
     def delete(self, context: AttachmentContext) -> None:
         try:
             with Netlink() as netlink:
@@ -58,11 +62,13 @@ class Cable:
         for path in self._pairs_of(context.attachment.config, _owner(context)):
             os.unlink(path)
 
+    @hookimpl
     def check(self, context: AttachmentContext) -> None:
         with Netlink() as netlink:
             if netlink.link(_name(context)) is None:
                 raise _failed(context, f"the pod's cable {_name(context)} is not there")
 
+    @hookimpl
     def remove(self, config: Mapping[str, Any]) -> None:
         """Pods share nothing of it."""
 

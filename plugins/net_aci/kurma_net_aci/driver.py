@@ -10,8 +10,9 @@ from typing import Any
 
 from kurma_core.appc.cni_result import parse_result
 from kurma_core.errors import KurmaError, NetworkError
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import HostTree
-from kurma_core.hookspecs.network import AttachmentContext, Leak
+from kurma_core.hookspecs.network import AttachmentContext, Leak, NetworkHooks
 from kurma_core.json_text import loads
 from kurma_core.linux.process import boot_id
 from kurma_core.linux.programs import one_line
@@ -31,7 +32,7 @@ _RESULT_MAX = 1 << 20
 _TRIES = 10
 
 
-class AciNetwork:
+class AciNetwork(NetworkHooks):
     """Serves every network whose plugin is an image.
 
     :param host_image: finds and verifies an image that runs with host privilege.
@@ -60,6 +61,7 @@ class AciNetwork:
 
     # -- setup and status --
 
+    @hookimpl
     def setup(self, config: Mapping[str, Json]) -> None:
         """Verifies the image, and runs its ``setup`` unless that has succeeded for this image and this
         configuration since the start of the machine or the daemon.
@@ -70,10 +72,12 @@ class AciNetwork:
         with self._ready(config):
             pass
 
+    @hookimpl
     def publishes(self, config: Mapping[str, Json]) -> bool:
         """False: the specification has no way to pass ports to a script."""
         return False
 
+    @hookimpl
     def status(self, config: Mapping[str, Json]) -> None:
         """Checks that pods could join now, without running a script. :raises KurmaError: they could not, and
         why."""
@@ -86,6 +90,7 @@ class AciNetwork:
 
     # -- joining and leaving --
 
+    @hookimpl
     def add(self, context: AttachmentContext) -> NetworkResult:
         """Joins the pod by the script ``add``.
 
@@ -107,6 +112,7 @@ class AciNetwork:
                 place.write(replace(joined, added=True))
         return result
 
+    @hookimpl
     def delete(self, context: AttachmentContext) -> None:
         """Runs ``del`` in the root of ``add``, with the same arguments. It waits for an ``add`` that still runs
         after its Kurma was killed. If the pod was not added, or ``del`` has succeeded already, it runs no script.
@@ -148,6 +154,7 @@ class AciNetwork:
             return False
         return True
 
+    @hookimpl
     def check(self, context: AttachmentContext) -> None:
         """Checks that the pod is joined and that its interface exists; only the scripts know more about the
         network.
@@ -291,6 +298,7 @@ class AciNetwork:
 
     # -- removal --
 
+    @hookimpl
     def remove(self, config: Mapping[str, Json]) -> None:
         """Ends the helpers of ``setup``, and removes the roots. Other results of ``setup`` on the host stay: only
         the image knows them, and the specification has no script that removes them.
@@ -350,6 +358,7 @@ class AciNetwork:
 
     # -- check and repair --
 
+    @hookimpl
     def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
         """Finds attachments whose pod is gone, and unused roots."""
         known = {config["name"] for config in configs}
@@ -372,6 +381,7 @@ class AciNetwork:
                 ]
         return tuple(found)
 
+    @hookimpl
     def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
         """Runs ``del`` for attachments whose pod is gone, and removes unused roots."""
         by_name = {config["name"]: config for config in configs}

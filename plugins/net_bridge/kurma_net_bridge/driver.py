@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs.network import AttachmentContext, Leak
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.network import AttachmentContext, Leak, NetworkHooks
 from kurma_core.linux.netlink import Link, Netlink, NetlinkError
 from kurma_core.models.network import AddressResult, NetworkResult
 from kurma_net_bridge import links
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 Json = Any
 
 
-class BridgeNetwork:
+class BridgeNetwork(NetworkHooks):
     """The driver of all bridge networks. Several threads may use it, for different pods.
 
     :param state_dir: of this driver. :param note: shows the user a line.
@@ -47,18 +48,22 @@ class BridgeNetwork:
 
     # -- configuration --
 
+    @hookimpl
     def setup(self, config: Mapping[str, Json]) -> None:
         """:raises NetworkError: the configuration is wrong."""
         parse_settings(config)
 
+    @hookimpl
     def check_config(self, config: Mapping[str, Json]) -> None:
         """:raises NetworkError: the configuration is wrong."""
         parse_settings(config)
 
+    @hookimpl
     def publishes(self, config: Mapping[str, Json]) -> bool:
         """Whether the network can publish ports: every bridge network can."""
         return True
 
+    @hookimpl
     def status(self, config: Mapping[str, Json]) -> None:
         """:raises NetworkError: pods could not join now, and why."""
         from kurma_net_bridge.repair import status
@@ -67,6 +72,7 @@ class BridgeNetwork:
 
     # -- joining and leaving --
 
+    @hookimpl
     def add(self, context: AttachmentContext) -> NetworkResult:
         """Joins a pod to the network. Everything is recorded before it is made in the kernel.
 
@@ -153,6 +159,7 @@ class BridgeNetwork:
             if published is not None and netlink.link(links.host_end(pod, interface)) is not None:
                 self._rules.publish(rules, pod, *published)
 
+    @hookimpl
     def delete(self, context: AttachmentContext) -> None:
         """Takes a pod out of the network. It works without records, and without the pod's namespace, too.
 
@@ -186,6 +193,7 @@ class BridgeNetwork:
 
             forget_unmade(records, self._rules)
 
+    @hookimpl
     def check(self, context: AttachmentContext) -> None:
         """Checks a pod's attachment. :raises NetworkError: the pod is not joined, or the attachment has
         changed."""
@@ -200,6 +208,7 @@ class BridgeNetwork:
 
     # -- the network itself --
 
+    @hookimpl
     def remove(self, config: Mapping[str, Json]) -> None:
         """Removes the network's rules, bridge and records.
 
@@ -218,14 +227,16 @@ class BridgeNetwork:
 
     # -- check and repair --
 
+    @hookimpl
     def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
-        """As :class:`kurma_core.hookspecs.network.NetworkCare` has it."""
+        """As :class:`kurma_core.hookspecs.network.NetworkHooks` has it."""
         from kurma_net_bridge.repair import Repair
 
         return Repair(self._state_dir, self._rules).leaks(configs, pods)
 
+    @hookimpl
     def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
-        """As :class:`kurma_core.hookspecs.network.NetworkCare` has it."""
+        """As :class:`kurma_core.hookspecs.network.NetworkHooks` has it."""
         from kurma_net_bridge.repair import Repair
 
         return Repair(self._state_dir, self._rules).mend(configs, pods)

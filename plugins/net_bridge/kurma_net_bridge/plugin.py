@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
-from kurma_core.hookspecs.network import Network
+from kurma_core.hookspecs.network import NetworkHooks
 
 
-def _create(context: DriverContext) -> Network:
+def _create(context: DriverContext) -> NetworkHooks:
     from kurma_net_bridge.driver import BridgeNetwork
 
     return BridgeNetwork(context.state_dir, context.note)

@@ -13,7 +13,8 @@ from kurma_cni.plugins import Plugins
 
 from kurma_core.appc.cni_result import parse_result
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs.network import AttachmentContext, Leak
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.network import AttachmentContext, Leak, NetworkHooks
 from kurma_core.json_text import loads
 from kurma_core.linux import programs
 from kurma_core.models.network import NetworkResult
@@ -48,7 +49,7 @@ def network_errors(network: str | None = None) -> Iterator[None]:
         ) from error
 
 
-class CniNetwork:
+class CniNetwork(NetworkHooks):
     """The driver of all networks with a CNI configuration.
 
     :param bin_dirs: directories of plugins. :param timeout: seconds that a plugin may take.
@@ -80,6 +81,7 @@ class CniNetwork:
 
     # -- configuration --
 
+    @hookimpl
     def setup(self, config: Mapping[str, Json]) -> None:
         """:raises NetworkError: the configuration is wrong, names a program that is not installed, or a plugin
         says that it is not ready (STATUS, CNI 1.1.0).
@@ -89,12 +91,14 @@ class CniNetwork:
             self._plugins.find_all(chain)
             self._ask_status(chain)
 
+    @hookimpl
     def check_config(self, config: Mapping[str, Json]) -> None:
         """Checks the configuration, but not whether its programs are installed. :raises NetworkError: it is
         wrong."""
         with network_errors(config.get("name")):
             parse_chain(config)
 
+    @hookimpl
     def status(self, config: Mapping[str, Json]) -> None:
         """:raises NetworkError: as :meth:`setup`, or a plugin does not speak the configuration's version."""
         with network_errors(config.get("name")):
@@ -126,15 +130,18 @@ class CniNetwork:
             self._plugins.choose_version(chain)
         return chain
 
+    @hookimpl
     def discover(self) -> Mapping[str, Mapping[str, Json]]:
         """The networks of ``config_dirs``, by name."""
         return discover(self._config_dirs, self._note)
 
+    @hookimpl
     def publishes(self, config: Mapping[str, Json]) -> bool:
         """Whether the network can publish ports of pods."""
         with network_errors(config.get("name")):
             return parse_chain(config).declares("portMappings")
 
+    @hookimpl
     def limits(self, config: Mapping[str, Json]) -> bool:
         """Whether the network enforces a pod's traffic limits itself, by the capability ``bandwidth``."""
         from kurma_net_cni.quirks import has_rates
@@ -145,6 +152,7 @@ class CniNetwork:
 
     # -- joining and leaving --
 
+    @hookimpl
     def add(self, context: AttachmentContext) -> NetworkResult:
         """Runs ADD of each plugin, in order.
 
@@ -183,6 +191,7 @@ class CniNetwork:
             save(joined=True)
         return parsed[-1]
 
+    @hookimpl
     def delete(self, context: AttachmentContext) -> None:
         """Runs DEL of each plugin in reverse order, and goes on after a failure.
 
@@ -259,6 +268,7 @@ class CniNetwork:
             return [*failures, error]
         return failures[:-1]  # DEL runs in reverse: the last failure is that of the chain's first plugin
 
+    @hookimpl
     def check(self, context: AttachmentContext) -> None:
         """Runs CHECK of each plugin, if the configuration's version has it (from 0.4.0 on) and does not disable
         it.
@@ -293,6 +303,7 @@ class CniNetwork:
 
     # -- the network itself --
 
+    @hookimpl
     def remove(self, config: Mapping[str, Json]) -> None:
         """Removes the bridge of the network, its empty address reservations, and empty base chains of the plugins.
 
@@ -314,11 +325,13 @@ class CniNetwork:
 
     # -- leaks --
 
+    @hookimpl
     def leaks(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
         """Attachments of pods that are gone, and addresses and chains of our pods in networks that they left."""
         with network_errors():
             return self._repair().leaks(configs, pods)
 
+    @hookimpl
     def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
         """Repairs leaks by DEL, by freeing resources, and by GC of plugins of CNI 1.1.0. :returns: those left."""
         with network_errors():

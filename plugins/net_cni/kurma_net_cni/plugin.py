@@ -5,7 +5,7 @@ from __future__ import annotations
 from kurma_core.errors import ConfigError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
-from kurma_core.hookspecs.network import Network
+from kurma_core.hookspecs.network import NetworkHooks
 
 #: The plugin's ``aci`` name in configurations of other implementations of Kurma (Kurma Network Specification).
 ALIAS = "apcera.com/kurma/cni-netplugin"
@@ -13,7 +13,7 @@ BIN_DIRS = ("/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/usr/local/lib/
 CONFIG_DIRS = ("/etc/cni/net.d",)
 
 
-def _create(context: DriverContext) -> Network:
+def _create(context: DriverContext) -> NetworkHooks:
     from kurma_net_cni.driver import CniNetwork
     from kurma_net_cni.records import Records
 

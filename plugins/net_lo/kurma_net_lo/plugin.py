@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
-from kurma_core.hookspecs.network import AttachmentContext, Network
+from kurma_core.hookspecs.network import AttachmentContext, NetworkHooks
 from kurma_core.linux.namespaces import in_netns, in_network_namespace
 
 if TYPE_CHECKING:
@@ -23,24 +23,28 @@ if TYPE_CHECKING:
 ALIAS = "apcera.com/kurma/lo-netplugin"
 
 
-class LoopbackNetwork:
+class LoopbackNetwork(NetworkHooks):
     """Raises ``lo``; the kernel then gives it 127.0.0.1/8 and, unless IPv6 is off, ::1/128.
 
     It works in process, by one ioctl, and keeps no state: the kernel makes and removes ``lo`` with the namespace.
     """
 
+    @hookimpl
     def setup(self, config: Mapping[str, Any]) -> None:
         """Does nothing: the network has no options."""
 
+    @hookimpl
     def add(self, context: AttachmentContext) -> None:
         """Raises ``lo``. :raises NetworkError: the namespace cannot be entered, or the kernel refuses."""
         from kurma_core.linux.loopback import raise_lo
 
         _inside(context, raise_lo)
 
+    @hookimpl
     def delete(self, context: AttachmentContext) -> None:
         """Does nothing: the kernel removes ``lo`` with the namespace."""
 
+    @hookimpl
     def check(self, context: AttachmentContext) -> None:
         """Checks ``lo``. :raises NetworkError: it is down, or lacks one of its addresses."""
         from kurma_net_lo.inspect import missing
@@ -49,6 +53,7 @@ class LoopbackNetwork:
         if found:
             raise NetworkError(f"loopback of pod {context.pod}: {found}", network=context.attachment.network)
 
+    @hookimpl
     def remove(self, config: Mapping[str, Any]) -> None:
         """Does nothing: pods share no resource."""
 
@@ -70,7 +75,7 @@ def _inside(context: AttachmentContext, function: Callable[[], T]) -> T:
         ) from error
 
 
-def _create(context: DriverContext) -> Network:
+def _create(context: DriverContext) -> NetworkHooks:
     return LoopbackNetwork()
 
 

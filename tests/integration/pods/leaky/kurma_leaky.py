@@ -33,6 +33,7 @@ class Forgetful:
     def __init__(self, context):
         self.directory = context.state_dir
 
+    @hookimpl
     def setup(self, config):
         os.makedirs(f"{self.directory}/addresses", 0o700, exist_ok=True)
         own = f"{self.directory}/{os.getpid()}"
@@ -53,6 +54,7 @@ class Forgetful:
     def chain(self):
         return f"{self.kind}-{self.id}-"
 
+    @hookimpl
     def add(self, context):
         self.setup({})
         self.die("add", 0)
@@ -70,6 +72,7 @@ class Forgetful:
         self.die("add", 3)
         return NetworkResult((AddressResult(address, None),))
 
+    @hookimpl
     def delete(self, context):
         self.die("delete", 0)
         self.free(context.pod)
@@ -88,10 +91,12 @@ class Forgetful:
                 os.unlink(f"{self.directory}/addresses/{address}")
         self.die("delete", 3)
 
+    @hookimpl
     def check(self, context):
         if f"{self.kind[:2]}{context.pod[:8]}" not in dict(self.cables()):
             raise NetworkError("its cable is gone", network=context.attachment.network)
 
+    @hookimpl
     def remove(self, config):
         with suppress(NetworkError):
             run("nft", "delete", "table", "inet", "leaky")
@@ -142,16 +147,19 @@ class Forgetful:
 class Leaky(Forgetful):
     kind = "leaky"
 
+    @hookimpl
     def status(self, config):
         if config.get("broken"):
             raise NetworkError("it is broken on purpose", network=config["name"])
 
+    @hookimpl
     def leaks(self, configs, pods):
         found = [("interface", f"interface {name}", owner) for name, owner in self.cables()]
         found += [("chain", f"chain {name}", name.removeprefix(self.chain)) for name in self.chains()]
         found += [("address", f"address {address}", uuid) for address, uuid in self.addresses().items()]
         return [Leak(*one, f"its pod {uuid} is gone", "leaky", uuid) for *one, uuid in found if uuid not in pods]
 
+    @hookimpl
     def mend(self, configs, pods):
         for leak in self.leaks(configs, pods):
             with self.lock():
