@@ -11,7 +11,8 @@ from kurma_core.signals import raise_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
     from kurma_core.cli.command_line import Call
     from kurma_core.cli.session import Connect
@@ -53,7 +54,7 @@ def main(
     if "_KURMA_COMPLETE" in os.environ:
         from kurma_core.cli import typer_app
 
-        return typer_app.complete(os.environ["_KURMA_COMPLETE"])
+        return typer_app.complete(os.environ["_KURMA_COMPLETE"], typer_app.root(runner.session))
     return _guarded(lambda: _read_and_run(words, runner), runner, raising=ours)
 
 
@@ -81,22 +82,26 @@ def _read_and_run(words: Sequence[str], runner: _Runner) -> int:
     if call is None:
         from kurma_core.cli import typer_app
 
-        call = typer_app.read(words)
+        call = typer_app.read(words, typer_app.root(runner.session))
     return call if isinstance(call, int) else runner(call)
 
 
 class _Runner:
-    """Runs a parsed call. ``debug`` is known from then on."""
+    """Runs a parsed call. ``debug`` is known once there is a session."""
 
     def __init__(self, connect: Connect | None, service: Service | None = None) -> None:
         self._connect = connect
         self._service = service
         self.debug = False
 
+    def session(self, globals: Mapping[str, Any]) -> Session:
+        """:param globals: the options before the command."""
+        self.debug = bool(globals["debug"])
+        return Session(globals, self._connect, self._service)
+
     def __call__(self, call: Call) -> int:
-        self.debug = bool(call.globals["debug"])
         _check_words(call)
-        session = Session(call.globals, self._connect, self._service)
+        session = self.session(call.globals)
         for option in SESSION_OPTIONS:
             if option in call.command.options:
                 setattr(session, option.name, call.values.pop(option.name))

@@ -21,6 +21,9 @@ from kurma_core.errors import UsageError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem, ShellComplete
 
+    from kurma_core.cli.plugin_commands import PluginCommands
+    from kurma_core.cli.session import Session
+
 PROGRAM = "kurma"
 COMPLETE_VARIABLE = "_KURMA_COMPLETE"
 #: Names that other container engines have for a command.
@@ -98,16 +101,19 @@ def _usage_error(error: click.ClickException) -> UsageError:
     return UsageError(f"{words}: {message}" if words else message, hint=hint)
 
 
-def root() -> TyperGroup:
-    """``kurma`` itself. Another typer application becomes a command below it by click's
-    ``add_command(typer.main.get_command(application), name)``.
+def root(session: Callable[[Mapping[str, Any]], Session] | None = None) -> TyperGroup:
+    """``kurma`` itself.
+
+    :param session: makes a session of the options before the command, for commands of plugins; None: without them.
     """
-    return _group(PROGRAM, _DESCRIPTION, TABLE, _signed(lambda **_: None, GLOBAL_OPTIONS))
+    group = _group(PROGRAM, _DESCRIPTION, TABLE, _signed(lambda **_: None, GLOBAL_OPTIONS))
+    group.make_session = session
+    return group
 
 
 def _group(
     name: str, help: str, entries: Mapping[str, Entry | Group], callback: Callable[..., Any] | None = None
-) -> TyperGroup:
+) -> TableGroup:
     application = typer.Typer(
         name=name,
         cls=TableGroup,
@@ -162,6 +168,7 @@ def _option(option: Option) -> inspect.Parameter:
         None if option.many else option.default,
         *option.flags,
         metavar=option.metavar,
+        is_eager=option in GLOBAL_OPTIONS,  # so that help knows those before it: it lists commands of plugins
         click_type=click.Choice(option.choices) if option.choices else None,
         show_default=not (option.is_flag or option.many or option.default is None),
         help=option.help,
@@ -176,18 +183,30 @@ def _word(part: Argument) -> str:
 
 
 class TableGroup(TyperGroup):
-    """A group of :data:`~kurma_core.cli.commands.TABLE`, and commands that were added to it. A command of the
-    table is imported and built when it is called; the listing comes from the table."""
+    """A group of :data:`~kurma_core.cli.commands.TABLE`, and commands of plugins. A command of the table is
+    imported and built when it is called; the listing comes from the table."""
 
     entries: Mapping[str, Entry | Group]
+    make_session: Callable[[Mapping[str, Any]], Session] | None = None
+    _plugins: PluginCommands | None = None
+
+    def _commands(self, ctx: click.Context) -> PluginCommands | None:
+        """The commands of plugins; None: they are not below this group."""
+        if self._plugins is None and self.make_session is not None:
+            from kurma_core.cli.plugin_commands import PluginCommands
+
+            self._plugins = PluginCommands(self.make_session, ctx.find_root().params)
+        return self._plugins
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.entries, *self.commands]
+        plugins = self._commands(ctx)
+        return [*self.entries, *(plugins.names() if plugins is not None else ())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         entry = self.entries.get(cmd_name)
         if entry is None:
-            return super().get_command(ctx, cmd_name)
+            plugins = self._commands(ctx)
+            return plugins.get(cmd_name) if plugins is not None else None
         if isinstance(entry, Group):
             return _group(cmd_name, entry.help, entry.entries)
         return _command((*ctx.command_path.split()[1:], cmd_name), load(entry))
@@ -195,32 +214,34 @@ class TableGroup(TyperGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        names = self.list_commands(ctx)
+        names = self.list_commands(ctx) if args and args[0] not in self.entries else args
         if args and args[0] not in names and not args[0].startswith("-") and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
             elsewhere = _CALLED_ELSEWHERE.get(args[0]) if ctx.parent is None else None
             near = [elsewhere] if elsewhere else get_close_matches(args[0], names, n=1)
+            if not near:
+                self.get_command(ctx, args[0])  # raises why a plugin's command cannot be used
             ctx.fail(f"no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(self._listing())
+            formatter.write_dl(self._listing(ctx))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        names = [CompletionItem(name, help=help) for name, help in self._listing() if name.startswith(incomplete)]
+        names = [
+            CompletionItem(name, help=help) for name, help in self._listing(ctx) if name.startswith(incomplete)
+        ]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
-    def _listing(self) -> list[tuple[str, str]]:
+    def _listing(self, ctx: click.Context) -> list[tuple[str, str]]:
         """The names of the commands, and their lines in listings."""
-        added = ((name, command) for name, command in self.commands.items() if not command.hidden)
-        return [
-            *((name, entry.help) for name, entry in self.entries.items()),
-            *((name, command.get_short_help_str(limit=100)) for name, command in added),
-        ]
+        plugins = self._commands(ctx)
+        own = [(name, entry.help) for name, entry in self.entries.items()]
+        return own if plugins is None else own + plugins.listing()
 
 
 class DeclaredCommand(TyperCommand):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Json = Any
 
 #: The kinds of plugins as ``plugins:`` names them; an entry-point group is ``kurma.`` and one of these.
-KINDS = ("fetchers", "renderers", "stagers", "networks", "isolators", "observers", "services")
+KINDS = ("fetchers", "renderers", "stagers", "networks", "isolators", "observers", "services", "commands")
 #: Kinds whose plugins are enabled only by a section of their own.
 OPT_IN = ("services",)
 #: Shape of an initial pod's template, as far as it is checked here.

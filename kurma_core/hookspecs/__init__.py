@@ -44,6 +44,7 @@ GROUPS: Mapping[str, str] = {
     "kurma.isolators": "kurma_isolator",
     "kurma.observers": "kurma_pod_event",
     "kurma.services": "kurma_service",
+    "kurma.commands": "kurma_command",
 }
 #: The specification of drivers, by entry-point group: a module of this package, and its classes. A driver
 #: implements the required hooks of one of them.
@@ -53,6 +54,7 @@ SPECS: Mapping[str, tuple[str, ...]] = {
     "kurma.networks": ("network", "NetworkHooks"),
     "kurma.isolators": ("isolator", "IsolatorHooks"),
     "kurma.services": ("service", "ServiceHooks"),
+    "kurma.commands": ("command", "CommandHooks"),
 }
 
 
@@ -261,3 +263,7 @@ class ModuleHooks(Hooks):
     @hookspec
     def kurma_service(self) -> Driver:
         """A service of kurmad."""
+
+    @hookspec
+    def kurma_command(self) -> Driver:
+        """A command below ``kurma``; the entry point's name is the command."""

@@ -96,8 +96,9 @@ def declared(group: str, name: str, module: object, *, checked: bool = False) ->
     _items(answer.annotations, str, "annotations")
     if answer.locators not in LOCATORS:
         raise TypeError(f"its Driver's locators are {answer.locators!r} instead of one of {', '.join(LOCATORS)}")
-    if not isinstance(answer.example, str):
-        raise TypeError(f"its Driver's example is {answer.example!r} instead of text")
+    for name in ("example", "help"):
+        if not isinstance(getattr(answer, name), str):
+            raise TypeError(f"its Driver's {name} is {getattr(answer, name)!r} instead of text")
     return answer
 
 

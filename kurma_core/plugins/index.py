@@ -68,6 +68,7 @@ _DECLARATION = {
     "runsImages": bool,
     "locators": str,
     "example": str,
+    "help": str,
     "annotations": [str],
     "options": [dict],
     "isolators": [str],
@@ -119,6 +120,7 @@ class Declaration:
     runs_images: bool
     locators: str
     example: str
+    help: str
     annotations: tuple[str, ...]
     options: tuple[Json, ...]
     isolators: tuple[str, ...]
@@ -210,6 +212,7 @@ class PluginIndex:
             runs_images=entry["runsImages"],
             locators=entry["locators"],
             example=entry["example"],
+            help=entry["help"],
             annotations=tuple(entry["annotations"]),
             options=tuple(entry["options"]),
             isolators=tuple(entry["isolators"]),
@@ -233,6 +236,7 @@ class PluginIndex:
             "runsImages": declared is not None and declared.runs_images,
             "locators": "address" if declared is None else declared.locators,
             "example": "" if declared is None else declared.example,
+            "help": "" if declared is None else declared.help,
             "annotations": [] if declared is None else list(declared.annotations),
             "options": [
                 {

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 
 _FETCHERS = "kurma.fetchers"
 _OBSERVERS = "kurma.observers"
+_COMMANDS = "kurma.commands"
 #: Groups whose plugins no pod needs.
-_NOT_FOR_PODS = ("kurma.services",)
+_NOT_FOR_PODS = ("kurma.services", _COMMANDS)
 
 
 class _Loaded:
@@ -183,13 +184,17 @@ class PluginRegistry:
 
         :raises PluginCollisionError: two distributions claim one name.
         """
-        found = dict.fromkeys(plugin.name for plugin in self._group(group))
-        configured = self._config.plugins.get(_kind(group), {})
-        order = [name for name in configured if name in found] + [name for name in found if name not in configured]
-        enabled = tuple(name for name in order if self._config.plugin(group, name).enabled)
+        enabled = self.enabled(group)
         for name in enabled:
             self._plugin(group, name)
         return enabled
+
+    def enabled(self, group: str) -> tuple[str, ...]:
+        """As :meth:`names`, with the names that are claimed twice."""
+        found = dict.fromkeys(plugin.name for plugin in self._group(group))
+        configured = self._config.plugins.get(_kind(group), {})
+        order = [name for name in configured if name in found] + [name for name in found if name not in configured]
+        return tuple(name for name in order if self._config.plugin(group, name).enabled)
 
     def look_up_anew(self) -> None:
         """Reads every installed distribution, also what was installed since this process has begun."""
@@ -370,6 +375,7 @@ class PluginRegistry:
         sections = [(f"kurma.{kind}", name) for kind, sections in config.plugins.items() for name in sections]
         installed = [(group, plugin.name) for group in GROUPS for plugin in self._group(group)]
         twice = [key for key in dict.fromkeys(installed) if installed.count(key) > 1]
+        twice += [(group, name) for group, name in installed if group == _COMMANDS and _is_reserved(name)]
         found: list[KurmaError] = []
         for group, name in dict.fromkeys((*used, *sections, *twice)):
             section = config.plugin(group, name)
@@ -454,6 +460,12 @@ class PluginRegistry:
             raise PluginCollisionError(
                 f"{called(group, name)} is claimed by {who}",
                 hint=f"uninstall one, or disable both: {_disabling(group, name)}",
+                plugin=f"{group}/{name}",
+            )
+        if group == _COMMANDS and _is_reserved(name):
+            raise PluginCollisionError(
+                f"{called(group, name)} of {claims[0]} has the name of a command of Kurma",
+                hint=f"uninstall it, or disable it: {_disabling(group, name)}",
                 plugin=f"{group}/{name}",
             )
         return claims[0]
@@ -589,6 +601,12 @@ class PluginRegistry:
 
 def _kind(group: str) -> str:
     return group.removeprefix("kurma.")
+
+
+def _is_reserved(command: str) -> bool:
+    from kurma_core.hookspecs.command import RESERVED
+
+    return command in RESERVED
 
 
 def _disabling(group: str, name: str) -> str:

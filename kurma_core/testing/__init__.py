@@ -11,6 +11,7 @@ suite to subclass                            for
 :class:`.isolators.IsolatorContract`         ``kurma.isolators``
 :class:`.observers.ObserverContract`         ``kurma.observers``
 :class:`.services.ServiceContract`           ``kurma.services``
+:class:`.commands.CommandContract`           ``kurma.commands``
 ===========================================  ========================================
 """
 

@@ -35,7 +35,7 @@ def test_no_suite_is_left_out():
 
 def test_every_kind_has_an_example():
     kinds = {path.parent.name for path in (ROOT / "examples/plugins").glob("*/pyproject.toml")}
-    assert kinds == {"fetcher", "renderer", "stager", "network", "isolator", "observer", "service"}
+    assert kinds == {"fetcher", "renderer", "stager", "network", "isolator", "observer", "service", "command"}
     for kind in kinds:
         folder = ROOT / "examples/plugins" / kind
         assert list(folder.glob("test_*.py"))

@@ -170,7 +170,7 @@ class LocalHost:
             not_required_isolators=(*not_required, *(f"any under stager {name}" for name in without)),
             pods=len(self._m.services.store.uuids()) if os.geteuid() == 0 else None,
             daemon=None,
-            plugins={f"kurma.{kind}": tuple(self._m.registry.names(f"kurma.{kind}")) for kind in KINDS},
+            plugins={f"kurma.{kind}": self._m.registry.enabled(f"kurma.{kind}") for kind in KINDS},
         )
 
     def events(

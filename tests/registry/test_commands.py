@@ -1,0 +1,276 @@
+"""Commands of plugins below ``kurma``: imported when they are called, or when help first lists them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kurma_core.cli import typer_app
+from kurma_core.cli.command_line import parse
+from kurma_core.cli.commands import TABLE
+from kurma_core.cli.main import main
+from kurma_core.cli.session import Session
+from kurma_core.hookspecs.command import RESERVED
+from tests.kit.waiting import until
+
+GROUP = "kurma.commands"
+GUESTS = """
+from typing import Annotated, Literal
+import typer
+from kurma_core.errors import HostError
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver, Option
+
+class Guests:
+    def __init__(self, context):
+        self._word = context.config["word"]
+
+    @hookimpl
+    def application(self, session):
+        guests = typer.Typer(help="Receives guests.")
+
+        @guests.command()
+        def greet(
+            name: Annotated[str, typer.Argument(help="The guest.")],
+            tone: Annotated[Literal["warm", "cool"], typer.Option(help="How.")] = "warm",
+            times: Annotated[int, typer.Option("--times", "-n")] = 1,
+        ) -> None:
+            "Greets a guest."
+            for _ in range(times):
+                session.line(f"a {tone} {self._word}, {name}")
+
+        @guests.command()
+        def refuse() -> None:
+            "Lets no guest in."
+            raise typer.Exit(3)
+
+        @guests.command()
+        def fail(how: str) -> None:
+            if how == "known":
+                raise HostError("the door is stuck", hint="push")
+            raise KeyError("door")
+
+        @guests.command()
+        def version() -> None:
+            session.json({"version": session.client.version().version})
+
+        return guests
+
+@hookimpl
+def kurma_command():
+    return Driver(Guests, options=(Option("word", str, "welcome", "any"),), help="Receive guests.")
+"""
+LEAVE = """
+import typer
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver
+
+class Leave:
+    @hookimpl
+    def application(self):
+        leave = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+        @leave.command()
+        def command(quietly: bool = False) -> None:
+            "Leaves."
+            print("left quietly" if quietly else "left")
+
+        return leave
+
+@hookimpl
+def kurma_command():
+    return Driver(lambda context: Leave(), help="Leave.")
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Writes ``kurma.yml``."""
+    file = tmp_path / "kurma.yml"
+    file.write_text("")
+    return file.write_text
+
+
+@pytest.fixture
+def kurma(tmp_path, config, capsys, monkeypatch):
+    """``kurma(words)``: exit code, standard output and standard error of a command line."""
+    monkeypatch.setenv("KURMA_CONFIG", str(tmp_path / "kurma.yml"))
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "state").mkdir(mode=0o700)
+
+    def run(line):
+        code = main(["--host", "local", "--dir", str(tmp_path / "state"), *line.split()])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def guests(install):
+    install("kurma-guests", {"guests": GUESTS, "leave": LEAVE}, group=GROUP)
+
+
+@pytest.fixture
+def imported():
+    """The plugins' modules that were imported since the test began."""
+    before = set(sys.modules)
+    return lambda: [name for name in set(sys.modules) - before if name.startswith("kurma_test_plugin")]
+
+
+def test_names_of_kurmas_own_commands_are_reserved():
+    assert {*TABLE, *typer_app._CALLED_ELSEWHERE} == RESERVED
+
+
+def test_it_runs(kurma, config, guests):
+    assert parse(["guests", "refuse"]) is None
+    assert kurma("guests greet Ada --tone=cool -n2") == (0, "a cool welcome, Ada\n" * 2, "")
+    assert kurma("guests refuse") == (3, "", "")
+    assert kurma("leave --quietly") == (0, "left quietly\n", "")
+    assert kurma("guests version")[1].startswith('{\n  "version":')
+    config("plugins: {commands: {guests: {config: {word: farewell}}}}")
+    assert kurma("guests greet Ada") == (0, "a warm farewell, Ada\n", "")
+
+
+def test_it_is_helped(kurma, guests):
+    def help_of(words):
+        code, out, _ = kurma(f"{words} --help")
+        assert code == 0
+        return out
+
+    listing = help_of("").splitlines()
+    assert "  guests        Receive guests." in listing
+    assert "  leave         Leave." in listing
+    assert {"greet", "Greets a guest.", "refuse"} <= words_of(help_of("guests"), "Greets a guest.")
+    assert {"The guest.", "--tone", "How."} <= words_of(help_of("guests greet"), "The guest.", "How.")
+    assert help_of("leave").startswith("Usage: kurma leave [OPTIONS]\n\n  Leaves.\n")
+
+
+def words_of(text, *sentences):
+    return {*text.split(), *(sentence for sentence in sentences if sentence in text)}
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        ("guests greet", "guests greet: missing argument 'NAME'", "see kurma guests greet --help"),
+        ("guests greet Ada --tune", "guests greet: no such option: --tune", "see kurma guests greet --help"),
+        ("guests gret", "guests: no such command 'gret'. Did you mean 'greet'?", "see kurma guests --help"),
+        ("guest", "no command 'guest'; did you mean 'guests'?", "see kurma --help"),
+        ("elsewhere", "no command 'elsewhere'", "see kurma --help"),
+    ],
+)
+def test_its_mistakes_are_usage_errors(kurma, guests, line, message, hint):
+    code, _, told = kurma(line)
+    assert code == 2
+    assert told.startswith(f"kurma: {message}")
+    assert told.endswith(f"  hint: {hint}\n")
+
+
+def test_its_errors(kurma, guests):
+    assert kurma("guests fail known") == (125, "", "kurma: the door is stuck\n  hint: push\n")
+    code, _, told = kurma("guests fail other")
+    assert code == 125
+    assert told.startswith(
+        "kurma: command plugin 'guests' of kurma-guests 1.0 failed in guests: KeyError: 'door'\n"
+    )
+    assert "kurma --debug" in told
+    debugged = kurma("--debug guests fail other")[2]
+    assert "kurma_test_plugin" in debugged, "the trace shows the plugin's file"
+
+
+def test_it_is_imported_when_it_is_called_or_first_listed(kurma, guests, imported, tmp_path):
+    kurma("version")
+    kurma("config show")
+    kurma("list --help")
+    kurma("nothing")
+    assert imported() == []
+    assert kurma("leave")[1] == "left\n"
+    assert len(imported()) == 1
+    kurma("--help")
+    assert len(imported()) == 2
+
+
+def test_listings_are_remembered(guests, kurma, tmp_path):
+    """Its line of help is in the index: help imports it once."""
+    program = "import sys; from kurma_core.cli.main import main; main(sys.argv[1:]); print(*sys.modules)"
+    command = [sys.executable, "-P", "-c", program, "--dir", str(tmp_path / "state"), "--help"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def imports():
+        said = subprocess.check_output(command, env=environment, text=True)
+        assert "Receive guests." in said
+        return "kurma_test_plugin" in said.splitlines()[-1]
+
+    assert imports()
+    until(lambda: not imports(), "what has just changed is not remembered at once")
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("kurma gu", ["guests"]),
+        ("kurma guests g", ["greet"]),
+        ("kurma guests greet Ada --tone ", ["warm", "cool"]),
+        ("kurma leave --q", ["--quietly"]),
+        ("kurma image l", ["list"]),
+    ],
+)
+def test_it_is_completed(kurma, guests, monkeypatch, capsys, line, completed):
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    assert typer_app.complete("bash_complete", typer_app.root(Session)) == 0
+    assert capsys.readouterr().out.split() == [f"plain,{word}" for word in completed]
+
+
+def test_kurma_completes_for_shells_that_it_knows():
+    assert typer_app.complete("") == 1
+    assert typer_app.complete("tcsh_complete") == 1
+
+
+def test_a_name_of_kurmas_own(kurma, install, guests):
+    install("kurma-run", {"list": LEAVE, "ps": LEAVE}, group=GROUP)
+    assert "left" not in kurma("list --help")[1]
+    code, _, told = kurma("ps")
+    assert (code, told.splitlines()[0]) == (2, "kurma: no command 'ps'; did you mean 'list'?")
+    assert kurma("leave")[1] == "left\n"
+    assert kurma("info")[0] == 0
+    rows = kurma("plugins list")[1]
+    why = "command plugin 'list' of kurma-run 1.0 has the name of a command of Kurma"
+    assert why in rows
+    assert why in kurma("config check")[2]
+
+
+def test_two_of_one_name(kurma, install, guests):
+    install("kurma-other", {"leave": LEAVE}, group=GROUP)
+    code, _, told = kurma("leave")
+    assert code == 125
+    assert "command plugin 'leave' is claimed by" in told
+    assert kurma("guests greet Ada")[0] == 0
+    assert "  leave         (does not work: see kurma plugins list)" in kurma("--help")[1].splitlines()
+
+
+def test_one_that_is_disabled(kurma, config, guests, imported):
+    config("plugins: {commands: {guests: {enabled: false}}}")
+    code, _, told = kurma("guests greet Ada")
+    assert code == 125
+    assert told.startswith("kurma: command plugin 'guests' is disabled in ")
+    assert "guests" not in kurma("--help")[1]
+    config("plugins: {enable: listed}")
+    assert "guests" not in kurma("--help")[1]
+    assert "  hint: enable it: kurma plugins enable commands guests\n" in kurma("guests refuse")[2]
+
+
+def test_a_broken_one(kurma, install):
+    install("kurma-broken", {"broken": "1/0"}, group=GROUP)
+    code, _, told = kurma("broken")
+    assert code == 125
+    assert told.startswith("kurma: command plugin 'broken' of kurma-broken 1.0 is broken: ZeroDivisionError")
+    assert "  broken        (does not work: see kurma plugins list)" in kurma("--help")[1].splitlines()
+
+
+def test_a_wrong_configuration(kurma, config, guests):
+    config("plugins: {nothing: 1}")
+    assert "  list " in kurma("--help")[1]
+    assert "no command 'lisst'; did you mean 'list'?" in kurma("lisst")[2]
+    assert "unknown key" in kurma("guests greet Ada")[2]
