@@ -510,6 +510,15 @@ def _of_image(pulling: Pulling, name: str, reference: str) -> list[Figure]:
     ]
 
 
+def hook_call(bench: Bench) -> list[Figure]:
+    """A call of a driver's hook: as Kurma makes it, by pluggy, and the bare method."""
+    values = json.loads(output([sys.executable, _program("hooks.py")], bench.kurma.environment))
+    what = "one call of a driver's hook with four arguments, checked and named"
+    return [
+        Figure("hook-call", what, "µs", {side: tuple(times) for side, times in values.items()}, ("pluggy", 1.0))
+    ]
+
+
 CASES: Mapping[str, Callable[[Bench], list[Figure]]] = {
     "run-none": run_none,
     "run-bridge": run_bridge,
@@ -527,6 +536,7 @@ CASES: Mapping[str, Callable[[Bench], list[Figure]]] = {
     "run-stage1": run_stage1,
     "help": help_,
     "images": images,
+    "hook-call": hook_call,
 }
 
 
