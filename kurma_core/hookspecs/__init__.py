@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Any, ClassVar, TypeVar, overload
 
     from kurma_core.hookspecs.driver import Driver
-    from kurma_core.models.pod import PodEvent
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,7 +41,7 @@ GROUPS: Mapping[str, str] = {
     "kurma.stagers": "kurma_stager",
     "kurma.networks": "kurma_network",
     "kurma.isolators": "kurma_isolator",
-    "kurma.observers": "kurma_pod_event",
+    "kurma.observers": "kurma_observer",
     "kurma.services": "kurma_service",
     "kurma.commands": "kurma_command",
 }
@@ -53,6 +52,7 @@ SPECS: Mapping[str, tuple[str, ...]] = {
     "kurma.renderers": ("renderer", "RendererHooks"),
     "kurma.networks": ("network", "NetworkHooks"),
     "kurma.isolators": ("isolator", "IsolatorHooks"),
+    "kurma.observers": ("observer", "ObserverHooks"),
     "kurma.services": ("service", "ServiceHooks"),
     "kurma.commands": ("command", "CommandHooks"),
 }
@@ -256,9 +256,8 @@ class ModuleHooks(Hooks):
         """A compiler of isolators."""
 
     @hookspec
-    def kurma_pod_event(self, event: PodEvent) -> None:
-        """Called after every change of a pod's state, once it is on disk. An exception is noted and does not
-        affect the pod. The hook should return quickly, for the pod waits for it."""
+    def kurma_observer(self) -> Driver:
+        """An observer of pods."""
 
     @hookspec
     def kurma_service(self) -> Driver:

@@ -218,11 +218,8 @@ class PluginIndex:
             isolators=tuple(entry["isolators"]),
         )
 
-    def remember(self, plugin: Plugin, declared: Driver | None) -> None:
-        """Keeps what a loaded plugin declared, once its hook has been checked.
-
-        :param declared: None: it is an observer, which declares nothing.
-        """
+    def remember(self, plugin: Plugin, declared: Driver) -> None:
+        """Keeps what a loaded plugin declared, once its hook has been checked."""
         if self.outdated(plugin) is not None:
             return
         point = _entry_point(plugin)
@@ -232,12 +229,12 @@ class PluginIndex:
             "files": {},
             "module": point.module,
             "attribute": point.attr or "",
-            "aliases": [] if declared is None else list(declared.aliases),
-            "runsImages": declared is not None and declared.runs_images,
-            "locators": "address" if declared is None else declared.locators,
-            "example": "" if declared is None else declared.example,
-            "help": "" if declared is None else declared.help,
-            "annotations": [] if declared is None else list(declared.annotations),
+            "aliases": list(declared.aliases),
+            "runsImages": declared.runs_images,
+            "locators": declared.locators,
+            "example": declared.example,
+            "help": declared.help,
+            "annotations": list(declared.annotations),
             "options": [
                 {
                     "name": option.name,
@@ -248,7 +245,7 @@ class PluginIndex:
                     "most": option.most,
                     "choices": list(option.choices),
                 }
-                for option in (() if declared is None else declared.options)
+                for option in declared.options
             ],
             "isolators": [],
             "hooks": {},

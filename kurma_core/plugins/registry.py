@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.fetcher import FetcherHooks
     from kurma_core.hookspecs.isolator import IsolatorHooks
     from kurma_core.hookspecs.network import NetworkHooks
+    from kurma_core.hookspecs.observer import ObserverHooks
     from kurma_core.hookspecs.renderer import RendererHooks
     from kurma_core.models.pod import PodEvent
     from kurma_core.plugins.calls import Taken
+    from kurma_core.plugins.observing import Observing
 
     Json = Any
 
@@ -52,11 +54,17 @@ class _Loaded:
         self.plugin = plugin
         self.source: Source | None = None
         self.declared: Driver | None = None
-        #: Of an observer.
-        self.hook: Callable[..., Any] | None = None
+        #: Held while it is imported and its driver is made, so that a slow plugin delays only its users.
+        self.lock = threading.RLock()
+        self.begun = False
         self.driver: Any = None
         self.error: KurmaError | None = None
         self.skipped = False
+
+
+def _declared(loaded: _Loaded) -> Driver:
+    assert loaded.declared is not None, "a plugin without an error was declared"
+    return loaded.declared
 
 
 class PluginRegistry:
@@ -84,7 +92,8 @@ class PluginRegistry:
         self._installed: Mapping[str, tuple[Plugin, ...]] | None = None
         self._loaded: dict[tuple[str, str], _Loaded] = {}
         self._told: set[tuple[str, str]] = set()
-        self._lock = threading.RLock()  # a driver is made once, also where several threads ask for it
+        self._observing: dict[str, Observing] = {}
+        self._lock = threading.RLock()
 
     # --- asking ------------------------------------------------------------------------------------------------
 
@@ -99,6 +108,8 @@ class PluginRegistry:
         @overload
         def driver(self, group: Literal["kurma.isolators"], name: str) -> IsolatorHooks: ...
         @overload
+        def driver(self, group: Literal["kurma.observers"], name: str) -> ObserverHooks: ...
+        @overload
         def driver(self, group: str, name: str) -> Any: ...
 
     def driver(self, group: str, name: str) -> Any:
@@ -110,8 +121,10 @@ class PluginRegistry:
         :raises PluginError: it is broken, or this host lacks something that it needs.
         :raises ConfigError: its section has an unknown key, or a value of a wrong type.
         """
-        with self._lock:
-            loaded = self._load(group, name)
+        loaded = self._load(group, name)
+        with loaded.lock:
+            if loaded.error is not None:
+                raise loaded.error
             if loaded.driver is None:
                 self._attempt(group, name, loaded, lambda: self._create(group, name, loaded))
             return loaded.driver
@@ -221,19 +234,14 @@ class PluginRegistry:
 
         :raises KurmaError: as :meth:`driver`.
         """
-        with self._lock:
-            declared = self._load(group, name).declared
-        return declared.options if declared is not None else ()
+        return _declared(self._load(group, name)).options
 
-    def declaration(self, group: str, name: str) -> Driver | Declaration | None:
+    def declaration(self, group: str, name: str) -> Driver | Declaration:
         """The declaration of the plugin, from the index; if the index lacks it, the plugin's module is loaded.
-        None: it is an observer.
 
         :raises KurmaError: as :meth:`driver`.
         """
-        plugin = self._plugin(group, name)
-        with self._lock:
-            return self._index.declaration(plugin) or self._load(group, name).declared
+        return self._index.declaration(self._plugin(group, name)) or _declared(self._load(group, name))
 
     def locator_kind(self, scheme: str) -> str | None:
         """What the locators of a scheme are (:attr:`Driver.locators`); None: no fetcher of that name is installed.
@@ -246,7 +254,7 @@ class PluginRegistry:
             declared = self.declaration(_FETCHERS, scheme)
         except KurmaError:
             return "address"
-        return declared.locators if declared is not None else "address"
+        return declared.locators
 
     def locator_examples(self) -> Iterator[str]:
         """A locator for hints of each fetcher that works and declares one."""
@@ -255,7 +263,7 @@ class PluginRegistry:
                 declared = self.declaration(_FETCHERS, name)
             except KurmaError:
                 continue
-            if declared is not None and declared.example:
+            if declared.example:
                 yield declared.example
 
     def settings(self, group: str, name: str) -> Mapping[str, Json]:
@@ -263,8 +271,7 @@ class PluginRegistry:
 
         :raises KurmaError: as :meth:`driver`.
         """
-        with self._lock:
-            return self._values(group, name, self._load(group, name))
+        return self._values(group, name, self._load(group, name))
 
     def resolve_alias(self, group: str, alias: str) -> str | None:
         """The plugin that declares that alias; None: no plugin does. Loads the plugins that are not in the index.
@@ -289,7 +296,7 @@ class PluginRegistry:
             except KurmaError as error:
                 self._tell(group, name, error)
                 continue
-            if declared is not None and fits(declared):
+            if fits(declared):
                 claims.append((name, self._plugin(group, name)))
         if len(claims) > 1:
             both = " and ".join(f"{name!r} of {plugin}" for name, plugin in claims)
@@ -301,17 +308,32 @@ class PluginRegistry:
         return claims[0][0] if claims else None
 
     def emit(self, event: PodEvent) -> None:
-        """Calls every observer. An observer's exception is noted and does not reach the caller."""
+        """Queues the event for every observer; none delays the caller."""
         for name in self.names(_OBSERVERS):
-            hook = self._or_note(_OBSERVERS, name)
-            if hook is None:
-                continue
+            with self._lock:
+                if name not in self._observing:
+                    self._observing[name] = self._observe(name)
+            self._observing[name].tell(event)
+
+    def _observe(self, name: str) -> Observing:
+        from kurma_core.plugins.observing import Observing
+
+        def make() -> ObserverHooks | None:
             try:
-                hook(event=event)
-            except BaseException as error:  # an observer cannot break a pod
-                if interrupts(error):
-                    raise
-                self._note(f"observer {name!r} failed at {event.kind!r} of pod {event.pod}: {said(error)}")
+                return self.driver("kurma.observers", name)
+            except KurmaError as error:
+                self._tell(_OBSERVERS, name, error)
+                return None
+
+        return Observing(name, make, self._note)
+
+    def close(self) -> None:
+        """Waits for observers to take the events that are queued: a command for a second, kurmad for five."""
+        if self._observing:
+            from kurma_core.plugins import observing
+
+            observing.close(self._observing.values(), 5.0 if self._daemon else 1.0)
+            self._observing.clear()
 
     # --- the whole ---------------------------------------------------------------------------------------------
 
@@ -472,12 +494,16 @@ class PluginRegistry:
 
     def _load(self, group: str, name: str) -> _Loaded:
         """Imports the plugin and calls its hook, if this process has not done so yet."""
-        loaded = self._loaded.get((group, name))
-        if loaded is None:
-            loaded = self._loaded[group, name] = _Loaded(self._plugin(group, name))
-            self._attempt(group, name, loaded, lambda: self._declare(group, name, loaded))
-        if loaded.error is not None:
-            raise loaded.error
+        with self._lock:
+            loaded = self._loaded.get((group, name))
+            if loaded is None:
+                loaded = self._loaded[group, name] = _Loaded(self._plugin(group, name))
+        with loaded.lock:
+            if not loaded.begun:
+                loaded.begun = True
+                self._attempt(group, name, loaded, lambda: self._declare(group, name, loaded))
+            if loaded.error is not None:
+                raise loaded.error
         return loaded
 
     def _declare(self, group: str, name: str, loaded: _Loaded) -> None:
@@ -485,12 +511,10 @@ class PluginRegistry:
         loaded.source = Source(
             group, name, str(loaded.plugin), classes, lambda *found: self._checked(loaded, *found)
         )
-        if group == _OBSERVERS:
-            loaded.hook = contract.hook(group, name, module)
-        else:
-            loaded.declared = contract.declared(group, name, module, checked=classes is not None)
+        loaded.declared = contract.declared(group, name, module, checked=classes is not None)
         if classes is None:
-            self._index.remember(loaded.plugin, loaded.declared)
+            with self._lock:
+                self._index.remember(loaded.plugin, loaded.declared)
 
     def _checked(self, loaded: _Loaded, cls: type, kind: type[Hooks], taken: Taken) -> None:
         """Remembers a class of the plugin that was checked just now: its driver's, or of an object that the driver
@@ -500,9 +524,6 @@ class PluginRegistry:
 
     def _create(self, group: str, name: str, loaded: _Loaded) -> None:
         values = self._values(group, name, loaded)
-        if loaded.declared is None:
-            loaded.driver = loaded.hook
-            return
         given: dict[str, Any] = {"host_image": self._host_image, "start_program": self._start_program}
         context = DriverContext(
             config=values,
@@ -514,15 +535,15 @@ class PluginRegistry:
             **{key: value for key, value in given.items() if value is not None},
         )
         assert loaded.source is not None
-        loaded.driver = loaded.source.made(loaded.declared, context)
+        loaded.driver = loaded.source.made(_declared(loaded), context)
         if group == "kurma.isolators":
-            self._index.remember_isolators(loaded.plugin, loaded.driver.names)
+            with self._lock:
+                self._index.remember_isolators(loaded.plugin, loaded.driver.names)
 
     def _values(self, group: str, name: str, loaded: _Loaded) -> dict[str, Json]:
         section = self._config.plugin(group, name).config
         place = f"plugins.{_kind(group)}.{name}.config"
-        options = loaded.declared.options if loaded.declared is not None else ()
-        return contract.options(section, options, place, self._config.origins)
+        return contract.options(section, _declared(loaded).options, place, self._config.origins)
 
     def _attempt(self, group: str, name: str, loaded: _Loaded, step: Callable[[], None]) -> None:
         """Runs code of the plugin. An exception becomes the plugin's error, which is kept and raised."""
@@ -539,7 +560,7 @@ class PluginRegistry:
             loaded.error = self._wrapped(group, name, loaded, what, error)
         except BaseException as error:  # a stranger's code may raise anything
             if interrupts(error):
-                del self._loaded[group, name]  # not broken: the next call loads it
+                loaded.begun = loaded.declared is not None  # not broken: the next call loads it
                 raise
             loaded.error = self._wrapped(group, name, loaded, f"is broken: {said(error)}", error)
         raise loaded.error

@@ -156,8 +156,9 @@ class Services:
         return Layout.of_host().versions()
 
     def close(self) -> None:
-        """Ends the spawner, if one was started, and the metadata service. Programs that the spawner started keep
-        running."""
+        """Waits for observers; ends the spawner, if one was started, and the metadata service. Programs that the
+        spawner started keep running."""
+        self.registry.close()
         if "metadata" in self.__dict__:
             self.metadata.close()
         if "spawner" in self.__dict__:
@@ -165,8 +166,7 @@ class Services:
 
 
 class Events:
-    """Sends pod events to the journal and to observers' plugins; the registry catches the observers'
-    exceptions."""
+    """Sends pod events to the journal and to observers."""
 
     def __init__(self, registry: PluginRegistry, journal: Journal) -> None:
         self._registry = registry

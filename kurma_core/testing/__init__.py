@@ -89,8 +89,6 @@ def load_driver(
     group = group_of(module)
     if isinstance(what, tuple) and group != what[0]:
         raise TypeError(f"entry point {what[1]} of {what[0]} names a module that implements {group}")
-    if group == "kurma.observers":
-        return contract.hook(group, "tested", module)
     declaration = contract.declared(group, "tested", module)
     values = contract.options(config or {}, declaration.options, "config", {})
     source = Source(group, "tested", getattr(module, "__name__", repr(module)))

@@ -1,4 +1,4 @@
-"""The contract suite for observers (``kurma_pod_event``), to be subclassed::
+"""The contract suite for plugins of :class:`kurma_core.hookspecs.observer.ObserverHooks`, to be subclassed::
 
 class TestMyObserver(ObserverContract):
     @pytest.fixture
@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from kurma_core.hookspecs.observer import ObserverHooks
 from kurma_core.models.pod import PodEvent
 
 #: The kinds of events.
@@ -29,37 +29,34 @@ def event(kind: str = "running", **detail: Any) -> PodEvent:
 
 
 class ObserverContract:
-    """Subclasses define the fixture ``observer``: the hook, from :func:`kurma_core.testing.load_driver`."""
+    """Subclasses define the fixture ``observer``: the driver, from :func:`kurma_core.testing.load_driver`."""
 
-    #: Most seconds that it may take, since the pod waits for it.
+    #: Most seconds for an event: a command waits one second for all that are left at its end.
     patience = 0.5
 
     @pytest.fixture
-    def observer(self) -> Callable[..., Any]:
+    def observer(self) -> ObserverHooks:
         raise NotImplementedError("give a fixture observer")
 
     # -- the contract --
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_it_takes_every_kind(self, observer: Callable[..., Any], kind: str) -> None:
-        observer(event=event(kind))
+    def test_it_takes_every_kind(self, observer: ObserverHooks, kind: str) -> None:
+        observer.pod_event(event(kind))
 
-    def test_it_takes_kinds_and_details_of_later_versions(self, observer: Callable[..., Any]) -> None:
-        observer(event=event("some-later-kind", exitCode=1, nested={"a": [None, "\u2028", 10**20]}))
+    def test_it_takes_kinds_and_details_of_later_versions(self, observer: ObserverHooks) -> None:
+        observer.pod_event(event("some-later-kind", exitCode=1, nested={"a": [None, "\u2028", 10**20]}))
 
-    def test_it_answers_nothing(self, observer: Callable[..., Any]) -> None:
-        assert observer(event=event()) == [], "pluggy keeps what is not None: return None"
-
-    def test_it_returns_quickly(self, observer: Callable[..., Any]) -> None:
-        observer(event=event())  # the first call may import modules
+    def test_it_returns_quickly(self, observer: ObserverHooks) -> None:
+        observer.pod_event(event())  # the first call may import modules
         start = time.monotonic()
-        observer(event=event())
+        observer.pod_event(event())
         assert time.monotonic() - start < self.patience
 
-    def test_it_keeps_nothing_open(self, observer: Callable[..., Any]) -> None:
+    def test_it_keeps_nothing_open(self, observer: ObserverHooks) -> None:
         """A daemon calls it for thousands of pods."""
-        observer(event=event())
+        observer.pod_event(event())
         before = (len(os.listdir("/proc/self/fd")), threading.active_count())
         for _ in range(20):
-            observer(event=event())
+            observer.pod_event(event())
         assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before

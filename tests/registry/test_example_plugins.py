@@ -43,12 +43,13 @@ def kurma(site, tmp_path):
         "plugins": {
             "fetchers": {"memo": {"config": {"directory": str(tmp_path / "memo")}}},
             "isolators": {"nofile": {"config": {"most": 50}}},
+            "observers": {"jsonlog": {"config": {"path": str(tmp_path / "events")}}},
             "services": {"webhook": {"config": {"url": "http://127.0.0.1:1/"}}},
         },
     }
     (tmp_path / "kurma.json").write_text(json.dumps(config))
     made = Kurma(tmp_path / "state", tmp_path / "kurma.json", image)
-    made.environment |= {"PYTHONPATH": str(site), "KURMA_JSONLOG": str(tmp_path / "events")}
+    made.environment |= {"PYTHONPATH": str(site)}
     return made
 
 
@@ -70,7 +71,7 @@ def test_a_suite_makes_the_driver_of_an_entry_point(site, tmp_path, one):
         f"load_driver(({one.group!r}, {one.name!r}), {str(tmp_path)!r}, {config!r}); "
         f"print(sys.modules[{one.module!r}].__file__)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(site), "KURMA_JSONLOG": str(tmp_path / "events")}
+    environment = {**os.environ, "PYTHONPATH": str(site)}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment, cwd="/"
     )
@@ -116,7 +117,7 @@ def strangers(kurma, tmp_path):
     command.configured(
         command.config, plugins={"fetchers": {"memo": {"config": {"directory": str(tmp_path / "memo")}}}}
     )
-    command.environment |= {name: kurma.environment[name] for name in ("PYTHONPATH", "KURMA_JSONLOG")}
+    command.environment |= {"PYTHONPATH": kurma.environment["PYTHONPATH"]}
     return command
 
 

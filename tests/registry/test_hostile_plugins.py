@@ -5,10 +5,8 @@ import sys
 import pytest
 
 from kurma_core.errors import PluginError
-from kurma_core.models.pod import PodEvent
 
 NETWORKS = "kurma.networks"
-EVENT = PodEvent("running", "uuid", "pod", "2024-01-01T00:00:00Z")
 RAISED = {
     "leaves": "raise SystemExit(3)",
     "ends a generator": "raise GeneratorExit",
@@ -84,19 +82,3 @@ def test_ctrl_c_is_no_failure_of_a_plugin(install, registry):
             plugins.driver(NETWORKS, "bad")
     finally:
         del sys.kurma_test_interrupt
-
-
-@pytest.mark.parametrize("trick", RAISED)
-def test_an_observer_breaks_no_pod(trick, install, registry):
-    body = RAISED[trick].replace("\n", "\n    ")
-    install(
-        "kurma-hostile",
-        {
-            "bad": "from kurma_core.hookspecs import hookimpl\n\n@hookimpl\n"
-            f"def kurma_pod_event(event):\n    {body}\n"
-        },
-        group="kurma.observers",
-    )
-    plugins = registry()
-    plugins.emit(EVENT)
-    assert [text for text in plugins.told if "bad" in text]

@@ -95,7 +95,6 @@ def run(clean, tmp_path):
         config = tmp_path / "kurma.yml"
         config.write_text(text)
         environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONWARNINGS": "error"}
-        environment["KURMA_JSONLOG"] = str(tmp_path / "events")
         command = [clean / "venv/bin/python", "-c", program, config]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
         assert done.returncode == 0, done.stderr

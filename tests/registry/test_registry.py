@@ -13,12 +13,10 @@ from kurma_core.errors import ConfigError, PluginCollisionError, PluginError, Pl
 from kurma_core.hookspecs import GROUPS
 from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.isolation import compile_isolators, isolator_drivers, powers
-from kurma_core.models.pod import PodEvent
 
 NETWORKS = "kurma.networks"
 BROKEN = "import nothing_of_this_name"
 SKIPPED = "from kurma_core.errors import PluginSkipped\nraise PluginSkipped('needs a moon')"
-EVENT = PodEvent("running", "uuid", "pod", "2024-01-01T00:00:00Z")
 
 
 def row(registry, kind, name, load=True):
@@ -343,44 +341,6 @@ def test_configured_order(install, registry, network):
     names = registry("plugins: {networks: {two: {}, one: {}, none: {}}}").names(NETWORKS)
     ours = [name for name in names if name in ("one", "two", "three")]
     assert ours == ["two", "one", "three"]
-
-
-OBSERVER = """
-from kurma_core.hookspecs import hookimpl
-seen = []
-@hookimpl
-def kurma_pod_event(event):
-    seen.append(event)
-"""
-
-
-def test_observers_are_told_whatever_one_does(install, registry):
-    site = install(
-        "kurma-test",
-        {
-            "a": OBSERVER.replace("seen.append(event)", "raise ValueError('no\\nway')"),
-            "b": OBSERVER.replace("seen.append(event)", "raise SystemExit(1)"),
-            "c": BROKEN,
-            "d": OBSERVER,
-        },
-        group="kurma.observers",
-    )
-    plugins = registry()
-    plugins.emit(EVENT)
-    plugins.emit(EVENT)
-    (module,) = [sys.modules[p.stem] for p in site.glob("*.py") if getattr(sys.modules.get(p.stem), "seen", None)]
-    assert module.seen == [EVENT, EVENT]
-    assert plugins.told[0] == "observer 'a' failed at 'running' of pod uuid: ValueError: no way"
-    assert plugins.told[1] == "observer 'b' failed at 'running' of pod uuid: SystemExit: 1"
-    assert sum("'c'" in text for text in plugins.told) == 1
-    assert [row(plugins, "observers", name).status for name in "abcd"] == ["ok", "ok", "failed", "ok"]
-
-
-def test_an_observer_has_no_options(install, registry):
-    install("kurma-test", {"d": OBSERVER}, group="kurma.observers")
-    plugins = registry("plugins: {observers: {d: {config: {a: 1}}}}")
-    with pytest.raises(ConfigError, match=r"plugins\.observers\.d\.config\.a: unknown key; there is none"):
-        plugins.driver("kurma.observers", "d")
 
 
 def test_config_check_finds_what_is_not_there(install, registry, network):

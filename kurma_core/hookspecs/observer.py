@@ -1,0 +1,25 @@
+"""The contract of observers: they are told of each change of a pod's state."""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+from kurma_core.hookspecs import Hooks, hookspec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kurma_core.models.pod import PodEvent
+
+
+class ObserverHooks(Hooks):
+    """Observes pods. Each observer has a queue and a thread of its own: pods and other observers do not wait for
+    it."""
+
+    @hookspec(required=True)
+    def pod_event(self, event: PodEvent) -> None:
+        """Called after each change of a pod's state, once it is on disk, in the order of the changes.
+
+        The core cancels a call that takes longer than 5 seconds (:mod:`kurma_core.cancellation`). A command waits
+        1 second for its observers before it ends, kurmad 5 seconds. An exception is noted and does not affect the
+        pod.
+        """

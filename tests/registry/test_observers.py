@@ -1,0 +1,184 @@
+"""Observers: each has a queue and a thread of its own; pods and other observers do not wait for it."""
+
+import sys
+import threading
+
+import pytest
+
+from kurma_core.cancellation import current
+from kurma_core.errors import ConfigError, KurmaError
+from kurma_core.hookspecs.observer import ObserverHooks
+from kurma_core.models.pod import PodEvent
+from kurma_core.plugins.observing import Observing, close
+from tests.kit.waiting import until
+from tests.registry.test_hostile_plugins import RAISED
+
+EVENTS = [PodEvent("running", f"pod-{number}", "pod", "2024-01-01T00:00:00Z") for number in range(3)]
+EVENT = EVENTS[0]
+OBSERVER = """
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver
+seen = []
+class Observer:
+    def __init__(self, context): self.context = context
+    @hookimpl
+    def pod_event(self, event):
+        seen.append(event)
+@hookimpl
+def kurma_observer():
+    return Driver(Observer)
+"""
+BROKEN = "import nothing_of_this_name"
+
+
+def raising(body):
+    """Source of an observer that does that at each event."""
+    return OBSERVER.replace("seen.append(event)", body.replace("\n", "\n        "))
+
+
+def test_observers_get_all_events_in_order_whatever_one_does(install, registry):
+    site = install(
+        "kurma-test",
+        {"a": raising("raise ValueError('no\\nway')"), "b": BROKEN, "c": OBSERVER},
+        group="kurma.observers",
+    )
+    plugins = registry()
+    for event in EVENTS:
+        plugins.emit(event)
+    plugins.close()
+    (module,) = [sys.modules[p.stem] for p in site.glob("*.py") if getattr(sys.modules.get(p.stem), "seen", None)]
+    assert module.seen == EVENTS
+    said = (
+        "observer 'a' failed at 'running' of pod pod-0: observer plugin 'a' of kurma-test 1.0 failed in pod_event"
+    )
+    assert any(text.startswith(said) and text.endswith("ValueError: no way") for text in plugins.told)
+    assert sum("'b'" in text for text in plugins.told) == 1, "told once"
+    status = {info.name: info.status for info in plugins.listing() if info.kind == "observers"}
+    assert {name: status[name] for name in "abc"} == {"a": "ok", "b": "failed", "c": "ok"}
+
+
+@pytest.mark.parametrize("trick", RAISED)
+def test_an_observer_breaks_no_pod(trick, install, registry):
+    install("kurma-hostile", {"bad": raising(RAISED[trick])}, group="kurma.observers")
+    plugins = registry()
+    plugins.emit(EVENT)
+    plugins.close()
+    assert [text for text in plugins.told if "bad" in text]
+
+
+def test_an_observer_has_options_and_a_directory(install, registry, tmp_path):
+    install("kurma-test", {"d": OBSERVER}, group="kurma.observers")
+    context = registry().driver("kurma.observers", "d")._driver.context
+    assert context.state_dir == str(tmp_path / "state/plugins/kurma.observers/d")
+    wrong = registry("plugins: {observers: {d: {config: {a: 1}}}}")
+    with pytest.raises(ConfigError, match=r"plugins\.observers\.d\.config\.a: unknown key; there is none"):
+        wrong.driver("kurma.observers", "d")
+
+
+def test_the_thread_of_a_slow_import_holds_up_no_other_plugin(install, registry, network):
+    install("kurma-slow", {"slow": "import sys\nsys.kurma_test_gate.wait()\n" + OBSERVER}, group="kurma.observers")
+    install("kurma-test", {"one": network})
+    plugins = registry()
+    sys.kurma_test_gate = threading.Event()
+    try:
+        plugins.emit(EVENT)
+        until(lambda: ("kurma.observers", "slow") in plugins._loaded, "the import of the observer")
+        assert plugins.driver("kurma.networks", "one")
+    finally:
+        sys.kurma_test_gate.set()
+    plugins.close()
+    del sys.kurma_test_gate
+
+
+class Gated(ObserverHooks):
+    """Waits at each event until the gate opens, or its operation is cancelled."""
+
+    def __init__(self, heeds=True):
+        self.gate = threading.Event()
+        self.began = threading.Event()
+        self.heeds = heeds
+        self.seen = []
+
+    def pod_event(self, event):
+        self.began.set()
+        if self.heeds:
+            with current().waking(self.gate.set):
+                self.gate.wait()
+        else:
+            self.gate.wait()
+        self.seen.append(event)
+
+
+def test_who_emits_does_not_wait_and_what_is_missed_is_told():
+    told = []
+    slow, quick = Gated(heeds=False), Gated()
+    quick.gate.set()
+    observers = [
+        Observing(name, lambda one=one: one, told.append) for name, one in (("slow", slow), ("quick", quick))
+    ]
+    for event in EVENTS:
+        for observer in observers:
+            observer.tell(event)
+    slow.began.wait()
+    until(lambda: quick.seen == EVENTS, "the other observer")
+    close(observers, 0.0)
+    assert "observer 'slow' missed 3 events of pods" in told
+    slow.gate.set()
+
+
+def test_a_call_that_takes_too_long_is_cancelled_and_told_once():
+    told = []
+    slow = Gated()
+    observer = Observing("slow", lambda: slow, told.append, timeout=0.01)
+    observer.tell(EVENTS[0])
+    until(lambda: told, "the note")
+    slow.gate.clear()
+    observer.tell(EVENTS[1])
+    slow.gate.set()
+    close([observer], 60)
+    assert told[:1] == ["observer 'slow': 'running' of pod pod-0 takes longer than 0.01 s"]
+    assert sum("takes longer" in text for text in told) == 1
+
+
+def test_of_too_many_events_the_oldest_are_dropped():
+    told = []
+    slow = Gated(heeds=False)
+    observer = Observing("slow", lambda: slow, told.append)
+    observer.tell(EVENT)
+    slow.began.wait()
+    for _ in range(1003):
+        observer.tell(EVENT)
+    slow.gate.set()
+    close([observer], 60)
+    assert told == ["observer 'slow' missed 3 events of pods"]
+    assert len(slow.seen) == 1001
+
+
+def test_an_observer_that_does_not_work_is_asked_for_nothing():
+    told = []
+    observer = Observing("gone", lambda: None, told.append)
+    observer.tell(EVENT)
+    close([observer], 60)
+    assert told == []
+
+
+def test_the_threads_of_observers_take_no_signals():
+    import signal
+
+    masks = []
+
+    class Looks(ObserverHooks):
+        def pod_event(self, event):
+            masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+    observer = Observing("looks", Looks, print)
+    observer.tell(EVENT)
+    close([observer], 60)
+    assert signal.SIGINT in masks[0]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_the_error_of_an_observer_is_one_of_kurma(install, registry):
+    install("kurma-test", {"d": OBSERVER.replace("pod_event", "pod_evnt")}, group="kurma.observers")
+    with pytest.raises(KurmaError, match="pod_evnt is not a hook of ObserverHooks; the nearest is pod_event"):
+        registry().driver("kurma.observers", "d")
