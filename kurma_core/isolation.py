@@ -126,7 +126,7 @@ def compile_isolators(
     rules: Rules = _NO_RULES,
     unapplied: str = "",
     partly: Mapping[str, str] | None = None,
-    registry_images: Collection[str] = (),
+    fewer_capabilities: Collection[str] = (),
 ) -> Isolation:
     """Compiles the pod's isolators, each app's, and the defaults.
 
@@ -135,7 +135,7 @@ def compile_isolators(
     :param strict: an isolator of the manifest that is not enforced unchanged is an error.
     :param unapplied: the reason why the stager will not apply the plans; empty: it will.
     :param partly: isolators that such a stager applies in part, and which part.
-    :param registry_images: the apps whose images came from a registry.
+    :param fewer_capabilities: the apps whose images expect fewer default capabilities.
     :raises IsolatorError: a value is wrong, two isolators contradict each other, or the rules forbid it.
     :raises PluginCollisionError: two plugins claim one of the isolators.
     """
@@ -150,7 +150,7 @@ def compile_isolators(
         compilers.look_at_pod(host)
     app_plans, held = {}, {}
     for name, declared in apps.items():
-        its_host = replace(host, registry_image=True) if name in registry_images else host
+        its_host = replace(host, fewer_capabilities=True) if name in fewer_capabilities else host
         app_plans[name], more = compilers.scope(name, tuple(declared), its_host)
         held[name], lacking = compilers.required(name, more)
         reports += (*more, *lacking)

@@ -23,9 +23,11 @@ from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
     from kurma_core.api.operations import Progress
+    from kurma_core.appc.image import ImageManifest
     from kurma_core.hookspecs.fetcher import (
         FetcherHooks,
         FetchRequest,
+        ImageFiles,
         PublicKey,
         RemoteArchive,
         RemoteBlob,
@@ -152,6 +154,23 @@ class Fetching:
             find = remote.signature
             return replace(remote, signature=lambda: abandoning(find))
         return remote
+
+    def complete_manifest(self, locator: Locator, manifest: ImageManifest, files: ImageFiles) -> ImageManifest:
+        """Has the locator's fetcher fill in what only the image's files tell.
+
+        :raises PluginError: the completed manifest is invalid.
+        """
+        from kurma_core.appc.image import ImageManifest
+        from kurma_core.errors import ManifestError
+
+        fetcher = self._driver_for(locator)
+        completed = fetcher.complete_manifest(manifest, files) or manifest
+        try:
+            ImageManifest.parse(completed.to_json())
+        except ManifestError as error:
+            what = f"returned for {locator.text} an invalid manifest: {error.message}"
+            raise plugin_error(fetcher, what) from error
+        return completed
 
     def public_keys(self, name: str, request: FetchRequest) -> tuple[PublicKey, ...]:
         """Fetches the keys that are published for images whose names begin with ``name``. They are not verified.

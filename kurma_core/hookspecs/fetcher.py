@@ -11,7 +11,13 @@ from kurma_core.hookspecs import Hooks, hookspec
 from kurma_core.value import field, frozen
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kurma_core.appc.image import ImageManifest
+    from kurma_core.models.image import Conventions
+
+#: Modules of the types of answers.
+_WHERE = {"Conventions": "kurma_core.models.image", "ImageManifest": "kurma_core.appc.image"}
 
 
 class RemoteBlob(Protocol):
@@ -140,6 +146,22 @@ class FetchRequest:
     known: str | None = None
 
 
+class ImageFiles(Protocol):
+    """The files of an image that the store has, its layers stacked."""
+
+    def read(self, path: str) -> str:
+        """A text file, its path without a leading ``/``. Empty if it is missing, or is not a regular file without
+        links in its path."""
+        ...
+
+    def groups_of(self, user: str) -> tuple[str, tuple[int, ...]]:
+        """The primary group of a user, by the image's ``/etc/passwd``, and the IDs of its supplementary groups.
+
+        :param user: a name or a number; a path, which stands for its owner, is its own group.
+        """
+        ...
+
+
 class FetcherHooks(Hooks):
     """Resolves a locator of its scheme to an archive or layers that the core can read. It stores and verifies
     nothing.
@@ -170,3 +192,24 @@ class FetcherHooks(Hooks):
         from kurma_core.errors import FetchError
 
         raise FetchError(f"{name}: the fetcher of names does not look for keys", hint="name the key's file")
+
+    @hookspec
+    def complete_manifest(self, manifest: ImageManifest, files: ImageFiles) -> ImageManifest | None:
+        """Fills in what only the image's files tell. The core calls it once for each image that this fetcher gave
+        as layers, when all layers are in the store.
+
+        :returns: a valid manifest; None: ``manifest`` is complete.
+        """
+        return None
+
+    @hookspec
+    def conventions(self, annotations: Mapping[str, str]) -> Conventions:
+        """What an image with these annotations expects of its executor. The core asks the fetcher that declares a
+        prefix of one of them (:attr:`.driver.Driver.annotations`), whichever fetcher brought the image, and keeps
+        the answer with the image.
+
+        :raises ImageError: an annotation has an invalid value.
+        """
+        from kurma_core.models.image import Conventions
+
+        return Conventions()

@@ -30,8 +30,8 @@ class IsolatorHost:
     :param shared: namespaces that the pod shares with the host: of ``ipc``, ``net``, ``pid``, ``user``, ``uts``.
     :param pods: the directory of all pods.
     :param api: a daemon serves the state directory at the moment, so apps can be given its API.
-    :param registry_image: the app's image came from a registry (Docker, OCI): such an image has fewer default
-        capabilities than an App Container image.
+    :param fewer_capabilities: the app's image expects the default capabilities of container engines, fewer than
+        the specification's (:class:`kurma_core.models.image.Conventions`).
     """
 
     cgroups: Mapping[str, int]
@@ -44,7 +44,7 @@ class IsolatorHost:
     shared: frozenset[str] = frozenset()
     pods: str = ""
     api: bool = False
-    registry_image: bool = False
+    fewer_capabilities: bool = False
 
     @property
     def host_namespaces(self) -> frozenset[str]:

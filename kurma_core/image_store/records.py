@@ -12,7 +12,7 @@ from kurma_core.errors import FormatVersionError, ImageNotFoundError, StoreError
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.json_text import loads
-from kurma_core.models.image import ImageRecord, Provenance
+from kurma_core.models.image import Conventions, ImageRecord, Provenance
 from kurma_core.schema import COUNT, SchemaError, fit
 
 TYPE_CHECKING = False
@@ -163,6 +163,7 @@ _IMAGE = {
     "layers": [str],
     "provenance": [dict],
     "earlyId?": (str, None),
+    "conventions?": dict,
 }
 _LAYER = {"removed": [str], "opaque": [str], "implied": [str], "size": COUNT}
 
@@ -186,6 +187,7 @@ def image_document(image: ImageRecord, layers_size: int, converted: str | None =
             "layers": list(image.layers),
             "layersSize": layers_size,
             "provenance": [provenance.to_json() for provenance in image.provenance],
+            **({} if image.conventions == Conventions() else {"conventions": image.conventions.to_json()}),
         }
     )
 
@@ -211,7 +213,7 @@ def read_image(path_in: StorePath, image_id: str) -> ImageRecord:
         fit(document, _IMAGE, "the record")
         if not document["provenance"]:
             raise SchemaError("the record.provenance", "at least one", "an empty list")
-        labels = document["labels"]
+        labels, expected = document["labels"], document.get("conventions")
         return ImageRecord(
             id=image_id,
             name=document["name"],
@@ -222,6 +224,7 @@ def read_image(path_in: StorePath, image_id: str) -> ImageRecord:
             provenance=tuple(Provenance.from_json(value) for value in document["provenance"]),
             last_used=used,
             early_id=document.get("earlyId"),
+            conventions=Conventions() if expected is None else Conventions.from_json(expected),
         )
     except ValueError as error:
         raise _unreadable(path, error) from error

@@ -29,7 +29,7 @@ from kurma_core.image_store.extractor import Extractor
 from kurma_core.image_store.file_records import open_tree, record_tree
 from kurma_core.image_store.tar_entries import Limits
 from kurma_core.image_store.tar_reader import TarReader
-from kurma_core.models.image import ImageRecord, Provenance
+from kurma_core.models.image import Conventions, ImageRecord, Provenance
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False
@@ -81,8 +81,9 @@ class StagedImage:
 
         return unpacked(self._kept)
 
-    def commit(self, provenance: Provenance) -> ImageRecord:
-        """Puts it into the store. If it is there already, only its new provenance is added.
+    def commit(self, provenance: Provenance, conventions: Conventions | None = None) -> ImageRecord:
+        """Puts it into the store. If it is there already, its new provenance is added, and its conventions are
+        replaced.
 
         :raises StoreError: the disk is full, …; the store is unchanged then.
         """
@@ -96,6 +97,7 @@ class StagedImage:
                 layers=(self.id,),
                 provenance=(provenance,),
                 early_id=self.early_id,
+                conventions=conventions or Conventions(),
             )
             write_image(
                 self._store, self._work, image, self.manifest_bytes, self._layer_size, originals=self.originals
@@ -201,7 +203,11 @@ def add_layer(store: Store, stream: BinaryIO, diff_id: str) -> str:
 
 
 def add_layered(
-    store: Store, manifest: ImageManifest, layers: tuple[str, ...], provenance: Provenance
+    store: Store,
+    manifest: ImageManifest,
+    layers: tuple[str, ...],
+    provenance: Provenance,
+    conventions: Conventions,
 ) -> ImageRecord:
     """See :meth:`.store.ImageStore.add_layered`."""
     import json
@@ -228,6 +234,7 @@ def add_layered(
             size=0,
             layers=layers,
             provenance=(provenance,),
+            conventions=conventions,
         )
         size = sum(records.layer_values(store.path, key)["size"] for key in dict.fromkeys(layers))
         write_image(store, work.path, image, manifest_bytes, size, originals={})
@@ -321,6 +328,7 @@ def _add_provenance(store: Store, work: str, image: ImageRecord, archive: str | 
         layers=known.layers,
         provenance=(*others, new),
         early_id=known.early_id or image.early_id,
+        conventions=image.conventions,
     )
     path = store.path("images", image.id, "image.json")
     with open(path, "rb") as file:

@@ -33,7 +33,7 @@ from kurma_core.image_store import records
 from kurma_core.image_store.durable import Holds, guard, touch
 from kurma_core.image_store.tar_entries import Limits
 from kurma_core.linux import files
-from kurma_core.models.image import ImageRecord, Provenance
+from kurma_core.models.image import Conventions, ImageRecord, Provenance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,14 +123,20 @@ class ImageStore:
 
         return add_layer(self, stream, diff_id)
 
-    def add_layered(self, manifest: ImageManifest, layers: tuple[str, ...], provenance: Provenance) -> ImageRecord:
+    def add_layered(
+        self,
+        manifest: ImageManifest,
+        layers: tuple[str, ...],
+        provenance: Provenance,
+        conventions: Conventions | None = None,
+    ) -> ImageRecord:
         """Adds an image made of layers, lowest first. Its ID is that of the tar that :meth:`export` writes.
 
         :raises StoreError: a layer is missing.
         """
         from kurma_core.image_store.staging import add_layered
 
-        return add_layered(self, manifest, layers, provenance)
+        return add_layered(self, manifest, layers, provenance, conventions or Conventions())
 
     # --- looking up ----------------------------------------------------------------------------------------------
 

@@ -24,13 +24,14 @@ from kurma_core.formats.timestamps import timestamp
 from kurma_core.hookspecs.fetcher import DetachedSignature, FetchRequest, RemoteArchive, RemoteLayers
 from kurma_core.images.locator_cache import KnownImage, LocatorCache
 from kurma_core.images.trust_policy import HostTrustPolicy, TrustPolicy, Voucher, tell_relaxations
-from kurma_core.models.image import LOCAL, NAMED, REGISTRY, ImageRecord, Provenance
+from kurma_core.models.image import LOCAL, NAMED, REGISTRY, Conventions, ImageRecord, Provenance
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from typing import BinaryIO, NoReturn
 
     from kurma_core.api.operations import Progress
+    from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.pod import RuntimeImage
     from kurma_core.image_store import ImageStore
     from kurma_core.image_store.archive_stream import Decrypt, Plain
@@ -47,6 +48,7 @@ class Acquisition:
     """How one run gets images.
 
     :param insecure: relaxations of this run.
+    :param conventions: says what an image with a manifest expects of its executor.
     :param opener: opens encrypted archives.
     :param platform: os and arch wanted, as the App Container specification spells them.
     """
@@ -56,6 +58,7 @@ class Acquisition:
     known: LocatorCache
     policy: TrustPolicy | HostTrustPolicy
     insecure: frozenset[str]
+    conventions: Callable[[ImageManifest], Conventions]
     platform: tuple[str, str]
     note: Callable[[str], None]
     journal: Journal
@@ -163,7 +166,7 @@ class Acquisition:
         if isinstance(remote, RemoteArchive):
             record = self._archive(locator, remote, expected)
         else:
-            record = self._layers(remote)
+            record = self._layers(locator, remote)
             expected.check_layers(remote, record)
         self._remember(locator, record, key, remote)
         self.journal.tell("image", "fetched", record.id, record.name, {"trust": record.provenance[-1].trust})
@@ -196,7 +199,10 @@ class Acquisition:
                     voucher = self.policy.judge_archive(remote, staged, source=source)
                     for oddity in staged.oddities:
                         self.note(f"{locator.text}: {oddity}")
-                    return staged.commit(self._provenance(remote, source, voucher, encrypted=staged.encrypted))
+                    return staged.commit(
+                        self._provenance(remote, source, voucher, encrypted=staged.encrypted),
+                        self.conventions(staged.manifest),
+                    )
             except (ArchiveError, ManifestError) as error:
                 # the reader cannot know where the archive comes from
                 error.message = f"{locator.text}: {error.message}"
@@ -208,9 +214,9 @@ class Acquisition:
 
     # --- layers --------------------------------------------------------------------------------------------------
 
-    def _layers(self, remote: RemoteLayers) -> ImageRecord:
+    def _layers(self, locator: Locator, remote: RemoteLayers) -> ImageRecord:
         from kurma_core.images.layer_fetch import fetch_layers
-        from kurma_core.images.user_groups import complete_groups
+        from kurma_core.images.user_groups import ImageFiles
 
         voucher = self.policy.judge_layers(remote)
         with self.store.holds.keeping(used=False):
@@ -219,8 +225,10 @@ class Acquisition:
             except ArchiveError as error:
                 error.message = f"{remote.locator}: {error.message}"
                 raise
-            manifest = complete_groups(remote.manifest, [self.store.layer(key) for key in keys])
-            return self.store.add_layered(manifest, keys, self._provenance(remote, REGISTRY, voucher))
+            files = ImageFiles([self.store.layer(key) for key in keys])
+            manifest = self.fetching.complete_manifest(locator, remote.manifest, files)
+            provenance = self._provenance(remote, REGISTRY, voucher)
+            return self.store.add_layered(manifest, keys, provenance, self.conventions(manifest))
 
     def _provenance(
         self, remote: RemoteArchive | RemoteLayers, source: str, voucher: Voucher, *, encrypted: bool = False

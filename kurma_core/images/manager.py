@@ -25,6 +25,7 @@ from kurma_core.images.host_images import HostImages
 from kurma_core.images.locator_cache import LocatorCache
 from kurma_core.images.trust_policy import TrustPolicy, loose_parts, relaxations, tell_relaxations
 from kurma_core.journal import Journal
+from kurma_core.models.image import Conventions
 from kurma_core.trust import Trust
 
 if TYPE_CHECKING:
@@ -398,9 +399,13 @@ class ImageManager:
 
     def groups_of(self, image_id: str, user: str) -> tuple[str, tuple[int, ...]]:
         """The primary group of a user by the image's own files, and the IDs of its further groups."""
-        from kurma_core.images.user_groups import groups_of
+        from kurma_core.images.user_groups import ImageFiles
 
-        return groups_of(user, self.store.layers(image_id))
+        return ImageFiles(self.store.layers(image_id)).groups_of(user)
+
+    def conventions(self, image_id: str) -> Conventions:
+        """What the image expects of its executor. :raises ImageNotFoundError:"""
+        return self.store.get(image_id).conventions
 
     def cat_manifest(self, image_id: str, *, original: bool = False) -> bytes:
         """The manifest as the archive has it; of an early image, its late form.
@@ -519,12 +524,19 @@ class ImageManager:
         plain = frozenset(self._config.registries.insecure)
         return TrustPolicy(self._config.trust, relaxations(insecure), plain, self._trust)
 
+    def _conventions(self, manifest: ImageManifest) -> Conventions:
+        """What an image with that manifest expects, as the fetcher says that understands its annotations."""
+        annotations = {pair.name: pair.value for pair in manifest.annotations}
+        name = self._registry.annotation_reader(annotations) if annotations else None
+        return Conventions() if name is None else self._registry.driver(_FETCHERS, name).conventions(annotations)
+
     def _acquisition(self, policy: TrustPolicy, progress: Progress | None) -> Acquisition:
         return Acquisition(
             store=self.store,
             fetching=self._fetching,
             known=self._known,
             policy=policy,
+            conventions=self._conventions,
             opener=self._opener,
             insecure=policy.insecure,
             platform=host_platform(),

@@ -1,10 +1,4 @@
-"""Looks up the groups of a Docker image's user in the image's own ``/etc/passwd`` and ``/etc/group``.
-
-A Docker configuration may name a user without a group; Docker and podman then read ``/etc/passwd`` and
-``/etc/group`` of the image when a container starts. An App Container manifest must name the group, so it is looked
-up once, when the image is converted: the files are part of the image, so the result is as deterministic as they
-are.
-"""
+"""Looks up the groups of a user in an image's own ``/etc/passwd`` and ``/etc/group``."""
 
 from __future__ import annotations
 
@@ -14,39 +8,39 @@ from typing import TYPE_CHECKING
 
 from kurma_core.appc.image import MAX_ID
 from kurma_core.linux.beneath import open_regular
-from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from kurma_core.appc.image import ImageManifest
     from kurma_core.hookspecs.renderer import ImageLayer
 
 #: Longest passwd or group file that is read, bytes.
 _LIMIT = 4 << 20
 
 
-def complete_groups(manifest: ImageManifest, layers: Sequence[ImageLayer]) -> ImageManifest:
-    """The manifest with an empty ``app.group`` filled in, and the user's supplementary groups with it.
+class ImageFiles:
+    """The files of stacked layers; see :class:`kurma_core.hookspecs.fetcher.ImageFiles`.
 
     :param layers: lowest first.
     """
-    app = manifest.app
-    if app is None or app.group:
-        return manifest
-    group, gids = groups_of(app.user, layers)
-    return replace(manifest, app=replace(app, group=group, supplementary_gids=gids))
 
+    def __init__(self, layers: Sequence[ImageLayer]) -> None:
+        self._layers = layers
 
-def groups_of(user: str, layers: Sequence[ImageLayer]) -> tuple[str, tuple[int, ...]]:
-    """The primary group of a user of an image, and the IDs of the user's supplementary groups.
+    def read(self, path: str) -> str:
+        parent = os.path.dirname(path)
+        for layer in reversed(self._layers):
+            content = _read_beneath(layer.path, path)
+            if content is not None:
+                return content
+            if path in layer.removed or parent in layer.removed or parent in layer.opaque or "" in layer.opaque:
+                return ""
+        return ""
 
-    :param user: a name or a number; a path (which stands for its owner) is its own group.
-    :param layers: lowest first.
-    """
-    if user.startswith("/"):
-        return user, ()
-    name, group = _account(user, _read(layers, "etc/passwd"))
-    others = _memberships(name, _read(layers, "etc/group")) if name is not None else ()
-    return str(group), tuple(gid for gid in others if gid != group)
+    def groups_of(self, user: str) -> tuple[str, tuple[int, ...]]:
+        if user.startswith("/"):
+            return user, ()
+        name, group = _account(user, self.read("etc/passwd"))
+        others = _memberships(name, self.read("etc/group")) if name is not None else ()
+        return str(group), tuple(gid for gid in others if gid != group)
 
 
 def _account(user: str, passwd: str) -> tuple[str | None, int]:
@@ -72,19 +66,6 @@ def _number(text: str) -> int | None:
     if not (text.isascii() and text.isdigit()) or int(text) > MAX_ID:
         return None
     return int(text)
-
-
-def _read(layers: Sequence[ImageLayer], path: str) -> str:
-    """The file in the merged view of the layers; empty if it is missing, or is not a plain file without links in
-    its path (then no group is guessed)."""
-    parent = os.path.dirname(path)
-    for layer in reversed(layers):
-        content = _read_beneath(layer.path, path)
-        if content is not None:
-            return content
-        if path in layer.removed or parent in layer.removed or parent in layer.opaque or "" in layer.opaque:
-            return ""
-    return ""
 
 
 def _read_beneath(root: str, path: str) -> str | None:

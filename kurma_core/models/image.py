@@ -5,7 +5,7 @@ from __future__ import annotations
 from _collections_abc import Mapping  # without collections
 
 from kurma_core.schema import Count, JsonValue, Timestamp, Words
-from kurma_core.value import frozen
+from kurma_core.value import field, frozen
 
 #: Levels of trust in an image, the strongest first.
 TRUST = ("built", "signed", "digest", "local", "unverified")
@@ -62,6 +62,26 @@ class Provenance(JsonValue):
 
 
 @frozen
+class Conventions(JsonValue):
+    """What an image expects of its executor, where that differs from the App Container specification.
+
+    :param entrypoint: arguments of a command line follow these words, instead of the app's ``exec``; null: they
+        follow ``exec``.
+    :param stop_signal: number of the signal that asks the app to end.
+    :param make_working_directory: a missing working directory is made.
+    :param replace_files: all of the executor's files in ``/etc`` replace those of the image.
+    :param fewer_capabilities: the default capabilities are those of container engines, fewer than the
+        specification's.
+    """
+
+    entrypoint: tuple[str, ...] | None = None
+    stop_signal: Count = 15
+    make_working_directory: bool = False
+    replace_files: bool = False
+    fewer_capabilities: bool = False
+
+
+@frozen
 class ImageRecord(JsonValue):
     """One image of the store.
 
@@ -73,6 +93,7 @@ class ImageRecord(JsonValue):
     :param last_used: null: it was never used.
     :param early_id: ``sha256-`` and 64 hex digits over the same tar, as early documents name it; null: it came
         from a registry.
+    :param conventions: what it expects of its executor, as the fetcher said that understands its annotations.
     :param trust: the highest level of trust in its provenance.
     :param fetched_at: time of the last fetch.
     """
@@ -89,6 +110,7 @@ class ImageRecord(JsonValue):
     provenance: tuple[Provenance, ...]
     last_used: Timestamp | None = None
     early_id: str | None = None
+    conventions: Conventions = field(default_factory=Conventions)
 
     @property
     def trust(self) -> str:

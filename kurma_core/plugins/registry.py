@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from kurma_core.config import Config, origin
 from kurma_core.config.schema import OPT_IN, REQUIRED_ISOLATORS
@@ -288,7 +288,22 @@ class PluginRegistry:
         """
         return self._only(group, lambda declared: declared.runs_images, "run images")
 
-    def _only(self, group: str, fits: Callable[[Driver | Declaration], bool], what: str) -> str | None:
+    def annotation_reader(self, names: Collection[str]) -> str | None:
+        """The fetcher that understands one of these annotations (:attr:`Driver.annotations`); None: none does. If
+        one distribution has several, the first of them. Loads as :meth:`resolve_alias`.
+
+        :raises PluginCollisionError: fetchers of two distributions do.
+        """
+
+        def understands(declared: Driver | Declaration) -> bool:
+            return any(name.startswith(tuple(declared.annotations)) for name in names)
+
+        return self._only(_FETCHERS, understands, "understand the image's annotations", shared=True)
+
+    def _only(
+        self, group: str, fits: Callable[[Driver | Declaration], bool], what: str, *, shared: bool = False
+    ) -> str | None:
+        """:param shared: several plugins of one distribution do not collide."""
         claims = []
         for name in self.names(group):
             try:
@@ -298,7 +313,7 @@ class PluginRegistry:
                 continue
             if fits(declared):
                 claims.append((name, self._plugin(group, name)))
-        if len(claims) > 1:
+        if len(claims) > 1 and not (shared and len({plugin.distribution for _, plugin in claims}) == 1):
             both = " and ".join(f"{name!r} of {plugin}" for name, plugin in claims)
             raise PluginCollisionError(
                 f"two plugins of {group} {what}: {both}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kurma_core.errors import StagerError
 from kurma_core.linux.process import wait_pidfd
-from kurma_core.models.image import RenderedImage
+from kurma_core.models.image import Conventions, RenderedImage
 from kurma_core.pods.run.stager_drivers import Stagers
 from kurma_core.pods.services import Services
 from kurma_core.stager_check import probe_image
@@ -166,6 +166,9 @@ class _ProbeImages:
 
     def render(self, *_: Any, **__: Any) -> RenderedImage:
         return RenderedImage(self._image.id, self._image.layers, self._image.manifests)
+
+    def conventions(self, image_id: str) -> Conventions:
+        return Conventions()
 
     def groups_of(self, image_id: str, user: str) -> tuple[str, tuple[int, ...]]:
         return (probe_image.GROUP, (probe_image.FURTHER_GROUP_ID,)) if user == probe_image.USER else ("0", ())

@@ -19,13 +19,15 @@ TEXT = "\n".join((SHARED, *PAGES.values()))
 #: Contracts, and what stands in ``kurma_core/models`` but is an argument of theirs.
 SOURCES = [
     *sorted((ROOT / "kurma_core/hookspecs").glob("*.py")),
-    *(ROOT / "kurma_core/models" / name for name in ("pod.py", "streams.py")),
+    *(ROOT / "kurma_core/models" / name for name in ("image.py", "pod.py", "streams.py")),
 ]
+#: Of these modules, the only classes that are arguments or answers of hooks.
+ONLY = {"image.py": "Conventions", "pod.py": "MountSetup"}
 CLASSES = {
     node.name: node
     for file in SOURCES
     for node in ast.parse(file.read_text()).body
-    if isinstance(node, ast.ClassDef) and (file.name != "pod.py" or node.name == "MountSetup")
+    if isinstance(node, ast.ClassDef) and node.name == ONLY.get(file.name, node.name)
     if node.name not in ("Answer", "Hook", "Hooks")  # what specifications are made of
 }
 HOOKS = {node.name: node for node in CLASSES.pop("ModuleHooks").body if isinstance(node, ast.FunctionDef)}

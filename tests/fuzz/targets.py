@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 import zstandard
-from kurma_fetch_docker import config_to_manifest, oci_documents, reference
+from kurma_fetch_docker import conversion, oci_documents, reference
 from kurma_fetch_http import discovery_templates, meta_tags
 
 from kurma_core.appc import early_image, early_pod
@@ -305,12 +305,12 @@ def registry(data: bytes) -> None:
 def _registry(first: bytes, second: bytes) -> None:
     request = FetchRequest("linux", "amd64")
     digest = "sha256:" + "ab" * 32
-    chosen = oci_documents.choose(first, digest, "a manifest", request, lambda _: second)
+    oci_documents.choose(first, digest, "a manifest", request, lambda _: second)
     config = oci_documents.parse_json(second, "a config")
-    config_to_manifest.diff_ids(config, "a config")
-    made = config_to_manifest.image_manifest(
-        config, chosen, config_to_manifest.Origin("example.com", "thing", "1"), request
-    ).to_json()
+    conversion.diff_ids(config, "a config")
+    made = conversion.image_manifest(config, conversion.ImageOrigin("example.com", "thing", "1"), request)
+    conversion.conventions({pair.name: pair.value for pair in made.annotations})
+    made = made.to_json()
     assert json.loads(json.dumps(made)) == made
 
 

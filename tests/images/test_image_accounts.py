@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from kurma_fetch_docker.conversion import complete_manifest
 
 from kurma_core.appc.image import App, ImageManifest
 from kurma_core.hookspecs.renderer import ImageLayer
-from kurma_core.images.user_groups import complete_groups
+from kurma_core.images.user_groups import ImageFiles
 
 PASSWD = "root:x:0:0::/:/bin/sh\n# a comment\nbad:line\napp:x:1000:1001::/:/bin/sh\nodd:x:5:99999999999::/:\n"
 GROUP = "root:x:0:\nwheel:x:10:root,app\napp:x:1001:app\naudio:x:29:app\nodd:x:x:app\n"
@@ -26,7 +27,7 @@ def layer(
 
 
 def groups_of(user: str, *layers: ImageLayer, group: str = "") -> tuple[str, tuple[int, ...]]:
-    app = complete_groups(ImageManifest("a", app=App(user=user, group=group)), layers).app
+    app = complete_manifest(ImageManifest("a", app=App(user=user, group=group)), ImageFiles(layers)).app
     assert app is not None
     return app.group, app.supplementary_gids
 

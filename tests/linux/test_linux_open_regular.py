@@ -20,7 +20,7 @@ from kurma_core.errors import KurmaError
 from kurma_core.formats.rotated_log import LogChain
 from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.image_store.builder import build_archive
-from kurma_core.images.user_groups import groups_of
+from kurma_core.images.user_groups import ImageFiles
 from kurma_core.linux import beneath
 from kurma_core.linux.inotify import Watch
 from kurma_core.named_files import opened
@@ -42,14 +42,21 @@ def _by_root(read: Callable[[int], object]) -> Callable[[Path], object]:
     return call
 
 
+def _users(root: Path) -> ImageFiles:
+    return ImageFiles([ImageLayer("l", str(root), (), ())])
+
+
 #: What reads files of images, roots, stagers and strangers: the file's place below a directory, and the reader.
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "a layer's users": ("etc/passwd", lambda root: groups_of("app", [ImageLayer("l", str(root), (), ())])),
+    "a layer's users": (
+        "etc/passwd",
+        lambda root: _users(root).groups_of("app"),
+    ),
     "a layer's groups": (
         "etc/group",
         lambda root: (
             (root / "etc/passwd").write_text("app:x:1:1::/:\n"),
-            groups_of("app", [ImageLayer("l", str(root), (), ())]),
+            _users(root).groups_of("app"),
         ),
     ),
     "an app's users": ("etc/passwd", _by_root(lambda fd: user_database.find_user(fd, "0"))),

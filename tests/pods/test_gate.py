@@ -222,13 +222,13 @@ def test_whatever_is_beyond_the_default_is_a_power(
     isolators: dict[str, Any], from_registry: bool, powers: list[str], quiet_host: IsolatorHost
 ) -> None:
     """In the image, in the pod's app, in an app that is added; and never what the caller gives."""
-    kind = {"registry_images": ["a"] if from_registry else [], "host": quiet_host}
+    kind = {"fewer_capabilities": ["a"] if from_registry else [], "host": quiet_host}
     for app, level in (({}, "its image"), (OWN, "its app")):
         found = needs(request({"a": app}), {"a": isolators}, {}, **kind)
         assert sorted(found.get("a", [])) == [(power, level) for power in powers], level
     own = tuple(Isolator(*pair) for pair in isolators.items())
     added, pod = request({"a": {}}), request({"b": {}}).template.pod
-    later = grants.needs_of_new(added, pod, own, DRIVERS, quiet_host, registry_image=from_registry)
+    later = grants.needs_of_new(added, pod, own, DRIVERS, quiet_host, fewer_capabilities=from_registry)
     assert sorted(need.power for need in later.needs.get("a", ())) == powers
     typed = request({"a": {}}, overrides={"a": AppOverrides(isolators=tuple(isolators.items()))})
     mine = all_needs(typed, {"a": isolators}, {}, **kind)

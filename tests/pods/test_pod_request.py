@@ -9,14 +9,14 @@ from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import UsageError
 from kurma_core.pods.manager import PodManager
-from kurma_core.pods.prepare.app_settings import docker_words, is_docker, overridden, stop_signal
+from kurma_core.pods.prepare.app_settings import overridden
 
 
 def groups_of(user: str) -> tuple[str, tuple[int, ...]]:
     return f"group of {user}", (7,)
 
 
-def image(**annotations: str) -> ImageManifest:
+def image() -> ImageManifest:
     return ImageManifest.parse(
         {
             "acKind": "ImageManifest",
@@ -28,72 +28,53 @@ def image(**annotations: str) -> ImageManifest:
                 "group": "g",
                 "environment": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],
             },
-            "annotations": [{"name": f"appc.io/docker/{k}", "value": v} for k, v in annotations.items()],
         }
     )
 
 
 def test_arguments_are_appended_to_an_acis_command() -> None:
     manifest = image()
-    assert overridden(manifest.app, AppOverrides(arguments=("x",)), manifest, groups_of).exec == ("/e", "/c", "x")
+    assert overridden(manifest.app, AppOverrides(arguments=("x",)), None, groups_of).exec == ("/e", "/c", "x")
 
 
-def test_arguments_replace_a_docker_images_cmd() -> None:
-    manifest = image(entrypoint='["/e"]', cmd='["/c"]')
-    assert overridden(manifest.app, AppOverrides(arguments=("x", "y")), manifest, groups_of).exec == (
-        "/e",
-        "x",
-        "y",
-    )
-    only_cmd = image(cmd='["/c"]')
-    assert overridden(only_cmd.app, AppOverrides(arguments=("x",)), only_cmd, groups_of).exec == ("x",)
-    assert docker_words(only_cmd, "entrypoint") is None
+@pytest.mark.parametrize(
+    ("entrypoint", "command"), [(None, ("/e", "/c", "x", "y")), (("/e",), ("/e", "x", "y")), ((), ("x", "y"))]
+)
+def test_arguments_follow_the_entrypoint_that_the_image_expects(
+    entrypoint: tuple[str, ...] | None, command: tuple[str, ...]
+) -> None:
+    app = image().app
+    assert overridden(app, AppOverrides(arguments=("x", "y")), entrypoint, groups_of).exec == command
+    assert overridden(app, AppOverrides(user="7"), entrypoint, groups_of).exec == ("/e", "/c")
 
 
 def test_exec_replaces_all_and_takes_the_arguments() -> None:
-    manifest = image(entrypoint='["/e"]')
-    assert overridden(manifest.app, AppOverrides(exec=("/z",), arguments=("1",)), manifest, groups_of).exec == (
-        "/z",
-        "1",
-    )
+    overrides = AppOverrides(exec=("/z",), arguments=("1",))
+    assert overridden(image().app, overrides, ("/e",), groups_of).exec == ("/z", "1")
 
 
 def test_environment_is_replaced_by_name_in_place() -> None:
     manifest = image()
-    app = overridden(manifest.app, AppOverrides(environment=(("A", "9"), ("C", "3"))), manifest, groups_of)
+    app = overridden(manifest.app, AppOverrides(environment=(("A", "9"), ("C", "3"))), None, groups_of)
     assert [(e.name, e.value) for e in app.environment] == [("A", "9"), ("B", "2"), ("C", "3")]
     assert (app.user, app.group) == ("u", "g")
 
 
 def test_an_image_without_app_gets_one() -> None:
-    manifest = image()
     app = overridden(
-        None, AppOverrides(arguments=("/bin/true",), user="7", working_directory="/w"), manifest, groups_of
+        None, AppOverrides(arguments=("/bin/true",), user="7", working_directory="/w"), None, groups_of
     )
     assert (app.exec, app.user, app.group, app.working_directory) == (("/bin/true",), "7", "group of 7", "/w")
 
 
 def test_another_user_brings_its_own_groups() -> None:
     manifest = image()
-    other = overridden(manifest.app, AppOverrides(user="9"), manifest, groups_of)
+    other = overridden(manifest.app, AppOverrides(user="9"), None, groups_of)
     assert (other.user, other.group, other.supplementary_gids) == ("9", "group of 9", (7,))
-    both = overridden(manifest.app, AppOverrides(user="9", group="8"), manifest, groups_of)
+    both = overridden(manifest.app, AppOverrides(user="9", group="8"), None, groups_of)
     assert (both.user, both.group, both.supplementary_gids) == ("9", "8", ())
-    group = overridden(manifest.app, AppOverrides(group="8"), manifest, groups_of)
+    group = overridden(manifest.app, AppOverrides(group="8"), None, groups_of)
     assert (group.user, group.group) == ("u", "8")
-
-
-def test_what_a_docker_image_expects() -> None:
-    def stopping(word: str) -> ImageManifest:
-        manifest = image(cmd='["/c"]').to_json()
-        manifest["annotations"].append({"name": "kurma.io/docker/stopsignal", "value": word})
-        return ImageManifest.parse(manifest)
-
-    assert not is_docker(image())
-    assert is_docker(stopping("SIGINT"))
-    found = [stop_signal(stopping(word)) for word in ("SIGINT", "quit", "9", "SIGRTMIN+3", "0", "x")]
-    assert found == [2, 3, 9, 37, 15, 15]
-    assert stop_signal(image()) == 15
 
 
 @pytest.mark.parametrize(

@@ -321,6 +321,21 @@ def test_what_a_fetcher_declares_is_known_without_a_driver(install, registry, ne
     assert (found.locators, found.example, found.annotations) == ("name", "memo:NAME", ("example.com/",))
 
 
+def test_annotations_that_two_distributions_understand(install, registry, network):
+    source = network.replace("kurma_network", "kurma_fetcher").replace(
+        "return Driver(", "return Driver(annotations=(PREFIX,), "
+    )
+    first = "PREFIX = 'example.com/one/'\n" + source
+    install("kurma-test", {"one": first, "other": first}, group="kurma.fetchers")
+    plugins = registry()
+    assert plugins.annotation_reader(["created", "example.com/one/a"]) == "one"
+    assert plugins.annotation_reader(["example.com/on"]) is None
+    install("kurma-other", {"two": "PREFIX = 'example.com/'\n" + source}, group="kurma.fetchers")
+    claimed = r"understand the image's annotations: .*'one' of kurma-test 1\.0 and .*'two' of kurma-other 1\.0"
+    with pytest.raises(PluginCollisionError, match=claimed):
+        registry().annotation_reader(["example.com/one/a"])
+
+
 @pytest.mark.parametrize("name", ["archive", "built", "plugin", "upload"])
 def test_no_fetcher_has_a_scheme_of_the_cores_own(install, registry, network, name):
     source = network.replace("kurma_network", "kurma_fetcher")

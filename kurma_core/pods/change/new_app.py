@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from kurma_core.appc.reify import effective_app
 from kurma_core.errors import PodStateError, UsageError
+from kurma_core.models.image import Conventions
 from kurma_core.pods.prepare import app_settings, grants, isolators, volumes
-from kurma_core.pods.prepare.app_settings import is_docker
 from kurma_core.pods.prepare.prepare_pod import checked_manifest, mount_setups, noted, overridden_app
 from kurma_core.value import frozen, replace
 
@@ -86,8 +86,9 @@ def new_app(
     declared = effective_app(reified.pod.apps[-1], image[1]).isolators
     drivers = services.isolators()
     grants.check_grants(request.grants, drivers)
-    host, from_registry = isolators.host_of(services), is_docker(image[1])
-    own = grants.needs_of_new(request, manifest, declared, drivers, host, registry_image=from_registry)
+    expected = services.images.conventions(image[0])
+    host, fewer = isolators.host_of(services), expected.fewer_capabilities
+    own = grants.needs_of_new(request, manifest, declared, drivers, host, fewer_capabilities=fewer)
     needs, all_grants = {**document.needs, **own.needs}, {**document.grants, app.name: request.grants}
     granted = grants.check_app(needs, app.name, image[0], services, request.insecure, all_grants)
     noted(services, granted := (*granted, *own.notes(configured=False)))
@@ -99,7 +100,7 @@ def new_app(
         document.stager,
         request,
         there=True,
-        registry_images=frozenset([app.name] if from_registry else []),
+        fewer_capabilities=frozenset([app.name] if fewer else []),
     )
     added = {app.name: mount_setups(reified)[app.name]}
     pod, mounts = isolators.with_host_mounts(reified.pod, added, replace(isolation, pod=document.pod_plan))
@@ -119,6 +120,7 @@ def new_app(
         added_volumes=(*document.added_volumes, *new),
         volume_links=links,
         environment={**document.environment, **({app.name: told} if told else {})},
+        conventions={**document.conventions, **({app.name: expected} if expected != Conventions() else {})},
     )
     rendered = services.images.render(
         image[0], document.renderer, verify=request.verify, insecure=request.insecure
@@ -167,6 +169,7 @@ def without(document: PodDocument, app: str) -> tuple[PodDocument, tuple[str, ..
             mounts=mounts,
             plans={name: plan for name, plan in document.plans.items() if name != app},
             environment={name: pairs for name, pairs in document.environment.items() if name != app},
+            conventions={name: expected for name, expected in document.conventions.items() if name != app},
             isolators=tuple(report for report in document.isolators if report.scope != app),
             notes=tuple(note for note in document.notes if not note.startswith(grants.note_of(app))),
             needs={name: some for name, some in document.needs.items() if name != app},

@@ -71,15 +71,13 @@ def pod_hosts(document: PodDocument, attachments: Iterable[Attachment]) -> tuple
     return (*lines, *document.hosts)
 
 
-def replaced_files(
-    document: PodDocument, registry_image: bool, attachments: Iterable[Attachment]
-) -> tuple[str, ...]:
+def replaced_files(document: PodDocument, all_files: bool, attachments: Iterable[Attachment]) -> tuple[str, ...]:
     """The files below ``/etc`` of an app in which Kurma's content replaces the image's.
 
-    All of them for an image from a registry, as podman and docker do. For an App Container image, only the files
-    that the user or a network sets something for.
+    :param all_files: the app's image expects all of them. Otherwise only the files that the user or a network sets
+        something for.
     """
-    if registry_image:
+    if all_files:
         return ETC_FILES
     found = ("hosts",) if document.hosts else ()
     return (*found, "resolv.conf") if says_dns(document, attachments) else found

@@ -1,11 +1,12 @@
-"""Decides the settings with which an app is started (overrides of its manifest, Docker annotations, terminal and
-input), and builds the :class:`PodSetup` for the stager's driver."""
+"""Decides the settings with which an app is started (overrides of its manifest, terminal and input), and builds the
+:class:`PodSetup` for the stager's driver."""
 
 from __future__ import annotations
 
-from kurma_core.appc.image import App, ImageManifest, Isolator, NameValue
+from kurma_core.appc.image import App, Isolator, NameValue
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup, UserNamespace
+from kurma_core.models.image import Conventions
 from kurma_core.models.pod import STDIN, TERMINAL
 from kurma_core.pods.network.hosts_and_resolv_conf import findable, pod_dns, pod_hosts, replaced_files
 from kurma_core.pods.prepare import volumes
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.api.pods import AppOverrides
-    from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.pod import PodApp
     from kurma_core.models.image import RenderedImage, RenderedLayer
     from kurma_core.models.network import Attachment
@@ -42,18 +42,22 @@ def with_isolators(own: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]
 def overridden(
     base: App | None,
     overrides: AppOverrides,
-    image: ImageManifest,
+    entrypoint: tuple[str, ...] | None,
     groups_of: Callable[[str], tuple[str, tuple[int, ...]]],
 ) -> App:
     """The app's manifest with the overrides applied.
 
     :param base: the pod's ``app``, else the image's; None: neither has one.
+    :param entrypoint: see :class:`kurma_core.models.image.Conventions`.
     :param groups_of: gives primary group and supplementary group IDs of a user, from the image.
     """
     app = base if base is not None else App(exec=(), user="0", group="0")
-    command = overrides.exec or _command(app, overrides.arguments, image)
-    if overrides.exec and overrides.arguments:
+    if overrides.exec:
         command = overrides.exec + overrides.arguments
+    elif overrides.arguments:
+        command = (app.exec if entrypoint is None else entrypoint) + overrides.arguments
+    else:
+        command = app.exec
     environment = {pair.name: pair for pair in app.environment}
     environment.update({name: NameValue(name, value) for name, value in overrides.environment})
     isolators = _over(app.isolators, overrides.isolators)
@@ -81,59 +85,6 @@ def _over(base: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]) -> tup
             if name.endswith(form):
                 found.pop(name.removesuffix(form) + other, None)
     return tuple({**found, **new}.values())
-
-
-def _command(app: App, arguments: tuple[str, ...], image: ImageManifest) -> tuple[str, ...]:
-    if not arguments:
-        return app.exec
-    entrypoint = docker_words(image, "entrypoint")
-    if entrypoint is None and docker_words(image, "cmd") is None:
-        return app.exec + arguments
-    return (entrypoint or ()) + arguments
-
-
-_PREFIX = "appc.io/docker/"
-_STOP_SIGNAL = "kurma.io/docker/stopsignal"
-
-
-def is_docker(image: ImageManifest) -> bool:
-    """Whether the image was converted from a Docker image. Such images expect, for instance, that a missing
-    working directory is made."""
-    return any(annotation.name.startswith(_PREFIX) for annotation in image.annotations)
-
-
-def stop_signal(image: ImageManifest) -> int:
-    """Number of the signal that asks the image's app to end: its ``StopSignal``, else SIGTERM.
-
-    A name that is no signal of this machine is ignored: it came with the image, so the user cannot correct it.
-    """
-    import signal
-
-    word = (image.annotation(_STOP_SIGNAL) or "").upper()
-    if word.isascii() and word.isdigit() and 1 <= int(word) < signal.NSIG:
-        return int(word)
-    name, _, offset = (word if word.startswith("SIG") else f"SIG{word}").partition("+")
-    if name == "SIGRTMIN" and offset.isascii() and offset.isdigit():
-        return min(signal.SIGRTMIN + int(offset), signal.SIGRTMAX)
-    return int(signal.Signals.__members__.get(name, signal.SIGTERM))
-
-
-def docker_words(image: ImageManifest, which: str) -> tuple[str, ...] | None:
-    """Entrypoint or Cmd of a Docker image, from its annotation, which is a JSON list; None: it has none."""
-    text = image.annotation(f"appc.io/docker/{which}")
-    if text is None:
-        return None
-    from kurma_core.json_text import loads
-
-    try:
-        words = loads(text)
-    except ValueError:
-        import shlex
-
-        return tuple(shlex.split(text))
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise UsageError(f"image {image.name}: annotation appc.io/docker/{which} is no list of words: {text}")
-    return tuple(words)
 
 
 def check_terminal(app: PodApp) -> None:
@@ -237,7 +188,7 @@ def _app_setup(
     attachments: tuple[Attachment, ...],
     variables: tuple[tuple[str, str], ...],
 ) -> AppSetup:
-    image = services.images.manifest(document.images[app])
+    expected = document.conventions.get(app, Conventions())
     runtime = document.manifest.app(app)
     terminal = has_terminal(document, runtime)
     return AppSetup(
@@ -249,7 +200,7 @@ def _app_setup(
         interactive=document.interactive == app and not terminal,
         stdin_open=keeps_stdin(document, runtime),
         terminal=terminal,
-        make_working_directory=is_docker(image),
-        stop_signal=stop_signal(image),
-        replace_files=replaced_files(document, is_docker(image), attachments),
+        make_working_directory=expected.make_working_directory,
+        stop_signal=expected.stop_signal,
+        replace_files=replaced_files(document, expected.replace_files, attachments),
     )

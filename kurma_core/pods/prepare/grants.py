@@ -55,7 +55,7 @@ def needs(
     drivers: tuple[IsolatorHooks, ...],
     shared: Set[str],
     host: IsolatorHost,
-    registry_images: Collection[str] = (),
+    fewer_capabilities: Collection[str] = (),
     of_file: Iterable[str] = (),
 ) -> Needs:
     """The powers that the images of a pod must be granted, and those that the caller gives directly.
@@ -64,7 +64,7 @@ def needs(
     :param shared: namespaces of the host that the pod shares because of isolators. Those that the caller chose
         need no grant.
     :param host: the host's properties, for the isolators' plugins.
-    :param registry_images: the apps whose images came from a registry.
+    :param fewer_capabilities: the apps whose images expect fewer default capabilities.
     :param of_file: namespaces of the host that the pod shares because its file says so, other than by isolators.
     """
     host = replace(host, siblings={one.name: one.value for one in pod.isolators})
@@ -73,7 +73,7 @@ def needs(
         app: replace(
             in_pod,
             siblings={one.name: one.value for one in isolators},
-            registry_image=app in registry_images,
+            fewer_capabilities=app in fewer_capabilities,
         )
         for app, isolators in apps.items()
     }
@@ -151,7 +151,7 @@ def needs_of_new(
     drivers: tuple[IsolatorHooks, ...],
     host: IsolatorHost,
     *,
-    registry_image: bool,
+    fewer_capabilities: bool,
 ) -> Needs:
     """The needs of an app that is added to a pod. It cannot change the pod's namespaces, and the needs of the pod
     itself are known already.
@@ -161,7 +161,7 @@ def needs_of_new(
     :returns: the app's own needs.
     """
     (app,) = request.template.pod.apps
-    registry = [app.name] if registry_image else []
+    registry = [app.name] if fewer_capabilities else []
     found = needs(request, pod, {app.name: isolators}, drivers, frozenset(), host, registry)
     own, given = found.needs.get(app.name), found.given.get(app.name)
     return Needs({app.name: own} if own else {}, {app.name: given} if given else {})

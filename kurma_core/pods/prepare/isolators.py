@@ -42,7 +42,7 @@ def isolation(
     stager: str,
     request: PodRequest,
     *,
-    registry_images: frozenset[str],
+    fewer_capabilities: frozenset[str],
     there: bool = False,
 ) -> Isolation:
     """Compiles the isolators of a pod, or of an app that is added to one, to plans.
@@ -52,7 +52,7 @@ def isolation(
     :param stager: the stager that will apply them.
     :param request: tells which isolators the user typed, and whether all must be enforced.
     :param there: the pod runs already: its own isolators are in force, and limit what its apps can get.
-    :param registry_images: the apps whose images came from a registry.
+    :param fewer_capabilities: the apps whose images expect fewer default capabilities.
     :raises IsolatorError: as :func:`kurma_core.isolation.compile_isolators`.
     :raises KurmaError: the stager's image is not available.
     """
@@ -69,7 +69,7 @@ def isolation(
         rules=Rules(_typed(request), _required(services, stager), services.registry.absent("kurma.isolators")),
         unapplied=services.stagers.unapplied(stager),
         partly=services.stagers.applied_in_part(stager),
-        registry_images=registry_images,
+        fewer_capabilities=fewer_capabilities,
     )
     # Reports broken isolator plugins: this pod does not need them, so they are no error here.
     services.registry.drivers("kurma.isolators")

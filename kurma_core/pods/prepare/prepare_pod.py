@@ -13,11 +13,12 @@ from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, idle_volumes, reify
 from kurma_core.errors import UsageError
 from kurma_core.isolation import scopes
+from kurma_core.models.image import Conventions
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.models.pod import MountSetup
 from kurma_core.pods.network import port_claims
 from kurma_core.pods.prepare import app_settings, isolators, volumes
-from kurma_core.pods.prepare.app_settings import is_docker, overridden, with_isolators
+from kurma_core.pods.prepare.app_settings import overridden, with_isolators
 from kurma_core.pods.record.document import PodDocument
 from kurma_core.pods.run import pod_limits, pod_restarts
 from kurma_core.value import frozen, replace
@@ -79,8 +80,9 @@ def pod_document(
         _refuse_kurmads_annotations(reified.pod)
     notes = _looked_at(request, reified, resolved, services)
     declared = _isolators(reified.pod, resolved)
-    registry_images = frozenset(app for app, (_, image) in resolved.items() if is_docker(image))
-    place = _place(request, template, reified, declared, registry_images, uuid, services)
+    conventions = {app: services.images.conventions(image_id) for app, (image_id, _) in resolved.items()}
+    fewer_capabilities = frozenset(app for app, expected in conventions.items() if expected.fewer_capabilities)
+    place = _place(request, template, reified, declared, fewer_capabilities, uuid, services)
     isolation = isolators.isolation(
         services,
         reified.pod.isolators,
@@ -88,7 +90,7 @@ def pod_document(
         place.shared,
         stager,
         request,
-        registry_images=registry_images,
+        fewer_capabilities=fewer_capabilities,
     )
     limits = pod_limits.lasting_limits(isolation.pod, isolation.apps)
     attachments = services.networking.limited(place.attachments, limits)
@@ -132,6 +134,7 @@ def pod_document(
         needs=place.needs,
         grants=_grants(request),
         own_networks=services.stagers.joins_networks(stager),
+        conventions={app: expected for app, expected in conventions.items() if expected != Conventions()},
     )
 
 
@@ -159,7 +162,7 @@ def _place(
     template: PodTemplate,
     reified: Reified,
     declared: Mapping[str, tuple[Isolator, ...]],
-    registry_images: frozenset[str],
+    fewer_capabilities: frozenset[str],
     uuid: str,
     services: Services,
 ) -> _Place:
@@ -171,7 +174,7 @@ def _place(
     decided = {kind for kind, word in (("net", networks), ("user", userns)) if word is not None}
     shared = frozenset(kind for kind, word in wishes.items() if word == "host" and kind not in decided)
     of_file = _hosts_by_file(request, networks, userns, services)
-    needs, granted = _judged(request, pod, declared, shared, services, registry_images, of_file)
+    needs, granted = _judged(request, pod, declared, shared, services, fewer_capabilities, of_file)
     if networks is None and "net" in shared:
         networks = [NetworkRequest("host")]
     dns = None if request.dns is None else request.dns.by_name
@@ -281,7 +284,7 @@ def _judged(
     apps: Mapping[str, tuple[Isolator, ...]],
     shared: frozenset[str],
     services: Services,
-    registry_images: frozenset[str],
+    fewer_capabilities: frozenset[str],
     of_file: tuple[str, ...],
 ) -> tuple[dict[str, tuple[Need, ...]], tuple[str, ...]]:
     """Checks the grants of the pod's images. :returns: the powers that they need, and a note on each power they
@@ -291,7 +294,7 @@ def _judged(
     from kurma_core.pods.prepare import grants
 
     host = isolators.host_of(services)
-    found = grants.needs(request, pod, apps, services.isolators(), shared, host, registry_images, of_file)
+    found = grants.needs(request, pod, apps, services.isolators(), shared, host, fewer_capabilities, of_file)
     images = {app.name: str(app.image.id) for app in pod.apps}
     granted = grants.check_pod(found.needs, images, services, request.insecure, _grants(request))
     return found.needs, noted(services, (*granted, *found.notes(request.configured)))
@@ -382,7 +385,8 @@ def overridden_app(
         return app
     image_id, manifest = image
     groups_of = functools.partial(services.images.groups_of, image_id)
-    return replace(app, app=overridden(app.app or manifest.app, overrides, manifest, groups_of))
+    entrypoint = services.images.conventions(image_id).entrypoint
+    return replace(app, app=overridden(app.app or manifest.app, overrides, entrypoint, groups_of))
 
 
 def _networks(request: PodRequest, template: PodTemplate) -> list[NetworkRequest] | None:

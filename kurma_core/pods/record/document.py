@@ -5,6 +5,7 @@ from __future__ import annotations
 from _collections_abc import Mapping  # without collections
 
 from kurma_core.appc.pod import PodManifest
+from kurma_core.models.image import Conventions
 from kurma_core.models.isolator import IdRange, IsolatorPlan, IsolatorReport
 from kurma_core.models.network import Attachment
 from kurma_core.models.pod import MountSetup
@@ -62,6 +63,7 @@ class PodDocument(JsonValue):
     :param needs: by app, the powers over the host that the app's image must be granted at every start; "": powers
         of the whole pod, which every app's image must be granted.
     :param grants: powers that the caller has granted (``--grant``), by app; "": to the pod as a whole.
+    :param conventions: by app, what its image expects, if that differs from the App Container specification.
     """
 
     uuid: str
@@ -94,6 +96,7 @@ class PodDocument(JsonValue):
     needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
     grants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own_networks: bool = False
+    conventions: Mapping[str, Conventions] = field(default_factory=dict)
 
     @property
     def app_names(self) -> list[str]:

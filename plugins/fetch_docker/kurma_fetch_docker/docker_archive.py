@@ -11,7 +11,7 @@ from typing import Any
 
 from kurma_core.errors import FetchError, FetchNotFoundError
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
-from kurma_fetch_docker.config_to_manifest import Origin
+from kurma_fetch_docker.conversion import ImageOrigin
 from kurma_fetch_docker.oci_documents import (
     CONFIG_LIMIT,
     MANIFEST_LIMIT,
@@ -79,7 +79,9 @@ def _docker_image(
         locator=locator,
         url=path,
         transport="file",
-        origin=Origin(name.registry, name.repository, name.tag) if name else Origin("", _base(path), None),
+        origin=ImageOrigin(name.registry, name.repository, name.tag)
+        if name
+        else ImageOrigin("", _base(path), None),
         request=request,
         # The archive has no registry manifest, so the configuration's digest takes the place of its digest.
         manifest=Manifest(digest, Descriptor("", digest, len(config)), ()),

@@ -8,9 +8,14 @@ from kurma_core.errors import UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
 from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest
+from kurma_fetch_docker.plugin import ANNOTATIONS
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.fetcher import RemoteLayers
+    from collections.abc import Mapping
+
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.hookspecs.fetcher import ImageFiles, RemoteLayers
+    from kurma_core.models.image import Conventions
 
 
 class LocalImageFetcher(FetcherHooks):
@@ -37,8 +42,20 @@ class LocalImageFetcher(FetcherHooks):
             return resolve_archive(locator, path, request, self._context.state_dir)
         raise UsageError(f"{locator}: not an oci, oci-archive or docker-archive address")
 
+    @hookimpl
+    def complete_manifest(self, manifest: ImageManifest, files: ImageFiles) -> ImageManifest:
+        from kurma_fetch_docker.conversion import complete_manifest
+
+        return complete_manifest(manifest, files)
+
+    @hookimpl
+    def conventions(self, annotations: Mapping[str, str]) -> Conventions:
+        from kurma_fetch_docker.conversion import conventions
+
+        return conventions(annotations)
+
 
 @hookimpl
 def kurma_fetcher() -> Driver:
     """Docker and OCI images from files of this machine."""
-    return Driver(create=LocalImageFetcher, locators="path")
+    return Driver(create=LocalImageFetcher, locators="path", annotations=ANNOTATIONS)

@@ -12,7 +12,7 @@ from kurma_fetch_http.file_archive import FileBlob, open_regular
 from kurma_core.appc.types import sanitize_identifier
 from kurma_core.errors import FetchError, FetchNotFoundError, ManifestError, UsageError
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
-from kurma_fetch_docker.config_to_manifest import Origin
+from kurma_fetch_docker.conversion import ImageOrigin
 from kurma_fetch_docker.oci_documents import (
     CONFIG_LIMIT,
     MANIFEST_LIMIT,
@@ -167,7 +167,7 @@ def _names(entry: Descriptor) -> set[str]:
     return {*found, *(tag for name in found if (tag := _tag_of(name)))}
 
 
-def _origin(path: str, annotations: Mapping[str, str], tag: str | None) -> Origin:
+def _origin(path: str, annotations: Mapping[str, str], tag: str | None) -> ImageOrigin:
     """Returns the full name that some tools write (registry and repository), else the name of the file."""
     for key in (_FULL_NAME, _NAME):
         first, slash, _ = annotations.get(key, "").partition("/")
@@ -176,8 +176,8 @@ def _origin(path: str, annotations: Mapping[str, str], tag: str | None) -> Origi
                 found = parse_reference(annotations[key])
             except UsageError:
                 continue
-            return Origin(found.registry, found.repository, found.tag)
-    return Origin("", _name_of(path), _tag_of(tag or annotations.get(_NAME)))
+            return ImageOrigin(found.registry, found.repository, found.tag)
+    return ImageOrigin("", _name_of(path), _tag_of(tag or annotations.get(_NAME)))
 
 
 def _name_of(path: str) -> str:

@@ -11,8 +11,14 @@ from kurma_core.hookspecs.driver import Driver, DriverContext, Option
 from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.fetcher import RemoteLayers
+    from collections.abc import Mapping
 
+    from kurma_core.appc.image import ImageManifest
+    from kurma_core.hookspecs.fetcher import ImageFiles, RemoteLayers
+    from kurma_core.models.image import Conventions
+
+#: Prefixes of the annotations that :mod:`.conversion` reads and writes.
+ANNOTATIONS = ("appc.io/docker/", "kurma.io/docker/")
 OPTIONS = (
     *HTTP_OPTIONS,
     Option("docker_config", str, "", "file with credentials; empty: where podman and Docker keep theirs"),
@@ -36,8 +42,20 @@ class DockerFetcher(FetcherHooks):
 
         return resolve_remote(locator, request, self._context)
 
+    @hookimpl
+    def complete_manifest(self, manifest: ImageManifest, files: ImageFiles) -> ImageManifest:
+        from kurma_fetch_docker.conversion import complete_manifest
+
+        return complete_manifest(manifest, files)
+
+    @hookimpl
+    def conventions(self, annotations: Mapping[str, str]) -> Conventions:
+        from kurma_fetch_docker.conversion import conventions
+
+        return conventions(annotations)
+
 
 @hookimpl
 def kurma_fetcher() -> Driver:
     """Docker and OCI images from registries."""
-    return Driver(create=DockerFetcher, options=OPTIONS, example="docker://HOST/NAME:TAG")
+    return Driver(create=DockerFetcher, options=OPTIONS, example="docker://HOST/NAME:TAG", annotations=ANNOTATIONS)

@@ -13,7 +13,7 @@ from kurma_fetch_http.transport import Transport
 from kurma_core.errors import FetchError, FetchTLSError, FetchTruncatedError
 from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
-from kurma_fetch_docker.config_to_manifest import Origin
+from kurma_fetch_docker.conversion import ImageOrigin
 from kurma_fetch_docker.layer_blobs import RegistryBlob, UrlBlob
 from kurma_fetch_docker.logins import Logins
 from kurma_fetch_docker.oci_documents import choose
@@ -69,7 +69,7 @@ def _resolve_at(
         locator=locator,
         url=url,
         transport=client.base.partition(":")[0],
-        origin=Origin(reference.registry, reference.repository, reference.tag),
+        origin=ImageOrigin(reference.registry, reference.repository, reference.tag),
         request=request,
         manifest=manifest,
         config=client.config(manifest.config),

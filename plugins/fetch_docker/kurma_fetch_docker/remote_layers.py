@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import FetchError
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayer, RemoteLayers
-from kurma_fetch_docker.config_to_manifest import Origin, diff_ids, image_manifest
+from kurma_core.value import replace
+from kurma_fetch_docker.conversion import ImageOrigin, diff_ids, image_manifest
 from kurma_fetch_docker.oci_documents import Manifest, parse_json
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def remote_layers(
     locator: str,
     url: str,
     transport: str,
-    origin: Origin,
+    origin: ImageOrigin,
     request: FetchRequest,
     manifest: Manifest,
     config: bytes,
@@ -42,11 +43,12 @@ def remote_layers(
         raise FetchError(f"{url}: the configuration lists {len(ids)} layers, the manifest {len(blobs)}")
     if not ids:
         raise FetchError(f"{url}: the image has no layers")
+    identified = replace(origin, manifest_digest=manifest.digest, config_digest=manifest.config.digest)
     return RemoteLayers(
         locator=locator,
         url=url,
         transport=transport,
-        manifest=image_manifest(document, manifest, origin, request),
+        manifest=image_manifest(document, identified, request),
         layers=tuple(
             RemoteLayer(
                 diff_id,

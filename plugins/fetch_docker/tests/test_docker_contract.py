@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import kurma_fetch_docker.local_images
 import kurma_fetch_docker.plugin
 import pytest
+from kurma_fetch_docker import conversion
 
-from kurma_core.hookspecs.fetcher import FetcherHooks
-from kurma_core.testing import load_driver
+from kurma_core.appc.image import ImageManifest
+from kurma_core.errors import FetchNotFoundError, UsageError
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import DriverContext
+from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, ImageFiles, RemoteLayer, RemoteLayers
+from kurma_core.hookspecs.renderer import ImageLayer
+from kurma_core.images import user_groups
+from kurma_core.testing import bound, driver_context, load_driver
 from kurma_core.testing.fetchers import FetcherContract
 from kurma_core.testing.webserver import WebServer, web_server
-from plugins.fetch_docker.tests.docker_parts import serve, write_layout
+from plugins.fetch_docker.tests.docker_parts import CONFIG, LAYER, serve, sha256, write_layout
 
 
 class TestRegistry(FetcherContract):
@@ -68,3 +77,76 @@ class TestArchive(TestLayout):
         with tarfile.open(tmp_path / "saved.tar", "w") as tar:
             tar.add(tmp_path / "layout", ".")
         return f"oci-archive:{tmp_path}/saved.tar:v1"
+
+
+class Bundles:
+    """A fetcher of another distribution: ``bundle:DIRECTORY`` with ``config.json`` and ``layer.tar``. It depends
+    on kurma-fetch-docker and uses its public module alone."""
+
+    def __init__(self, context: DriverContext) -> None:
+        pass
+
+    @hookimpl
+    def resolve(self, locator: str, request: FetchRequest) -> RemoteLayers:
+        directory = Path(locator.removeprefix("bundle:"))
+        if not directory.is_absolute():
+            raise UsageError(f"{locator}: not a directory")
+        try:
+            text = (directory / "config.json").read_bytes()
+        except FileNotFoundError:
+            raise FetchNotFoundError(f"{locator}: no config.json", url=locator) from None
+        config = json.loads(text)
+        manifest = conversion.image_manifest(config, conversion.ImageOrigin("", "bundle", None), request)
+        (diff_id,) = conversion.diff_ids(config, locator)
+        layer = RemoteLayer(diff_id, TarFile(directory / "layer.tar"))
+        return RemoteLayers(locator, locator, "file", manifest, (layer,), sha256(text))
+
+    @hookimpl
+    def complete_manifest(self, manifest: ImageManifest, files: ImageFiles) -> ImageManifest:
+        return conversion.complete_manifest(manifest, files)
+
+
+class TarFile:
+    digest = None
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.key, self.size = str(path), path.stat().st_size
+
+    def open(self, offset: int = 0) -> BinaryIO:
+        stream = self._path.open("rb")
+        stream.seek(offset)
+        return stream
+
+
+class TestBundles(FetcherContract):
+    """The public conversion is enough for a fetcher of OCI images."""
+
+    @pytest.fixture
+    def fetcher(self, tmp_path: Path) -> FetcherHooks:
+        return bound(FetcherHooks, Bundles(driver_context(tmp_path, {})))
+
+    @pytest.fixture
+    def good(self, tmp_path: Path) -> str:
+        (tmp_path / "config.json").write_bytes(CONFIG)
+        (tmp_path / "layer.tar").write_bytes(LAYER)
+        return f"bundle:{tmp_path}"
+
+    @pytest.fixture
+    def missing(self, tmp_path: Path) -> str:
+        return f"bundle:{tmp_path}/none"
+
+    @pytest.fixture
+    def malformed(self) -> str:
+        return "bundle:relative"
+
+    def test_its_manifest_is_completed(self, fetcher: FetcherHooks, good: str, tmp_path: Path) -> None:
+        (tmp_path / "etc").mkdir()
+        (tmp_path / "etc/passwd").write_text("root:x:0:42::/:/bin/sh\n")
+        found = fetcher.resolve(good, FetchRequest("linux", "amd64"))
+        assert isinstance(found, RemoteLayers)
+        files = user_groups.ImageFiles([ImageLayer("l", str(tmp_path), (), ())])
+        completed = fetcher.complete_manifest(found.manifest, files)
+        assert completed is not None
+        assert completed.app is not None
+        assert completed.app.group == "42"

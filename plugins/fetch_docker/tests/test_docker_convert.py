@@ -5,29 +5,30 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import kurma_fetch_docker.conversion
 import pytest
-from kurma_fetch_docker.config_to_manifest import Origin, image_manifest
-from kurma_fetch_docker.oci_documents import Descriptor, Manifest
+from kurma_fetch_docker.conversion import ImageOrigin, conventions, image_manifest
+from kurma_fetch_docker.plugin import ANNOTATIONS
 
 from kurma_core.appc.image import ImageManifest
-from kurma_core.errors import FetchError, FetchNotFoundError
+from kurma_core.errors import FetchError, FetchNotFoundError, ImageError
 from kurma_core.hookspecs.fetcher import FetchRequest
+from kurma_core.models.image import Conventions
 
 REQUEST = FetchRequest("linux", "amd64")
 CONFIG_DIGEST = "sha256:" + "1" * 64
-MANIFEST = Manifest("sha256:" + "2" * 64, Descriptor("", CONFIG_DIGEST, 1), ())
+MANIFEST_DIGEST = "sha256:" + "2" * 64
 
 
 def convert(
     section: dict[str, Any] | None = None,
-    origin: Origin | None = None,
+    origin: ImageOrigin | None = None,
     request: FetchRequest = REQUEST,
     **config: Any,
 ) -> ImageManifest:
     document = {"os": "linux", "architecture": "amd64", "config": section or {}, **config}
-    return image_manifest(
-        document, MANIFEST, origin or Origin("registry-1.docker.io", "library/redis", "7"), request
-    )
+    redis = ImageOrigin("registry-1.docker.io", "library/redis", "7", MANIFEST_DIGEST, CONFIG_DIGEST)
+    return image_manifest(document, origin or redis, request)
 
 
 def app_of(section: dict[str, Any]) -> Any:
@@ -88,7 +89,7 @@ def test_the_whole_of_it() -> None:
             {"name": "appc.io/docker/registryurl", "value": "registry-1.docker.io"},
             {"name": "appc.io/docker/repository", "value": "library/redis"},
             {"name": "appc.io/docker/imageid", "value": CONFIG_DIGEST},
-            {"name": "appc.io/docker/manifesthash", "value": MANIFEST.digest},
+            {"name": "appc.io/docker/manifesthash", "value": MANIFEST_DIGEST},
             {"name": "appc.io/docker/tag", "value": "7"},
             {"name": "appc.io/docker/entrypoint", "value": '["/entry","--"]'},
             {"name": "appc.io/docker/cmd", "value": '["redis-server"]'},
@@ -105,7 +106,7 @@ def test_it_is_deterministic() -> None:
 
 
 def test_what_no_identifier_can_hold_becomes_an_underscore() -> None:
-    assert convert(origin=Origin("127.0.0.1:5000", "x", "1")).name == "127.0.0.1_5000/x"
+    assert convert(origin=ImageOrigin("127.0.0.1:5000", "x", "1")).name == "127.0.0.1_5000/x"
 
 
 @pytest.mark.parametrize(
@@ -217,3 +218,37 @@ def test_another_platform_is_told_on_one_line(config: dict[str, str], told: str)
         convert(**config)
     assert told in caught.value.message
     assert f"{caught.value.message}{caught.value.hint or ''}".isprintable()
+
+
+# --- conventions ---
+
+
+def expected(section: dict[str, Any]) -> Conventions:
+    return conventions({pair.name: pair.value for pair in convert(section).annotations})
+
+
+def test_what_a_converted_image_expects() -> None:
+    found = expected({"Entrypoint": ["/e", "--"], "Cmd": ["/c"]})
+    assert found == Conventions(("/e", "--"), 15, True, True, True)
+    assert expected({"Cmd": ["/c"]}).entrypoint == ()
+    assert expected({}).entrypoint is None
+    said = ("SIGINT", "quit", "9", "SIGRTMIN+3", "0", "x")
+    assert [expected({"StopSignal": word}).stop_signal for word in said] == [2, 3, 9, 37, 15, 15]
+
+
+def test_annotations_of_docker2aci() -> None:
+    assert conventions({"appc.io/docker/entrypoint": "/e 'a b'"}).entrypoint == ("/e", "a b")
+    with pytest.raises(ImageError, match=r"appc\.io/docker/cmd is not a list of words: 5"):
+        conventions({"appc.io/docker/cmd": "5"})
+
+
+def test_all_annotations_are_declared() -> None:
+    made = convert({"Entrypoint": ["/e"], "Env": ["A B=1"], "Healthcheck": {"Test": ["x"]}}, created="once")
+    names = [pair.name for pair in made.annotations]
+    assert len(names) > 5
+    assert all(name.startswith(ANNOTATIONS) for name in names)
+
+
+def test_the_conversion_is_public() -> None:
+    public = kurma_fetch_docker.conversion.__all__
+    assert set(public) == {"ImageOrigin", "complete_manifest", "conventions", "diff_ids", "image_manifest"}

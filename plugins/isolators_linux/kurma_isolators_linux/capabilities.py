@@ -49,12 +49,12 @@ def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power
 def default_set(host: IsolatorHost) -> frozenset[int]:
     """Returns the default capabilities of an app: App Container's fourteen, or podman's eleven if the image came
     from a registry."""
-    return linux.DEFAULT_SET - _NOT_FROM_REGISTRIES if host.registry_image else linux.DEFAULT_SET
+    return linux.DEFAULT_SET - _NOT_FROM_REGISTRIES if host.fewer_capabilities else linux.DEFAULT_SET
 
 
-def default_value(*, registry_image: bool) -> dict[str, list[str]]:
+def default_value(*, fewer_capabilities: bool) -> dict[str, list[str]]:
     """Returns the value of ``os/linux/capabilities-remove-set`` that compiles to :func:`default_set`."""
-    return {"set": linux.names(_NOT_FROM_REGISTRIES) if registry_image else []}
+    return {"set": linux.names(_NOT_FROM_REGISTRIES) if fewer_capabilities else []}
 
 
 def _read(name: str, value: Any) -> frozenset[int]:

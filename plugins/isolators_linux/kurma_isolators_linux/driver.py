@@ -135,7 +135,7 @@ class LinuxIsolators(IsolatorHooks):
         if _CAPABILITIES.isdisjoint(names):
             from kurma_isolators_linux.capabilities import default_value
 
-            found += ((_REMOVE_CAPABILITIES, default_value(registry_image=host.registry_image)),)
+            found += ((_REMOVE_CAPABILITIES, default_value(fewer_capabilities=host.fewer_capabilities)),)
         if _FILTERS.isdisjoint(names):
             found += (("kurma.io/seccomp-profile", "default"),)
         if host.pod:

@@ -62,7 +62,7 @@ def test_the_default_capabilities_are_those_of_the_images_kind():
     exact = [Isolator(RETAIN, {"set": ["CAP_NET_RAW"]})]
     apps = {"aci": (), "docker": (), "less": removed, "exact": exact}
     of_registries = ("docker", "less", "exact")
-    done = compile_isolators([], apps, [LinuxIsolators()], V1, registry_images=of_registries)
+    done = compile_isolators([], apps, [LinuxIsolators()], V1, fewer_capabilities=of_registries)
     eleven = FOURTEEN - {"AUDIT_WRITE", "MKNOD", "NET_RAW"}
     wanted = {"aci": FOURTEEN, "docker": eleven, "less": eleven - {"CHOWN"}, "exact": {"NET_RAW"}}
     assert {app: names(done.apps[app].capabilities) for app in apps} == wanted

@@ -1,9 +1,10 @@
-"""Converts a Docker or OCI image configuration to an App Container image manifest.
+"""Public: converts a Docker or OCI image configuration to an App Container image manifest.
+
+A fetcher of another distribution may depend on kurma-fetch-docker and use this module: :func:`image_manifest` and
+:func:`diff_ids` make its ``RemoteLayers``, and its hook ``complete_manifest`` calls :func:`complete_manifest`. The
+hook ``conventions`` is answered by this distribution's fetchers, for they declare the annotations.
 
 The conversion is deterministic: the same configuration under the same name gives the same manifest.
-
-If the configuration names a user and no group, ``app.group`` stays empty: the user's own groups are in the image's
-``/etc/passwd`` and ``/etc/group``. The image store fills it in.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import Any
 
 from kurma_core.appc import types
 from kurma_core.appc.image import App, ImageManifest, MountPoint, NameValue, Port
-from kurma_core.errors import FetchError, FetchNotFoundError, ManifestError
-from kurma_core.hookspecs.fetcher import FetchRequest
-from kurma_core.value import frozen
-from kurma_fetch_docker.oci_documents import Manifest, appc_arch, platform_text, told
+from kurma_core.errors import FetchError, FetchNotFoundError, ImageError, ManifestError
+from kurma_core.hookspecs.fetcher import FetchRequest, ImageFiles
+from kurma_core.models.image import Conventions
+from kurma_core.value import frozen, replace
+from kurma_fetch_docker.oci_documents import appc_arch, platform_text, told
+
+__all__ = ("ImageOrigin", "complete_manifest", "conventions", "diff_ids", "image_manifest")
 
 Json = Any
 
@@ -36,22 +40,28 @@ _PLACED = frozenset(
 
 
 @frozen
-class Origin:
+class ImageOrigin:
     """The origin of an image, for its name and annotations.
 
     :param registry: host[:port]; "" for an image from a file.
+    :param manifest_digest: ``sha256:…`` of the image's manifest in the registry; "": unknown.
+    :param config_digest: ``sha256:…`` of its configuration; "": unknown.
     """
 
     registry: str
     repository: str
     tag: str | None
+    manifest_digest: str = ""
+    config_digest: str = ""
 
 
-def image_manifest(
-    config: Mapping[str, Json], manifest: Manifest, origin: Origin, request: FetchRequest
-) -> ImageManifest:
-    """Converts a configuration to an image manifest.
+def image_manifest(config: Mapping[str, Json], origin: ImageOrigin, request: FetchRequest) -> ImageManifest:
+    """Converts an image configuration to an image manifest.
 
+    If the configuration names a user and no group, ``app.group`` is empty: the user's own groups are in the
+    image's files. :func:`complete_manifest` fills it in.
+
+    :param config: the JSON document, checked against its digest by the caller.
     :raises FetchError: the configuration is malformed, or for a platform without an App Container name.
     """
     where = "/".join(part for part in (origin.registry, origin.repository) if part)
@@ -63,7 +73,7 @@ def image_manifest(
             name=types.sanitize_identifier(where),
             labels=_labels(config, origin, request, where),
             app=_app(section, where),
-            annotations=_annotations(config, section, manifest, origin),
+            annotations=_annotations(config, section, origin),
         )
         # Checks the manifest by parsing it, with a placeholder for an empty group.
         probe = document.to_json()
@@ -85,8 +95,65 @@ def diff_ids(config: Mapping[str, Json], where: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def complete_manifest(manifest: ImageManifest, files: ImageFiles) -> ImageManifest:
+    """Fills in an empty ``app.group``, and the user's supplementary groups, by the image's ``/etc/passwd`` and
+    ``/etc/group``, as Docker and podman do when a container starts."""
+    app = manifest.app
+    if app is None or app.group:
+        return manifest
+    group, gids = files.groups_of(app.user)
+    return replace(manifest, app=replace(app, group=group, supplementary_gids=gids))
+
+
+def conventions(annotations: Mapping[str, str]) -> Conventions:
+    """What a converted image expects of its executor, by docker2aci's annotations or this module's.
+
+    :raises ImageError: Entrypoint or Cmd is not a list of words.
+    """
+    entrypoint, cmd = (_command(annotations, which) for which in ("entrypoint", "cmd"))
+    return Conventions(
+        entrypoint=None if entrypoint is None and cmd is None else entrypoint or (),
+        stop_signal=_signal(annotations.get(f"{OURS}/stopsignal", "")),
+        make_working_directory=True,
+        replace_files=True,
+        fewer_capabilities=True,
+    )
+
+
+def _command(annotations: Mapping[str, str], which: str) -> tuple[str, ...] | None:
+    """Entrypoint or Cmd, a JSON list or words as a shell reads them; None: the image has none."""
+    text = annotations.get(f"{DOCKER}/{which}")
+    if text is None:
+        return None
+    from kurma_core.json_text import loads
+
+    try:
+        words = loads(text)
+    except ValueError:
+        import shlex
+
+        return tuple(shlex.split(text))
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ImageError(f"annotation {DOCKER}/{which} is not a list of words: {text}")
+    return tuple(words)
+
+
+def _signal(text: str) -> int:
+    """The number of ``StopSignal``, else of SIGTERM. A name that is no signal of this machine is ignored: it came
+    with the image, so the user cannot correct it."""
+    import signal
+
+    word = text.upper()
+    if word.isascii() and word.isdigit() and 1 <= int(word) < signal.NSIG:
+        return int(word)
+    name, _, offset = (word if word.startswith("SIG") else f"SIG{word}").partition("+")
+    if name == "SIGRTMIN" and offset.isascii() and offset.isdigit():
+        return min(signal.SIGRTMIN + int(offset), signal.SIGRTMAX)
+    return int(signal.Signals.__members__.get(name, signal.SIGTERM))
+
+
 def _labels(
-    config: Mapping[str, Json], origin: Origin, request: FetchRequest, where: str
+    config: Mapping[str, Json], origin: ImageOrigin, request: FetchRequest, where: str
 ) -> tuple[NameValue, ...]:
     system = str(config.get("os") or request.os)
     architecture = str(config.get("architecture") or "")
@@ -162,7 +229,7 @@ def _is_port(text: str) -> bool:
 
 
 def _annotations(
-    config: Mapping[str, Json], section: Mapping[str, Json], manifest: Manifest, origin: Origin
+    config: Mapping[str, Json], section: Mapping[str, Json], origin: ImageOrigin
 ) -> tuple[NameValue, ...]:
     found: dict[str, str] = {}
     created = str(config.get("created") or "")
@@ -173,8 +240,8 @@ def _annotations(
     found |= {
         f"{DOCKER}/registryurl": origin.registry,
         f"{DOCKER}/repository": origin.repository,
-        f"{DOCKER}/imageid": manifest.config.digest,
-        f"{DOCKER}/manifesthash": manifest.digest,
+        f"{DOCKER}/imageid": origin.config_digest,
+        f"{DOCKER}/manifesthash": origin.manifest_digest,
         f"{DOCKER}/tag": origin.tag or "",
     }
     for key in ("Entrypoint", "Cmd"):
