@@ -6,7 +6,7 @@ Kurma reads ``kurma.yml`` (or ``kurma.yaml``, ``kurma.json``) of the configurati
 - mappings are merged key by key, at every depth;
 - all other values, lists too, are replaced as a whole;
 - ``container_networks`` is merged by name: an entry replaces the earlier one of its name in its position, a new
-  name is added at the end;
+  name is added at the end. Entries of the default configuration come last;
 - a key without a value has no effect.
 
 :mod:`kurma_core.config.schema` describes the keys. All files are optional; yaml is imported only for a YAML file.
@@ -201,6 +201,8 @@ class Config:
     stager: str
     stagers: Mapping[str, StagerConfig]
     container_networks: tuple[NetworkConfig, ...]
+    base_networks: tuple[str, ...]
+    default_networks: tuple[str, ...]
     trust: Mapping[str, str]
     trusted_host_keys: tuple[str, ...]
     host_image_digests: Mapping[str, str]
@@ -229,6 +231,25 @@ class Config:
         kind = group.removeprefix("kurma.")
         section = self.plugins.get(kind, {}).get(name)
         return PluginConfig(enabled=self.enable == "all" and kind not in OPT_IN) if section is None else section
+
+    @property
+    def joined_by_default(self) -> tuple[str, ...]:
+        """The networks of a pod that names none, without the base networks."""
+        entries = [one for one in self.container_networks if one.default and one.name not in self.base_networks]
+        return tuple([one.name for one in entries]) or self.default_networks
+
+    @property
+    def networks_in_use(self) -> tuple[NetworkConfig, ...]:
+        """The entries of ``container_networks``, without those of the default configuration that pods join only by
+        name."""
+        joined = {*self.base_networks, *self.joined_by_default}
+        return tuple(
+            [one for one in self.container_networks if one.name in joined or not self.is_built_in(one.name)]
+        )
+
+    def is_built_in(self, network: str) -> bool:
+        """Whether the entry of that name in ``container_networks`` is the default configuration's."""
+        return self.origins.get(f"container_networks.{network}") == "default"
 
     def required_under(self, stager: str) -> frozenset[str]:
         """Returns the isolators that every app of a pod under that stager must have.
@@ -449,6 +470,14 @@ def _fill(values: dict[str, Json], keys: tuple[Key, ...], origins: dict[str, str
             values[key.name] = given.get(key.name, {})
             for name, section in values[key.name].items():
                 _fill(section, key.keys, origins, f"{path}.{name}.")
+        elif key.shape == "list of named":
+            # Entries of the files come first; one of the same name takes a default's place.
+            values[key.name] = list(given.get(key.name, ()))
+            named = {entry["name"] for entry in values[key.name]}
+            for entry in key.default:
+                if entry["name"] not in named:
+                    values[key.name].append(dict(entry))
+                    origins[f"{path}.{entry['name']}"] = "default"
         else:
             if key.name not in given:
                 origins[path] = "default"
@@ -485,6 +514,8 @@ def _config(values: dict[str, Json], origins: dict[str, str], directory: str, fi
         stager=values["stager"],
         stagers=MappingProxyType({name: _stager(name, item, origins) for name, item in values["stagers"].items()}),
         container_networks=tuple(_network(entry) for entry in values["container_networks"]),
+        base_networks=_base_networks(values, origins),
+        default_networks=tuple(values["default_networks"]),
         trust=MappingProxyType(values["trust"]),
         trusted_host_keys=tuple(values["trusted_host_keys"]),
         host_image_digests=MappingProxyType(values["host_image_digests"]),
@@ -601,6 +632,16 @@ def _anywhere(locator: str, where: Where) -> None:
             f"{locator!r} is a relative path, and a configuration is read from anywhere",
             hint=f"write all of it: {scheme}/DIRECTORY/{path.rpartition('/')[2].strip('.') or 'FILE'}",
         )
+
+
+def _base_networks(values: dict[str, Json], origins: Mapping[str, str]) -> tuple[str, ...]:
+    where, names = Where(origins["base_networks"], "base_networks"), tuple(values["base_networks"])
+    if not names:
+        where.fail("a pod with a network of its own joins one at least", hint="--net host gives a pod none")
+    for index, name in enumerate(names):
+        if all(entry["name"] != name for entry in values["container_networks"]):
+            where.item(index).fail(f"container_networks has no entry {name!r}")
+    return names
 
 
 def _network(entry: dict[str, Json]) -> NetworkConfig:

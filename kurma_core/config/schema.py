@@ -195,6 +195,12 @@ def _userns(value: str) -> str:
     return userns_word(value)
 
 
+def _network_name(value: str) -> str:
+    if value in RESERVED_NETWORKS:
+        raise ValueError(value)
+    return value
+
+
 def _initial_pod(value: Json) -> Json:
     """Accepts a locator, or a pod template with a name; :mod:`kurma_core.config` checks the template itself, once
     it knows its place in the file."""
@@ -211,6 +217,7 @@ _FINGERPRINT = Made("a key's fingerprint (40 or 64 hexadecimal digits)", _finger
 _DIGEST = Made("a sha256:… or sha512-… digest in lower case", _digest, _TEXT)
 _IMAGE_NAME = Made("an image's name (example.com/app), or its beginning up to a /", _image_name, _TEXT)
 _IMAGE_DIGEST = Made("an image's whole ID (sha512-…) or registry digest (sha256:…) in lower case", _digest, _TEXT)
+_NETWORK_NAME = Made("a network's name, other than host and none", _network_name, _TEXT)
 _INITIAL_POD = Made("an image's locator, or a pod template with a name", _initial_pod)
 
 #: Shapes of values, by their names in the documentation.
@@ -236,6 +243,7 @@ SHAPES: Mapping[str, Shape] = {
     "image names": List(_IMAGE_NAME),
     "image digests": List(_IMAGE_DIGEST),
     "initial pods": List(_INITIAL_POD),
+    "network names": List(_NETWORK_NAME),
     "user namespace": Made("none, auto, or UID:COUNT with a UID from 1 on", _userns, _TEXT),
     "mapping": Plain(dict),
 }
@@ -470,7 +478,26 @@ SCHEMA: tuple[Key, ...] = (
             Key("mirrors", "hosts by name", {}, "registry name → host[:port] of mirrors, tried in order"),
         ),
     ),
-    Key("container_networks", "list of named", [], "networks that pods may join", keys=_NETWORK, extra=True),
+    Key(
+        "container_networks",
+        "list of named",
+        [{"name": "lo", "plugin": "lo"}, {"name": "default", "plugin": "bridge"}],
+        "networks that pods may join",
+        keys=_NETWORK,
+        extra=True,
+    ),
+    Key(
+        "base_networks",
+        "network names",
+        ["lo"],
+        "joined by every pod before its networks; they may give it no address",
+    ),
+    Key(
+        "default_networks",
+        "network names",
+        ["default"],
+        "joined by pods that name no network, unless entries of `container_networks` say `default: true`",
+    ),
     Key(
         "initial_pods",
         "initial pods",

@@ -102,6 +102,30 @@ class NetworkHooks(Hooks):
         return {}
 
     @hookspec
+    def complete(self, config: Mapping[str, Json], choose: bool) -> Mapping[str, Json] | None:
+        """Returns the configuration with values for all that it leaves open, such as subnets. All other hooks but
+        ``check_config`` get the result.
+
+        The driver records a choice in its own state directory before it returns, and makes nothing on the host.
+        The same configuration is completed alike until ``remove``, in every process, also after a crash.
+
+        :param choose: True: a pod is about to join; choose and record what was not chosen yet. False: return None
+            if something was not chosen yet.
+        :raises NetworkError: nothing is left to choose from.
+        :raises HostError: the record cannot be read or written.
+        """
+        return config
+
+    @hookspec
+    def interface(self, config: Mapping[str, Json]) -> str | None:
+        """Names the pod's interface if the configuration has no ``containerInterface``.
+
+        :returns: a name, or a template (``eth{{num}}``); "": the driver names it at ``add``; None: the core's
+            default, ``eth{{num}}``.
+        """
+        return None
+
+    @hookspec
     def status(self, config: Mapping[str, Json]) -> None:
         """Checks that a pod could join the network now. :raises NetworkError: it could not, and why."""
 
@@ -113,8 +137,11 @@ class NetworkHooks(Hooks):
         return False
 
     @hookspec
-    def publishes(self, config: Mapping[str, Json]) -> bool:
-        """Whether the network can publish ports of the host. The pod's first network that can gets the ports."""
+    def publishes(self, config: Mapping[str, Json]) -> bool | str:
+        """Whether the network can publish ports of the host. The pod's first network that can gets the ports.
+
+        :returns: True, or why it cannot: `its plugin is an image, which is not told of ports`.
+        """
         return True
 
     @hookspec

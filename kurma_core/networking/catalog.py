@@ -1,4 +1,4 @@
-"""Finds networks by name: configured, built in, or discovered by a driver."""
+"""Finds networks by name: entries of ``container_networks``, and networks that drivers discover."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.api.host import NetworkInfo
 from kurma_core.errors import KurmaError, NetworkError, NetworkNotFoundError
 from kurma_core.networking import interfaces
-from kurma_core.networking.default_network import DEFAULT, DRIVERS, HOST, LO, NONE, DefaultNetwork
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.network import NetworkHooks
 
 Json = Any
+#: Names that are no entries: ``host`` shares the host's network namespace, ``none`` is only the base networks.
+HOST, NONE = "host", "none"
 #: The default interface of a network.
 DEFAULT_INTERFACE = "eth{{num}}"
 #: A UUID to check whether a template makes a valid interface name.
@@ -32,44 +33,35 @@ class Catalog:
         resolve_alias: Callable[[str], str | None],
         image_runner: Callable[[], str | None],
         names: Callable[[], tuple[str, ...]],
-        default: DefaultNetwork,
         note: Callable[[str], None],
     ) -> None:
-        self._configured = {entry.name: entry for entry in config.container_networks}
+        self._config = config
+        self._entries = {entry.name: entry for entry in config.container_networks}
         self._driver = driver
         self._resolve_alias = resolve_alias
         self._image_runner = image_runner
         self._names = names
-        self._default = default
         self._note = note
-
-    def defaults(self) -> tuple[str, ...]:
-        """Names of the networks that a pod joins by default, without loopback, which every pod joins."""
-        chosen = [e.name for e in self._configured.values() if e.default and e.name != LO]
-        return tuple(chosen) or (DEFAULT,)
 
     def is_optional(self, name: str) -> bool:
         """Whether the configuration declares the network optional."""
-        entry = self._configured.get(name)
+        entry = self._entries.get(name)
         return entry is not None and entry.optional
 
     def get(self, name: str) -> NetworkInfo:
-        """Finds the network of that name.
+        """Finds the network of that name, for a pod that joins it. The driver chooses the values that its
+        configuration leaves open.
 
         :raises NetworkError: there is none (the known ones are listed), or its plugin is missing.
         """
-        entry = self._configured.get(name)
+        entry = self._entries.get(name)
         if entry is not None:
-            return self._from_entry(entry)
-        if name == DEFAULT:
-            return self._built_in(name, *self._default.served())
-        if name == LO:
-            return self._built_in(name)
+            return self._completed(self._from_entry(entry), choose=True)
         found = self._found()
         if name not in found:
             known = ", ".join([info.name for info in self._all(found)])
             raise NetworkNotFoundError(f'no network "{name}"', hint=f"there are: {known}", network=name)
-        return found[name]
+        return self._completed(found[name], choose=True)
 
     def all(self) -> tuple[NetworkInfo, ...]:
         """Every network: configured, built in, discovered. One that cannot be used has the reason in
@@ -78,33 +70,44 @@ class Catalog:
 
     def _all(self, found: Mapping[str, NetworkInfo]) -> tuple[NetworkInfo, ...]:
         infos = {info.name: info for info in self.configured()}
-        for name in (LO, DEFAULT, HOST, NONE):
-            if name not in infos:
-                infos[name] = self._default_info() if name == DEFAULT else self._checked(self._built_in(name))
+        for name in (HOST, NONE):
+            infos[name] = NetworkInfo(name, "", "built-in", "", False, False, {"name": name})
         return tuple({**infos, **{name: info for name, info in found.items() if name not in infos}}.values())
 
-    def _default_info(self) -> NetworkInfo:
-        try:
-            return self._checked(self._built_in(DEFAULT, *self._default.served(choose=False)))
-        except KurmaError as error:  # its record is damaged, or of a newer Kurma
-            return replace(self._built_in(DEFAULT), problem=error.message)
+    def is_unused(self, info: NetworkInfo) -> bool:
+        """Whether no pod has ever joined the network: its driver has not chosen the values that its configuration
+        leaves open."""
+        if not info.driver or info.problem is not None:
+            return False
+        return self._driver(info.driver).complete(info.config, choose=False) is None
+
+    def _completed(self, info: NetworkInfo, choose: bool) -> NetworkInfo:
+        """The network as its driver completes it: the interface, and what the configuration leaves open."""
+        entry, driver = self._entries.get(info.name), self._driver(info.driver)
+        interface = None
+        if entry is None or entry.container_interface is None:
+            interface = driver.interface(info.config)
+        config = driver.complete(info.config, choose=choose)
+        return replace(
+            info,
+            interface=info.interface if interface is None else interface,
+            config=info.config if config is None else config,
+        )
 
     def _checked(self, info: NetworkInfo) -> NetworkInfo:
         """The network, with the reason if it cannot be used, as far as that can be checked without a pod."""
         try:
-            if info.driver:
-                driver = self._driver(info.driver)
-                if info.source != "built-in":
-                    interfaces.assign([(info.name, info.interface)], _SOME_POD)
-                    driver.check_config(info.config)
+            info = self._completed(info, choose=False)
+            interfaces.assign([(info.name, info.interface)], _SOME_POD)
+            self._driver(info.driver).check_config(info.config)
         except KurmaError as error:
             return replace(info, problem=error.message)
         return info
 
     def configured(self) -> tuple[NetworkInfo, ...]:
-        """The networks of Kurma's configuration. One that cannot be used has the reason in ``problem``."""
+        """The entries of ``container_networks``. One that cannot be used has the reason in ``problem``."""
         found = []
-        for entry in self._configured.values():
+        for entry in self._entries.values():
             try:
                 found.append(self._checked(self._from_entry(entry)))
             except KurmaError as error:
@@ -123,37 +126,28 @@ class Catalog:
                 network=entry.name,
             )
         info = self._info(entry, driver)
-        # The listing shows the entry as it is in the configuration, without defaults.
+        # The plugin gets the entry as it is in the configuration, without defaults.
         interface = entry.container_interface or ""
         told = {"aci": entry.aci or "", **({"containerInterface": interface} if interface else {})}
-        return replace(info, interface=interface, config={**info.config, **told})
+        return replace(info, config={**info.config, **told})
 
     def _info(self, entry: NetworkConfig, driver: str, problem: str | None = None) -> NetworkInfo:
-        interface = LO if entry.name == LO else DEFAULT_INTERFACE
         return NetworkInfo(
             name=entry.name,
             driver=driver,
-            source="configured",
-            interface=entry.container_interface or interface,
-            default=entry.name in self.defaults(),
+            source="built-in" if self._config.is_built_in(entry.name) else "configured",
+            interface=entry.container_interface or DEFAULT_INTERFACE,
+            default=entry.name in self._config.joined_by_default,
             optional=entry.optional,
             config={**entry.config, "name": entry.name},
             problem=problem,
             names=entry.names,
         )
 
-    def _built_in(
-        self, name: str, driver: str | None = None, config: Mapping[str, Json] | None = None
-    ) -> NetworkInfo:
-        interface = {LO: LO, DEFAULT: DEFAULT_INTERFACE}.get(name, "")
-        served_by = DRIVERS.get(name, "") if driver is None else driver
-        told = {**(config or {}), "name": name}
-        return NetworkInfo(name, served_by, "built-in", interface, name in self.defaults(), False, told)
-
     def _found(self) -> dict[str, NetworkInfo]:
         """The networks that drivers discover, by name; of two with one name, that of the first driver counts."""
         found: dict[str, NetworkInfo] = {}
-        for driver in self._names() or tuple(DRIVERS.values()):
+        for driver in self._names():
             try:
                 configs = self._driver(driver).discover()
             except KurmaError as error:  # a broken plugin hides only its own networks

@@ -13,8 +13,7 @@ from kurma_core.errors import HostError, KurmaError, NetworkError, PluginError, 
 from kurma_core.hookspecs.network import AttachmentContext
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
 from kurma_core.networking import interfaces
-from kurma_core.networking.catalog import Catalog
-from kurma_core.networking.default_network import DEFAULT, HOST, LO, NONE, DefaultNetwork
+from kurma_core.networking.catalog import HOST, NONE, Catalog
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -44,25 +43,25 @@ class Networking:
         config: Config,
         driver: Callable[[str], NetworkHooks],
         resolve_alias: Callable[[str], str | None],
-        state_dir: str,
         note: Callable[[str], None],
         names: Callable[[], tuple[str, ...]] = lambda: (),
         image_runner: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._driver = driver
         self._note = note
-        self._default = DefaultNetwork(state_dir)
-        self.catalog = Catalog(config, driver, resolve_alias, image_runner, names, self._default, note)
+        self._config = config
+        self.catalog = Catalog(config, driver, resolve_alias, image_runner, names, note)
         self._ready: set[str] = set()
         self._setting_up: dict[str, Lock] = {}
         self._names = names
 
     def care(self) -> DriverCare:
         """The check and repair of the drivers' resources on the host."""
-        from kurma_core.networking.repair import DriverCare, unused
+        from kurma_core.networking.repair import DriverCare
 
         infos = self.catalog.all()
-        return DriverCare(infos, self._names(), self._driver, self._note, unused(self._default, infos))
+        unused = [info.name for info in infos if self.catalog.is_unused(info)]
+        return DriverCare(infos, self._names(), self._driver, self._note, unused)
 
     # -- planning --
 
@@ -84,8 +83,8 @@ class Networking:
         pod_uuid: str,
         dns: Mapping[str, tuple[str, ...]] | None = None,
     ) -> tuple[Attachment, ...]:
-        """Plans the pod's attachments in order, loopback first. The caller records them before :meth:`add`. Empty:
-        the pod shares the host's namespace. It does not change the host.
+        """Plans the pod's attachments in order, base networks first. The caller records them before :meth:`add`.
+        Empty: the pod shares the host's namespace. It does not change the host.
 
         :param requests: None or empty: the default networks.
         :param ports: to be published, by the first network that can do so, preferably one that is not optional.
@@ -101,14 +100,12 @@ class Networking:
             if ports:
                 self._note("ports are not published: the pod has the host's network, and with it its ports")
             return ()
-        wanted = list(requests) if requests else [NetworkRequest(name) for name in self.catalog.defaults()]
+        base = self._config.base_networks
+        wanted = list(requests or map(NetworkRequest, self._config.joined_by_default))
         self._check_names(wanted)
-        wanted = [request for request in wanted if request.name not in (LO, NONE)]
-        infos = [self.catalog.get(LO)]
-        infos += [self.catalog.get(request.name) for request in wanted]
-        for info in infos:
-            self._driver(info.driver)  # report a broken driver before the host is changed
-        wanted.insert(0, NetworkRequest(LO))
+        wanted = [request for request in wanted if request.name not in (*base, NONE)]
+        wanted = [*map(NetworkRequest, base), *wanted]
+        infos = [self.catalog.get(request.name) for request in wanted]
         names = interfaces.assign(
             [
                 (info.name, request.interface or info.interface)
@@ -116,7 +113,8 @@ class Networking:
             ],
             pod_uuid,
         )
-        publisher = self._publisher(infos[1:], wanted[1:]) if ports else None
+        joined = slice(len(base), None)
+        publisher = self._publisher(infos[joined], wanted[joined]) if ports else None
         return tuple(
             Attachment(
                 network=info.name,
@@ -125,7 +123,7 @@ class Networking:
                 config=info.config,
                 request=request,
                 ports=tuple(ports) if info is publisher else (),
-                base=request.name == LO,
+                base=info.name in base,
                 dns=dns or {},
                 names=info.names,
             )
@@ -151,13 +149,12 @@ class Networking:
         if NONE in names and len(names) > 1:
             raise UsageError("the network none goes with no other", network=NONE)
 
-    @staticmethod
-    def _check_wishes(requests: Sequence[NetworkRequest]) -> None:
+    def _check_wishes(self, requests: Sequence[NetworkRequest]) -> None:
         """:raises UsageError: a request has an option that its network does not support."""
         for request in requests:
             wishes = [request.interface and f"interface {request.interface}", *request.ips, request.mac]
             for wish in filter(None, wishes):
-                if request.name in (HOST, NONE, LO):
+                if request.name in (HOST, NONE, *self._config.base_networks):
                     raise UsageError(
                         f'network "{request.name}" cannot give a pod {wish}: it has neither interface nor address '
                         "to give",
@@ -167,19 +164,27 @@ class Networking:
 
     def _publisher(self, infos: Sequence[NetworkInfo], requests: Sequence[NetworkRequest]) -> NetworkInfo:
         first: NetworkInfo | None = None
+        reasons = []
         for info, request in zip(infos, requests, strict=True):
-            if self._driver(info.driver).publishes(info.config):
+            can = self._driver(info.driver).publishes(info.config)
+            if can is True:
                 if not (request.optional or info.optional):
                     return info
                 first = first or info
+            else:
+                reasons.append(f"network {info.name}: {can or 'it does not publish ports'}")
         if first is not None:
             return first
-        names = ", ".join([info.name for info in infos]) or NONE
+        others = [info.name for info in self.catalog.configured() if self._may_publish(info)]
         raise NetworkError(
-            f"ports cannot be published: none of the pod's networks does that ({names})",
-            hint="networks of the plugin bridge do, such as default; those of CNI with the plugin portmap "
-            "in the chain, and the capability portMappings",
+            f"cannot publish ports: {'; '.join(reasons) or 'the pod joins no network'}",
+            hint=f"networks that publish ports: {', '.join(others)}" if others else "no configured network does",
         )
+
+    def _may_publish(self, info: NetworkInfo) -> bool:
+        if info.problem or info.name in self._config.base_networks:
+            return False
+        return self._driver(info.driver).publishes(info.config) is True
 
     # -- joining and leaving --
 
@@ -288,16 +293,16 @@ class Networking:
             self._note(f"{error.message}; `kurma gc` tries again")
 
     def _optional(self, attachment: Attachment) -> bool:
-        name = attachment.network
-        return name != LO and (attachment.request.optional or self.catalog.is_optional(name))
+        optional = attachment.request.optional or self.catalog.is_optional(attachment.network)
+        return optional and not attachment.base
 
     @staticmethod
     def _check_result(attachment: Attachment, result: NetworkResult | None) -> None:
-        """Checks that the result has an address, and the requested addresses."""
+        """Checks that the result has an address, unless the network is a base network, and the requested ones."""
         name = attachment.network
-        if name == LO:
-            return
         if result is None or not result.addresses:
+            if attachment.base:
+                return
             raise NetworkError(f'network "{name}" gave the pod no address', network=name)
         for one in result.addresses:
             gateway = one.gateway is None or address_family(one.gateway)
@@ -331,13 +336,11 @@ class Networking:
             pods = ", ".join(sorted(used_by))
             raise NetworkError(f'network "{name}" is in use by {pods}', hint="stop and remove these", network=name)
         info = self.show(name)
-        if name == DEFAULT and info.source == "built-in" and not self._default.chosen():
-            return  # never used
+        if self.catalog.is_unused(info):
+            return
         attachment = Attachment(name, info.driver, "", info.config, NetworkRequest(name))
         with _naming(attachment):
             self._driver(info.driver).remove(info.config)
-        if name == DEFAULT and info.source == "built-in":
-            self._default.forget()
         self._ready.discard(name)
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.api.host import NetworkFinding
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs.network import Leak
-from kurma_core.networking.default_network import DEFAULT, DefaultNetwork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -122,9 +121,3 @@ class DriverCare:
 
     def _configs(self, driver: str) -> list[Mapping[str, Json]]:
         return [info.config for info in self._infos if info.driver == driver and info.name not in self._unused]
-
-
-def unused(default: DefaultNetwork, infos: Iterable[NetworkInfo]) -> frozenset[str]:
-    """The name of the built-in network, if no pod has ever used it."""
-    built_in = any(info.name == DEFAULT and info.source == "built-in" for info in infos)
-    return frozenset([DEFAULT]) if built_in and not default.chosen() else frozenset()

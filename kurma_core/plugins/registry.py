@@ -408,7 +408,7 @@ class PluginRegistry:
         if config.stager not in config.stagers:
             used.append(("kurma.stagers", config.stager.partition(":")[0]))
         used += [("kurma.stagers", stager.driver) for stager in config.stagers.values() if stager.driver]
-        used += [("kurma.networks", entry.plugin) for entry in config.container_networks if entry.plugin]
+        used += [("kurma.networks", entry.plugin) for entry in config.networks_in_use if entry.plugin]
         sections = [(f"kurma.{kind}", name) for kind, sections in config.plugins.items() for name in sections]
         installed = [(group, plugin.name) for group in GROUPS for plugin in self._group(group)]
         twice = [key for key in dict.fromkeys(installed) if installed.count(key) > 1]

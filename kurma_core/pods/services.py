@@ -70,7 +70,6 @@ class Services:
             self.config,
             lambda name: self.registry.driver(group, name),
             lambda alias: self.registry.resolve_alias(group, alias),
-            self.config.state_dir,
             self.note,
             lambda: self.registry.names(group),
             lambda: self.registry.image_runner(group),

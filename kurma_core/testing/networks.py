@@ -95,6 +95,8 @@ class NetworkContract:
     interface = "eth0"
     #: Whether ``add`` makes an interface that gives the pod an address. Only loopback does not.
     gives_address = True
+    #: For a driver with ``complete``: a configuration that leaves something open.
+    open_config: Mapping[str, Any] | None = None
 
     @pytest.fixture
     def make_driver(self) -> MakeDriver:
@@ -132,6 +134,22 @@ class NetworkContract:
         """Fails if the host has resources of the pod; networks with resources on the host override it."""
 
     # -- the contract --
+
+    def test_a_choice_outlives_its_process(self, make_driver: MakeDriver) -> None:
+        if self.open_config is None:
+            pytest.skip("the driver's configurations leave nothing open")
+
+        def complete(config: Mapping[str, Any], choose: bool) -> Any:
+            driver: Any = make_driver()
+            return driver.complete(config, choose)
+
+        assert complete(self.open_config, False) is None
+        chosen = complete(self.open_config, True)
+        assert self.open_config.items() <= chosen.items()
+        assert complete(self.open_config, False) == complete(self.open_config, True) == chosen
+        assert complete(chosen, False) == chosen
+        make_driver().remove(chosen)
+        assert complete(self.open_config, False) is None
 
     def test_setup_may_be_called_again(self, driver: NetworkHooks, config: Mapping[str, Any]) -> None:
         driver.setup(config)

@@ -49,7 +49,8 @@ def directory(tmp_path):
 def test_the_documents_example_loads_unchanged(tmp_path, name):
     (tmp_path / name).write_text(DOCUMENT)
     for source in (tmp_path, tmp_path / name):
-        lo, mynet = load(str(source)).container_networks
+        lo, mynet, default = load(str(source)).container_networks
+        assert (default.name, default.plugin) == ("default", "bridge")
         assert (lo.name, lo.aci, lo.plugin, lo.container_interface) == (
             "lo",
             "apcera.com/kurma/lo-netplugin",
@@ -158,8 +159,12 @@ def test_networks_are_merged_by_name(directory):
     (directory / "kurma.d/a.yml").write_text(
         "container_networks: [{name: mynet, plugin: cni, default: true, type: ptp}, {name: new, plugin: lo}]\n"
     )
-    networks = load(str(directory)).container_networks
-    assert [network.name for network in networks] == ["lo", "mynet", "new"]
+    config = load(str(directory))
+    networks = config.container_networks
+    assert [network.name for network in networks] == ["lo", "mynet", "new", "default"]
+    assert [config.is_built_in(network.name) for network in networks] == [False, False, False, True]
+    assert config.joined_by_default == ("mynet",)
+    assert [network.name for network in config.networks_in_use] == ["lo", "mynet", "new"]
     assert networks[1].plugin == "cni"
     assert networks[1].aci is None
     assert networks[1].default

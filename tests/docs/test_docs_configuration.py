@@ -82,7 +82,7 @@ def test_the_same_network_twice(tmp_path):
             file.write_text(text)
             configs.append(load(str(file)).container_networks)
     (one, two) = configs
-    assert [network.name for network in one] == [network.name for network in two] == ["lo", "mynet"]
+    assert [network.name for network in one] == [network.name for network in two] == ["lo", "mynet", "default"]
     assert one[1].config == two[1].config
 
 

@@ -76,7 +76,7 @@ class House:
                 # What a test has broken on purpose is removed by it, too.
                 with contextlib.suppress(KurmaError):
                     client.rm(uuid, force=True)
-            if os.path.exists(f"{self.state}/networks/default.json"):
+            if os.path.exists(f"{self.state}/plugins/kurma.networks/bridge/choices/default.json"):
                 client.network_rm("default")
         # Names of pods whose directory a test has removed.
         for name in self.names():

@@ -21,13 +21,18 @@ class Holding(NetworkHooks):
         return config.get("holds", False)
 
 
+class Loopback(NetworkHooks):
+    def interface(self, config):
+        return "lo"
+
+
 def test_only_networks_that_hold_get_limits(tmp_path):
     entries = [{"name": "a", "plugin": "x", "holds": True}, {"name": "b", "plugin": "x"}]
     file = tmp_path / "kurma.json"
     file.write_text(json.dumps({"container_networks": entries}))
     config = configuration.load(str(file), str(tmp_path / "state"))
-    drivers = {"x": Holding(), "lo": NetworkHooks()}
-    networking = Networking(config, drivers.__getitem__, lambda alias: None, config.state_dir, print)
+    drivers = {"x": Holding(), "lo": Loopback()}
+    networking = Networking(config, drivers.__getitem__, lambda alias: None, print)
     wanted = [NetworkRequest("b"), NetworkRequest("a")]
     plan = networking.plan(wanted, (), UUID, {"nameservers": ("192.0.2.1",)})
     assert networking.limited(plan, ()) == plan

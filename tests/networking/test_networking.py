@@ -45,6 +45,20 @@ class Recorder(NetworkHooks):
         self.results = {}
         self.found = {}
         self.publishing = None
+        self.chosen = {}
+        self.reason = ""
+
+    def interface(self, config):
+        return "" if "aci" in config else "lo" if config["name"] == "lo" else None
+
+    def complete(self, config, choose):
+        """The network ``default`` leaves a number open."""
+        name = config["name"]
+        if name != "default" or "number" in config:
+            return config
+        if choose:
+            self.chosen.setdefault(name, 7)
+        return {**config, "number": self.chosen[name]} if name in self.chosen else None
 
     @hookimpl
     def setup(self, config):
@@ -78,7 +92,7 @@ class Recorder(NetworkHooks):
 
     @hookimpl
     def publishes(self, config):
-        return self.publishing is None or config["name"] in self.publishing
+        return self.publishing is None or config["name"] in self.publishing or self.reason
 
     def _call(self, verb, network):
         self.calls.append(f"{verb} {network}")
@@ -112,9 +126,9 @@ def make(tmp_path, driver, notes, runs_images):
             config,
             find,
             ALIASES.get,
-            config.state_dir,
             notes.append,
-            image_runner=lambda: runs_images.get("by"),
+            lambda: ("lo", "bridge", "cni"),
+            lambda: runs_images.get("by"),
         )
 
     return make
@@ -144,7 +158,8 @@ def summary(attachments):
 def test_without_configuration_lo_and_default(make):
     plan = make().plan(None, (), UUID)
     assert summary(plan) == [("lo", "lo", "lo"), ("default", "bridge", "eth0")]
-    assert plan[1].config["bridge"].startswith("kurma-")
+    assert [one.base for one in plan] == [True, False]
+    assert plan[1].config == {"name": "default", "number": 7}
 
 
 def test_the_documents_example(make):
@@ -163,8 +178,8 @@ def test_entries_that_are_default_replace_the_built_in_one(make):
 
 
 def test_an_entry_may_take_the_name_default(make):
-    plan = make(entries("default", type="ptp")).plan(None, (), UUID)
-    assert plan[1].config == {"name": "default", "type": "ptp"}
+    plan = make(entries("default", type="ptp", number=3)).plan(None, (), UUID)
+    assert plan[1].config == {"name": "default", "type": "ptp", "number": 3}
 
 
 def test_loopback_is_no_default(make):
@@ -173,6 +188,47 @@ def test_loopback_is_no_default(make):
     assert summary(make({"container_networks": networks}).plan(None, (), UUID))[1:] == [
         ("default", "bridge", "eth0")
     ]
+
+
+def test_a_configuration_names_base_and_default_networks(make, driver):
+    value = entries("vpn", "up", "more")
+    value |= {"base_networks": ["lo", "vpn"], "default_networks": ["up", "more"]}
+    networking = make(value)
+    plan = networking.plan(None, (PortMapping(8080, 80),), UUID)
+    assert summary(plan)[1:] == [("vpn", "cni", "eth0"), ("up", "cni", "eth1"), ("more", "cni", "eth2")]
+    assert [(one.base, bool(one.ports)) for one in plan] == [(True, False)] * 2 + [(False, True), (False, False)]
+    driver.results["vpn"] = None
+    joined = networking.add_all(plan, **POD)
+    assert [one.addresses for one in joined] == [(), (), ("10.1.0.2/16",), ("10.1.0.2/16",)]
+    assert [one.network for one in networking.plan(requests("none"), (), UUID)] == ["lo", "vpn"]
+    with pytest.raises(UsageError, match='network "vpn" cannot give a pod'):
+        networking.plan([NetworkRequest("vpn", ips=("10.1.0.7",))], (), UUID)
+    assert [one.network for one in make(value | {"default_networks": []}).plan(None, (), UUID)] == ["lo", "vpn"]
+
+
+def test_an_entry_that_replaces_a_base_network_is_one(make, driver):
+    value = {"container_networks": [{"name": "lo", "plugin": "cni", "optional": True}]}
+    plan = make(value).plan(requests("none"), (), UUID)
+    assert (plan[0].driver, plan[0].base) == ("cni", True)
+
+
+def test_without_the_plugin_of_the_default_network(make):
+    """Pods that do not join it need it no more than its configuration does."""
+    networking = make({"container_networks": [{"name": "default", "plugin": "missing"}]})
+    assert networking.plan(requests("none"), (), UUID)
+    for _ in range(2):
+        with pytest.raises(PluginError, match="is not installed"):
+            networking.plan(None, (), UUID)
+
+
+def test_a_network_that_a_stranger_completes(make, driver):
+    """As a default network: chosen when a pod joins, the same from then on, and told by listings."""
+    networking = make()
+    assert networking.show("default").config == {"name": "default"}
+    assert [one.config for one in networking.plan(None, (), UUID)][1] == {"name": "default", "number": 7}
+    assert networking.show("default").config == {"name": "default", "number": 7}
+    driver.found = {"default-found": {}}
+    assert make().show("default-found").problem is None
 
 
 def test_what_the_entry_says_of_names_is_planned(make):
@@ -296,9 +352,9 @@ def test_a_broken_driver_hides_its_own_networks_alone(make, driver, notes):
     assert sorted(drivers) == sorted(set(drivers)), "each is told once"
 
 
-def test_listing_chooses_no_subnet(make, tmp_path):
+def test_listing_chooses_nothing(make, driver):
     make().catalog.all()
-    assert not (tmp_path / "state" / "networks").exists()
+    assert driver.chosen == {}
 
 
 def test_ports_go_to_the_first_network_that_publishes(make, driver):
@@ -310,9 +366,18 @@ def test_ports_go_to_the_first_network_that_publishes(make, driver):
     assert [one.ports for one in make(entries("a")).plan(requests("a"), (port,), UUID)] == [(), (port,)]
     del driver.publishes
     driver.publishing = set()
-    for names in (("a", "b"), ("none",)):
-        with pytest.raises(NetworkError, match="ports cannot be published"):
+    driver.reason = "it is a test"
+    for names, told in (
+        (("a", "b"), "network a: it is a test; network b: it is a test"),
+        (("none",), "no network"),
+    ):
+        with pytest.raises(NetworkError, match=f"^cannot publish ports: .*{told}") as caught:
             make(entries("a", "b")).plan(requests(*names), (port,), UUID)
+        assert caught.value.hint == "no configured network does"
+    driver.publishing = {"b", "default"}
+    with pytest.raises(NetworkError, match=r"^cannot publish ports: network a: it is a test$") as caught:
+        make(entries("a", "b")).plan(requests("a"), (port,), UUID)
+    assert caught.value.hint == "networks that publish ports: b, default"
 
 
 def test_a_plan_survives_its_record(make):
@@ -571,16 +636,13 @@ def test_a_network_that_was_removed_is_set_up_again(make, driver):
     assert driver.calls.count("setup a") == 2
 
 
-def test_remove_forgets_the_default_networks_choice(make, driver, tmp_path):
+def test_an_unused_network_is_not_removed(make, driver):
     networking = make()
     networking.remove("default")
     assert driver.calls == []
     networking.plan(None, (), UUID)
-    record = tmp_path / "state" / "networks" / "default.json"
-    assert record.exists()
     networking.remove("default")
     assert driver.calls == ["remove default"]
-    assert not record.exists()
 
 
 @pytest.mark.parametrize("name", ["host", "none", "nowhere"])

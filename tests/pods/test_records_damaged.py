@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from kurma_net_aci.records import Place
+from kurma_net_bridge.choices import Choices
 from kurma_net_bridge.records import NetworkRecords
 from kurma_net_cni.records import Records
 from kurma_stager_rkt.records import Note
@@ -20,7 +21,6 @@ from kurma_core.image_store import ImageStore
 from kurma_core.images.locator_cache import LocatorCache
 from kurma_core.journal import Cursor, Journal
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
-from kurma_core.networking.default_network import DefaultNetwork
 from kurma_core.networking.network_records import JoinRecords
 from kurma_core.pods.network.name_resolution import Names
 from kurma_core.pods.network.port_claims import Claims
@@ -94,10 +94,10 @@ READERS: dict[str, tuple[str, Any, Any]] = {
         },
         _names,
     ),
-    "default network": (
-        "networks/default.json",
-        {"version": 2, "bridge": "kurma0", "subnet": "10.9.0.0/24", "subnet6": None},
-        lambda at: DefaultNetwork(str(at), (), ()).served(),
+    "chosen bridge": (
+        "choices/n.json",
+        {"version": 1, "bridge": "kurma0", "subnet": "10.9.0.0/24", "subnet6": None},
+        lambda at: Choices(str(at), (), ()).complete({"name": "n"}, choose=True),
     ),
     "known": (
         "one",

@@ -244,24 +244,16 @@ def problems(managers: Managers) -> tuple[KurmaError, ...]:
 
 def _of_networks(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
     """:param told: plugins and messages of the problems found before."""
-    from kurma_core.networking.default_network import DEFAULT, DRIVERS
-
     config = managers.config
-    entries = {entry.name: entry for entry in config.container_networks}
-    for network in managers.networks.catalog.configured() if entries else ():
-        if network.problem is not None and f"{_NETWORKS}/{entries[network.name].plugin}" not in told:
+    entries = {entry.name: entry for entry in config.networks_in_use}
+    for network in managers.networks.catalog.configured():
+        if network.problem is None or network.name not in entries:
+            continue
+        if f"{_NETWORKS}/{entries[network.name].plugin}" not in told:
             key = f"container_networks.{network.name}"
             origin = config.origins[key]
-            yield ConfigError(f"{origin}: {key}: {network.problem}", file=origin, path=key)
-    # Networks that pods join without any configuration.
-    others = any(entry.default for entry in config.container_networks)
-    for name, driver in DRIVERS.items():
-        if name in entries or (name == DEFAULT and others):
-            continue
-        if driver not in managers.registry.names(_NETWORKS) and f"{_NETWORKS}/{driver}" not in told:
-            yield PluginNotFoundError(
-                f"built-in network {name}: {_missing(managers, _NETWORKS, driver)}", plugin=f"{_NETWORKS}/{driver}"
-            )
+            place = key if config.is_built_in(network.name) else f"{origin}: {key}"
+            yield ConfigError(f"{place}: {network.problem}", file=origin, path=key)
 
 
 def _of_isolators(managers: Managers, told: set[str]) -> Iterator[KurmaError]:

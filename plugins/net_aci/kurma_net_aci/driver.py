@@ -73,9 +73,14 @@ class AciNetwork(NetworkHooks):
             pass
 
     @hookimpl
-    def publishes(self, config: Mapping[str, Json]) -> bool:
-        """False: the specification has no way to pass ports to a script."""
-        return False
+    def interface(self, config: Mapping[str, Json]) -> str:
+        """The scripts name the interface."""
+        return ""
+
+    @hookimpl
+    def publishes(self, config: Mapping[str, Json]) -> str:
+        """The specification has no way to pass ports to a script."""
+        return "its plugin is an image, which is not told of ports"
 
     @hookimpl
     def status(self, config: Mapping[str, Json]) -> None:

@@ -14,6 +14,7 @@ from kurma_core.linux.netlink import Link, Netlink, NetlinkError
 from kurma_core.models.network import AddressResult, NetworkResult
 from kurma_net_bridge import links
 from kurma_net_bridge.addresses import owner_name
+from kurma_net_bridge.choices import Choices, with_any
 from kurma_net_bridge.links import Owner
 from kurma_net_bridge.namespace import inside, open_namespace, refused
 from kurma_net_bridge.records import NetworkRecords, Record, network_rules
@@ -36,6 +37,7 @@ class BridgeNetwork(NetworkHooks):
     def __init__(self, state_dir: str, note: Callable[[str], None]) -> None:
         self._state_dir = state_dir
         self._note = note
+        self._choices = Choices(state_dir)
         self._made: Rules | None = None
 
     @property
@@ -56,7 +58,12 @@ class BridgeNetwork(NetworkHooks):
     @hookimpl
     def check_config(self, config: Mapping[str, Json]) -> None:
         """:raises NetworkError: the configuration is wrong."""
-        parse_settings(config)
+        parse_settings(with_any(config))
+
+    @hookimpl
+    def complete(self, config: Mapping[str, Json], choose: bool) -> Mapping[str, Json] | None:
+        """Chooses ``bridge`` and ``subnets`` where the configuration leaves them open."""
+        return self._choices.complete(config, choose)
 
     @hookimpl
     def publishes(self, config: Mapping[str, Json]) -> bool:
@@ -210,16 +217,20 @@ class BridgeNetwork(NetworkHooks):
 
     @hookimpl
     def remove(self, config: Mapping[str, Json]) -> None:
-        """Removes the network's rules, bridge and records.
+        """Removes the network's rules, bridge and records, and what was chosen for it.
 
         :raises NetworkError: pods are joined to it, or a foreign interface is attached to its bridge.
         """
         from kurma_net_bridge.repair import remove_network
 
-        settings = parse_settings(config)
+        completed = self._choices.complete(config, choose=False)
+        if completed is None:
+            return  # never used
+        settings = parse_settings(completed)
         records = self._records(settings.name)
         if os.path.isdir(records.directory) or self._has_bridge(settings.bridge):
-            remove_network(records, settings.bridge, self._rules_of(records, config), self._rules)
+            remove_network(records, settings.bridge, self._rules_of(records, completed), self._rules)
+        self._choices.forget(settings.name)
 
     def _has_bridge(self, name: str) -> bool:
         with Netlink() as netlink:

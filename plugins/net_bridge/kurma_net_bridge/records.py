@@ -68,7 +68,7 @@ class NetworkRecords:
 
     def __init__(self, state_dir: str, network: str) -> None:
         self.network = network
-        self.directory = os.path.join(state_dir, "networks", _quoted(network))
+        self.directory = os.path.join(state_dir, "networks", quoted(network))
         self.addresses = Addresses(os.path.join(self.directory, "addresses"), network)
         self._state_dir = state_dir
         self._record = os.path.join(self.directory, "network.json")
@@ -318,7 +318,7 @@ def _read(path: str, shape: Json) -> Mapping[str, Json]:
     return value
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """The name as a file's name: other characters are percent-encoded, so that names stay distinct."""
     return "".join([c if c in _PLAIN else "".join([f"%{byte:02x}" for byte in c.encode()]) for c in name])
 

@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 
 import pytest
 from kurma_net_bridge import links
@@ -104,6 +105,8 @@ class BridgeContract(NetworkContract):
 
 
 class TestBridge(BridgeContract):
+    open_config = MappingProxyType({"name": "open", "mtu": 1400})
+
     @pytest.fixture
     def config(self):
         return {"name": "mine", "bridge": "kt0", "subnets": ["10.201.0.0/24", "fd00:201::/64"]}

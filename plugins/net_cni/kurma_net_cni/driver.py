@@ -136,10 +136,17 @@ class CniNetwork(NetworkHooks):
         return discover(self._config_dirs, self._note)
 
     @hookimpl
-    def publishes(self, config: Mapping[str, Json]) -> bool:
-        """Whether the network can publish ports of pods."""
+    def interface(self, config: Mapping[str, Json]) -> str | None:
+        """CNI's plugin ``loopback`` serves the kernel's interface alone."""
         with network_errors(config.get("name")):
-            return parse_chain(config).declares("portMappings")
+            return "lo" if parse_chain(config).types == ("loopback",) else None
+
+    @hookimpl
+    def publishes(self, config: Mapping[str, Json]) -> bool | str:
+        """Whether the network can publish ports of pods, or why it cannot."""
+        with network_errors(config.get("name")):
+            publishes = parse_chain(config).declares("portMappings")
+        return publishes or "no plugin of it has the capability portMappings"
 
     @hookimpl
     def limits(self, config: Mapping[str, Json]) -> bool:

@@ -30,6 +30,11 @@ class LoopbackNetwork(NetworkHooks):
     """
 
     @hookimpl
+    def interface(self, config: Mapping[str, Any]) -> str:
+        """The kernel's name of the loopback interface."""
+        return "lo"
+
+    @hookimpl
     def setup(self, config: Mapping[str, Any]) -> None:
         """Does nothing: the network has no options."""
 

@@ -52,7 +52,7 @@ def _empty(kurma: Kurma) -> None:
     if any((kurma.state / "pods").glob("????????-*")):
         for pod in kurma.json("list"):
             kurma("rm", "--force", pod["uuid"])
-    if (kurma.state / "networks" / "default.json").exists():
+    if (kurma.state / "plugins/kurma.networks/bridge/choices/default.json").exists():
         kurma.out("network", "rm", "default")
 
 

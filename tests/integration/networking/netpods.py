@@ -28,7 +28,6 @@ def networking_of(directory, value=None, name="state"):
         config,
         lambda name: registry.driver(GROUP, name),
         lambda alias: registry.resolve_alias(GROUP, alias),
-        config.state_dir,
         lambda text: None,
         lambda: registry.names(GROUP),
     )

@@ -127,7 +127,6 @@ def make(tmp_path):
             config,
             lambda name: registry.driver(group, name),
             lambda alias: registry.resolve_alias(group, alias),
-            config.state_dir,
             lambda text: None,
             lambda: registry.names(group),
         )

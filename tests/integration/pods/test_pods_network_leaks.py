@@ -206,17 +206,19 @@ def test_a_fault_of_the_network_is_told_once(house):
 def test_the_damaged_record_of_the_default_network(house):
     """It is told of that network, and hides nothing of the others; with it removed, all is as before."""
     with house.running(net="none"):
-        with open(f"{house.state}/networks/default.json", "w") as file:
+        record = f"{house.state}/plugins/kurma.networks/bridge/choices/default.json"
+        os.makedirs(os.path.dirname(record), exist_ok=True)
+        with open(record, "w") as file:
             file.write("{")
         (found,) = house.client.network_check()
         assert (found.kind, found.network) == ("network", "default")
-        assert found.why.startswith(f"cannot read {house.state}/networks/default.json")
+        assert found.why.startswith(f"cannot read {record}")
         assert {one.name: one.problem for one in house.client.here.networks.catalog.all()}["default"] == found.why
         assert house.client.gc(grace=1000).lines == ()
         with pytest.raises(HostError) as caught:
             house.client.prepare(house.request("true", net="default"))
         assert caught.value.hint.startswith("without that file")
-        os.unlink(f"{house.state}/networks/default.json")
+        os.unlink(record)
         assert house.client.network_check() == []
 
 

@@ -1,7 +1,7 @@
-"""The built-in bridge network ``default``: chooses its bridge and private subnets and records them.
+"""Chooses the bridge and the subnets of networks whose configuration leaves them open, and records the choice.
 
-The choice is made once per state directory, at the network's first use, and recorded in ``networks/default.json``.
-So running pods keep valid addresses, and two state directories on one host use different bridges and subnets.
+A choice is made once, at the network's first use, before anything is made on the host. So running pods keep valid
+addresses after a crash, and two state directories on one host use different bridges and subnets.
 """
 
 from __future__ import annotations
@@ -12,34 +12,38 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import FormatVersionError, HostError, NetworkError
+from kurma_core.errors import FormatVersionError, HostError, KurmaError, NetworkError
 from kurma_core.json_text import loads
 from kurma_core.linux.files import lock_file, replace_file
 from kurma_core.schema import SchemaError, fit
+from kurma_net_bridge.records import NetworkRecords, known_networks, quoted
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
-
 Json = Any
 
-#: Built-in names: ``host`` shares the host's network namespace, ``none`` is only loopback.
-DEFAULT, HOST, NONE, LO = "default", "host", "none", "lo"
-#: The plugins that serve the built-in networks. An entry of ``container_networks`` with the network's name
-#: replaces the network, plugin and all.
-DRIVERS: Mapping[str, str] = {LO: "lo", DEFAULT: "bridge"}
-#: The bridge of the usual state directory; others get one with a hash of their path.
-BRIDGE = "kurma0"
-STATE_DIR = "/var/lib/kurma"
-VERSION = 2
+#: The driver's directory below the usual state directory. Its bridges are kurma0, kurma1 …; those of other
+#: directories have a hash of the path in their names.
+USUAL = "/var/lib/kurma/plugins/kurma.networks/bridge"
+VERSION = 1
 #: Schema of the record.
 _RECORD = {"bridge": str, "subnet": str, "subnet6": (str, None)}
+#: The keys that a configuration may leave open.
+_OPEN = frozenset(["bridge", "subnets"])
+#: Values of any choice, to check the rest of a configuration.
+_ANY: Mapping[str, Json] = {"bridge": "kurma0", "subnets": ["10.96.0.0/16"]}
 
 
-class DefaultNetwork:
-    """The built-in network of one state directory.
+def with_any(config: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The configuration, with placeholders for what it leaves open."""
+    return config if config.keys() >= _OPEN else {**_ANY, **config}
 
-    :param state_dir: absolute.
+
+class Choices:
+    """The choices of one driver: ``choices/NETWORK.json`` in its directory.
+
+    :param state_dir: of the driver, absolute.
     :param routes: the host's IPv4 routes, as networks in CIDR form; tests pass this and the following.
     :param routes6: the IPv6 routes. :param ipv6: whether the host has IPv6; None: ask the kernel.
     """
@@ -51,93 +55,124 @@ class DefaultNetwork:
         routes6: Iterable[str] | None = None,
         ipv6: bool | None = None,
     ) -> None:
-        self._state_dir = os.path.realpath(state_dir)
-        self._directory = os.path.join(state_dir, "networks")
-        self._record = os.path.join(self._directory, "default.json")
+        self._state_dir = state_dir
+        self._directory = os.path.join(state_dir, "choices")
         self._routes = routes
         self._routes6 = routes6
         self._ipv6 = ipv6
 
-    def served(self, *, choose: bool = True) -> tuple[str, dict[str, Json]]:
-        """The plugin that serves it, and its configuration for that plugin.
+    def complete(self, config: Mapping[str, Json], choose: bool) -> Mapping[str, Json] | None:
+        """Completes the configuration of a network.
 
-        :param choose: choose and record it at the first use; False: the configuration of an unused one is empty.
+        :param choose: choose and record at the first use; False: None if nothing was chosen yet.
         :raises NetworkError: no subnet is free.
         :raises HostError: the record cannot be read or written.
-        :raises FormatVersionError: a newer Kurma wrote the record.
+        :raises FormatVersionError: a newer version of this plugin wrote the record.
         """
-        record = self._read() or (self._choose() if choose else None)
+        if config.keys() >= _OPEN:
+            return config
+        name = config["name"]
+        record = self._read(name) or (self._choose(name) if choose else None)
         if record is None:
-            return DRIVERS[DEFAULT], {}
+            return None
         subnets = [record["subnet"]]
         if record["subnet6"] is not None and self._has_ipv6():
             subnets.append(record["subnet6"])
-        return DRIVERS[DEFAULT], {"name": DEFAULT, "bridge": record["bridge"], "subnets": subnets}
+        chosen = {"bridge": record["bridge"], "subnets": subnets}
+        return {**config, **{key: value for key, value in chosen.items() if key not in config}}
 
-    def chosen(self) -> bool:
-        """Whether it was ever used. A record that cannot be read counts as one."""
-        return os.path.lexists(self._record)
-
-    def forget(self) -> None:
+    def forget(self, network: str) -> None:
         """Removes the record, so that the next use chooses again; succeeds if there is none."""
-        with self._locked():
-            with suppress(FileNotFoundError):
-                os.unlink(self._record)
+        if os.path.lexists(self._path(network)):
+            with self._locked(network), suppress(FileNotFoundError):
+                os.unlink(self._path(network))
 
-    def _read(self) -> dict[str, Json] | None:
+    def _path(self, network: str) -> str:
+        return os.path.join(self._directory, f"{quoted(network)}.json")
+
+    def _read(self, network: str) -> dict[str, Json] | None:
+        path = self._path(network)
+        hint = "without that file, the next pod on the network chooses bridge and subnet anew"
         try:
-            with open(self._record, encoding="utf-8") as file:
+            with open(path, encoding="utf-8") as file:
                 record = loads(file.read(), own=True)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise HostError(
-                f"cannot read {self._record}: {error}",
-                hint="without that file, the next pod on the network chooses bridge and subnet anew",
-                path=self._record,
-            ) from error
+            raise HostError(f"cannot read {path}: {error}", hint=hint, path=path) from error
         version = record.get("version") if isinstance(record, dict) else None
         if version != VERSION:
-            raise FormatVersionError(f"{self._record} has version {version}, this Kurma knows {VERSION}")
+            raise FormatVersionError(f"{path} has version {version}, this plugin knows {VERSION}")
         try:
             fit(record, _RECORD, "the record")
         except SchemaError as error:
-            raise HostError(
-                f"cannot read {self._record}: {error}",
-                hint="without that file, the next pod on the network chooses bridge and subnet anew",
-                path=self._record,
-            ) from None
+            raise HostError(f"cannot read {path}: {error}", hint=hint, path=path) from None
         return dict(record)
 
-    def _choose(self) -> dict[str, Json]:
-        with self._locked():
-            record = self._read()  # another process may have chosen meanwhile
+    def _choose(self, network: str) -> dict[str, Json]:
+        """One lock for all networks: none of them chooses what another has just chosen."""
+        with self._locked(network):
+            record = self._read(network)  # another process may have chosen meanwhile
             if record is None:
-                record = self._write(
-                    {"bridge": self._bridge(), "subnet": self._subnet(), "subnet6": self._subnet6()}
+                bridges, subnets = self._taken(network)
+                record = {
+                    "version": VERSION,
+                    "bridge": self._bridge(network, bridges),
+                    "subnet": self._subnet(network, subnets),
+                    "subnet6": self._subnet6(network, subnets),
+                }
+                replace_file(
+                    self._path(network), (json.dumps(record, indent=2) + "\n").encode(), 0o600, alone=True
                 )
         return record
 
-    def _write(self, chosen: dict[str, Json]) -> dict[str, Json]:
-        record = {"version": VERSION, **chosen}
-        replace_file(self._record, (json.dumps(record, indent=2) + "\n").encode(), 0o600)
-        return record
+    def _taken(self, network: str) -> tuple[set[str], list[str]]:
+        """The bridges and subnets of this driver's other networks, which may not be in the kernel now."""
+        bridges, subnets = set(), []
+        for name in {*known_networks(self._state_dir), *self._chosen()} - {network}:
+            with suppress(KurmaError):  # a damaged record is reported when its network is used
+                chosen = self._read(name)
+                if chosen is not None:
+                    bridges.add(chosen["bridge"])
+                    subnets += [chosen["subnet"], chosen["subnet6"]]
+                used = NetworkRecords(self._state_dir, name).read()
+                if used is not None:
+                    bridges.add(used.bridge)
+                    subnets += used.subnets
+        return bridges, [subnet for subnet in subnets if subnet is not None]
 
-    def _hash(self) -> str:
+    def _chosen(self) -> Iterator[str]:
+        from urllib.parse import unquote
+
+        for name in os.listdir(self._directory):
+            if name.endswith(".json"):
+                yield unquote(name.removesuffix(".json"))
+
+    def _hash(self, network: str) -> str:
         import hashlib
 
-        return hashlib.sha256(os.fsencode(self._state_dir)).hexdigest()
+        return hashlib.sha256(os.fsencode(f"{os.path.realpath(self._state_dir)}\0{network}")).hexdigest()
 
-    def _bridge(self) -> str:
-        return BRIDGE if self._state_dir == STATE_DIR else f"kurma-{self._hash()[:8]}"
+    def _bridge(self, network: str, taken: set[str]) -> str:
+        if os.path.realpath(self._state_dir) != USUAL:
+            return f"kurma-{self._hash(network)[:8]}"
+        return next(name for number in range(len(taken) + 1) if (name := f"kurma{number}") not in taken)
 
-    def _subnet(self) -> str:
+    def _subnet(self, network: str, others: Iterable[str]) -> str:
         taken = host_networks() if self._routes is None else self._routes
-        first = 0 if self._state_dir == STATE_DIR else int(self._hash()[8:16], 16)
-        return free_subnet(taken, first)
+        first = 0 if os.path.realpath(self._state_dir) == USUAL else int(self._hash(network)[8:16], 16)
+        found = free_subnet([*taken, *(subnet for subnet in others if ":" not in subnet)], first)
+        if found is None:
+            raise NetworkError(
+                f'network "{network}": no private subnet is free: the host has routes to all of them',
+                hint=f'configure `subnets` of the network "{network}" in kurma.yml',
+                network=network,
+            )
+        return found
 
-    def _subnet6(self) -> str | None:
-        return free_subnet6(host_networks6() if self._routes6 is None else self._routes6, self._hash()[16:])
+    def _subnet6(self, network: str, others: Iterable[str]) -> str | None:
+        taken = host_networks6() if self._routes6 is None else self._routes6
+        return free_subnet6([*taken, *(subnet for subnet in others if ":" in subnet)], self._hash(network)[16:])
 
     def _has_ipv6(self) -> bool:
         if self._ipv6 is None:
@@ -145,8 +180,8 @@ class DefaultNetwork:
         return self._ipv6
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Holds the record's lock exclusively."""
+    def _locked(self, network: str) -> Iterator[None]:
+        """Holds the lock of all choices."""
         path = os.path.join(self._directory, "lock")
         try:
             lock = lock_file(path)
@@ -155,9 +190,8 @@ class DefaultNetwork:
         try:
             yield
         except OSError as error:
-            raise HostError(
-                f"cannot write {self._record}: {error.strerror}", path=self._record, errno=error.errno
-            ) from error
+            path = self._path(network)
+            raise HostError(f"cannot write {path}: {error.strerror}", path=path, errno=error.errno) from error
         finally:
             os.close(lock)
 
@@ -181,13 +215,13 @@ def candidates() -> Iterator[IPv4Network]:
         yield IPv4Network(f"192.168.{third}.0/24")
 
 
-def free_subnet(taken: Iterable[str], first: int = 0) -> str:
+def free_subnet(taken: Iterable[str], first: int = 0) -> str | None:
     """A private subnet that overlaps none of ``taken``.
 
     :param taken: networks in CIDR form. Those wider than any private network are ignored as default routes, such
         as the halves 0.0.0.0/1 and 128.0.0.0/1 of VPNs.
     :param first: index of the first candidate of the first kind, so that state directories differ.
-    :raises NetworkError: all candidates overlap with a taken network.
+    :returns: None: all candidates overlap with a taken network.
     """
     from ipaddress import IPv4Network
 
@@ -198,11 +232,7 @@ def free_subnet(taken: Iterable[str], first: int = 0) -> str:
     for subnet in [*subnets[start:_FIRST], *subnets[:start], *subnets[_FIRST:]]:
         if not any(subnet.overlaps(network) for network in used):
             return str(subnet)
-    raise NetworkError(
-        "no private subnet is free for the default network: the host has routes to all of them",
-        hint='configure a network of the name "default" in kurma.yml',
-        network="default",
-    )
+    return None
 
 
 def host_networks() -> list[str]:
