@@ -490,7 +490,7 @@ SCHEMA: tuple[Key, ...] = (
         "base_networks",
         "network names",
         ["lo"],
-        "joined by every pod before its networks; they may give it no address",
+        "joined first, by every pod; they may give it no address",
     ),
     Key(
         "default_networks",

@@ -109,7 +109,7 @@ def test_an_unknown_key_names_the_nearest(tmp_path, text, message):
         ("stagers: {x: {config: {a: 1}}}", "stagers.x: it has neither `image` nor `driver`"),
         ("stagers: [x]", "stagers: expected an object, found a list"),
         ("base_networks: []", "base_networks: a pod with a network of its own joins one at least"),
-        ("base_networks: [lo, no]", "base_networks[1]: container_networks has no entry 'no'"),
+        ("base_networks: [lo, mine]", "base_networks[1]: container_networks has no entry 'mine'"),
         ("default_networks: [none]", "default_networks[0]: expected a network's name, other than host and none"),
         ("[1]", "expected an object, found a list"),
         ("on: {1: 2}", "True: a key must be text, found True: put it in quotes"),

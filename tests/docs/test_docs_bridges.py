@@ -19,7 +19,7 @@ def test_the_example_is_a_network(tmp_path, text):
     (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     file = tmp_path / "kurma.yml"
     file.write_text(example)
-    (entry,) = load(str(file)).container_networks
+    entry = load(str(file)).container_networks[0]
     settings = parse_settings({**entry.config, "name": entry.name})
     assert (entry.plugin, settings.bridge) == ("bridge", "mine0")
     assert [str(one) for one in settings.subnets] == ["10.90.0.0/24", "fd00:90::/64"]

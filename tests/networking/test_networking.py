@@ -48,9 +48,11 @@ class Recorder(NetworkHooks):
         self.chosen = {}
         self.reason = ""
 
+    @hookimpl
     def interface(self, config):
         return "" if "aci" in config else "lo" if config["name"] == "lo" else None
 
+    @hookimpl
     def complete(self, config, choose):
         """The network ``default`` leaves a number open."""
         name = config["name"]

@@ -162,10 +162,13 @@ def test_a_service_needs_a_section(tmp_path):
 def test_config_check_tells_what_is_used_and_not_listed(registry, tmp_path):
     plugins = registry("plugins: {enable: listed}\nstager: default\nrenderer: overlay")
     found = [error.message for error in check(plugins._config, plugins)]
-    assert found == [
-        f"renderer plugin 'overlay' is not listed in `plugins`, and {tmp_path}/kurma.yml says `enable: listed`",
-        f"stager plugin 'default' is not listed in `plugins`, and {tmp_path}/kurma.yml says `enable: listed`",
-    ]
+    networks = ("network plugin 'lo'", "network plugin 'bridge'")
+    used = ("renderer plugin 'overlay'", "stager plugin 'default'", *networks)
+    why = f"is not listed in `plugins`, and {tmp_path}/kurma.yml says `enable: listed`"
+    assert found == [f"{plugin} {why}" for plugin in used]
+    text = "plugins: {enable: listed}\ndefault_networks: [other]"
+    told = [error.message for error in check(registry(text)._config, registry(text))]
+    assert not any("network plugin 'bridge'" in one for one in told), "no pod joins it unasked"
 
 
 def test_a_broken_one_stops_nobody_else(install, registry, network):

@@ -121,9 +121,7 @@ class Choices:
                     "subnet": self._subnet(network, subnets),
                     "subnet6": self._subnet6(network, subnets),
                 }
-                replace_file(
-                    self._path(network), (json.dumps(record, indent=2) + "\n").encode(), 0o600, alone=True
-                )
+                replace_file(self._path(network), json.dumps(record).encode() + b"\n", alone=True)
         return record
 
     def _taken(self, network: str) -> tuple[set[str], list[str]]:
