@@ -18,8 +18,9 @@ KURMA = (PROGRAM,)
 #: Files whose coming tells of no pod: locks, and what is chosen once per state directory.
 _QUIET = re.compile(
     r"(^|/)(lock|[^/]*\.lock)$"
-    r"|^networks(/default\.json|/names\.json|/pods)?$"
+    r"|^networks(/names\.json|/pods)?$"
     r"|^plugins\.json$"
+    r"|^plugins/kurma\.networks/bridge/choices(/default\.json)?$"
     r"|^plugins(/kurma\.networks(/bridge(/networks(/default(/network\.json|/addresses(/last\.[46])?|/ports)?)?)?)?)?$"
 )
 

@@ -17,6 +17,7 @@ from kurma_core.json_text import loads
 from kurma_core.linux.files import lock_file, replace_file
 from kurma_core.schema import SchemaError, fit
 from kurma_net_bridge.records import NetworkRecords, known_networks, quoted
+from kurma_net_bridge.settings import parse_settings
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
@@ -65,16 +66,19 @@ class Choices:
         """Completes the configuration of a network.
 
         :param choose: choose and record at the first use; False: None if nothing was chosen yet.
-        :raises NetworkError: no subnet is free.
+        :raises NetworkError: no subnet is free, or the configuration is wrong.
         :raises HostError: the record cannot be read or written.
         :raises FormatVersionError: a newer version of this plugin wrote the record.
         """
         if config.keys() >= _OPEN:
             return config
         name = config["name"]
-        record = self._read(name) or (self._choose(name) if choose else None)
+        record = self._read(name)
         if record is None:
-            return None
+            if not choose:
+                return None
+            parse_settings(with_any(config))  # nothing is chosen for a configuration that cannot work
+            record = self._choose(name)
         subnets = [record["subnet"]]
         if record["subnet6"] is not None and self._has_ipv6():
             subnets.append(record["subnet6"])

@@ -157,8 +157,10 @@ def test_what_is_left_open_is_not_checked_and_the_rest_is(tmp_path):
     driver = kurma_network().create(DriverContext(config={}, state_dir=str(tmp_path)))
     driver.check_config({"name": "n", "mtu": 1400})
     for wrong in ({"subnet": "10.9.0.0/24"}, {"mtu": 1}, {"bridge": "a/b"}):
-        with pytest.raises(NetworkError, match='network "n" has a wrong configuration'):
-            driver.check_config({"name": "n", **wrong})
+        for call in (driver.check_config, lambda config: driver.complete(config, choose=True)):
+            with pytest.raises(NetworkError, match='network "n" has a wrong configuration'):
+                call({"name": "n", **wrong})
+    assert not list(tmp_path.iterdir()), "nothing is chosen for it"
 
 
 def test_it_is_chosen_anew_when_forgotten(tmp_path):

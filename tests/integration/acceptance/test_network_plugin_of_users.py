@@ -74,7 +74,7 @@ def test_the_example_is_joined(beside: Beside, kurma: Kurma) -> None:
             process.communicate()
     assert cables() == []
     assert os.listdir(kurma.state / "plugins/kurma.networks/cable/mine") == []
-    one_line(beside.run("true", "-p", "8080:80", net="mine"), "ports cannot be published", "(mine)")
+    one_line(beside.run("true", "-p", "8080:80", net="mine"), "cannot publish ports: network mine")
     # Uninstalled, it is gone; the network says what it lacks.
     without = kurma.configured(beside.config, **json.loads(beside.config.read_text()))
     one_line(without.run("true", net="mine"), "example.com/kurma/cable")

@@ -155,7 +155,8 @@ class TestDefault:
         assert kurma("run-prepared", "later").returncode == 4
 
     def test_a_port_that_no_network_can_publish(self, kurma: Kurma) -> None:
-        one_line(kurma.run("true", "-p", "8080:80", net="none"), "ports cannot be published", hint="portmap")
+        refused = kurma.run("true", "-p", "8080:80", net="none")
+        one_line(refused, "cannot publish ports: the pod joins no network", hint="default")
 
     def test_networks_and_ports_of_a_pods_file(self, kurma: Kurma, tmp_path: Path) -> None:
         """P4, W8, W9: ports by name, with their count, or by number; the command's come before them, or beside."""
@@ -187,7 +188,7 @@ class TestDefault:
         with pytest.raises(OSError, match="refused"):
             get("127.0.0.1", 18092)
         one_line(kurma.run("true", "-p", "18091:1", net="default"), "18091/tcp", "pod whole")
-        one_line(kurma("run", "--pod", str(file), "--net", "none"), "ports cannot be published")
+        one_line(kurma("run", "--pod", str(file), "--net", "none"), "cannot publish ports")
         kurma.out("stop", "whole")
         run.communicate(timeout=20)
         file.write_text(json.dumps({**pod, "ports": []}))
