@@ -320,7 +320,7 @@ def _placed(problem: KurmaError, config: Config) -> str:
         "kurma.renderers": ["renderer"] if name == config.renderer else [],
         "kurma.stagers": [f"stagers.{key}.driver" for key, one in config.stagers.items() if one.driver == name],
         "kurma.networks": [
-            f"container_networks.{one.name}.plugin" for one in config.container_networks if one.plugin == name
+            f"container_networks.{one.name}.plugin" for one in config.networks_in_use if one.plugin == name
         ],
     }.get(group, [])
     if group == "kurma.stagers" and name == config.stager and name not in config.stagers:
@@ -328,6 +328,8 @@ def _placed(problem: KurmaError, config: Config) -> str:
     section = f"plugins.{group.removeprefix('kurma.')}.{name}"
     key = next(iter(keys), section)
     origin = configuration.origin(key, config.origins)
+    if origin == "default" and key in keys and group == "kurma.networks" and not isinstance(problem, ConfigError):
+        return f"{key}: {problem.message}"
     if origin == "default" or origin in problem.message:
         return problem.message
     return f"{origin}: {key}: {problem.message}"

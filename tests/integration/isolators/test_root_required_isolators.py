@@ -22,6 +22,7 @@ Sleeping = Callable[..., subprocess.Popen[str]]
 FILTERS = "sed -n 's/^Seccomp_filters:.//p' /proc/self/status"
 ALL = ("kurma.io/pids-limit", "kurma.io/seccomp-profile", "os/linux/capabilities-remove-set")
 TYPO = {"plugins": {"isolators": {"linux": {"config": {"typo": 1}}}}}
+HOUSE = {"name": "house", "plugin": "cni", "type": "ptp", "default": True}
 OFF = {"plugins": {"isolators": {"linux": {"enabled": False}}}}
 #: The key, and what it is in a file.
 UNREQUIRED = {"required_isolators": dict.fromkeys(ALL, False)}
@@ -186,7 +187,7 @@ def test_a_reload_takes_over_nothing_of_what_config_check_refuses(
 def test_config_check_finds_a_plugin_that_pods_need_and_is_disabled(
     kurma: Kurma, configure: Callable[..., Path]
 ) -> None:
-    """Built-in networks, the isolators that must be enforced, and pods on record."""
+    """Networks of the default configuration, the isolators that must be enforced, and pods on record."""
     kurma.out("prepare", "--net", "none", "--renderer", "copy", "--name", "old", kurma.image)
     off = {"enabled": False}
     file = configure(
@@ -197,11 +198,13 @@ def test_config_check_finds_a_plugin_that_pods_need_and_is_disabled(
     lines = [line for line in done.stderr.splitlines() if not line.startswith("  hint")]
     unprotected = f"cannot run app * without {', '.join(ALL)}, which Kurma's configuration requires: "
     assert lines == [
-        f"kurma: built-in network lo: network plugin 'lo' is disabled in {file}",
-        f"kurma: built-in network default: network plugin 'bridge' is disabled in {file}",
+        f"kurma: container_networks.lo.plugin: network plugin 'lo' is disabled in {file}",
+        f"kurma: container_networks.default.plugin: network plugin 'bridge' is disabled in {file}",
         f"kurma: {unprotected}no installed plugin looks after it; isolator plugin 'linux' is disabled in {file}",
         f"kurma: pod old: renderer plugin 'copy' is disabled in {file}",
     ]
     kurma.out("rm", "old")
+    configure(plugins={"networks": {"bridge": off}}, container_networks=[HOUSE])
+    assert kurma("config", "check").returncode == 0, "no pod joins the network default unasked"
     configure()
     assert kurma("config", "check").returncode == 0
