@@ -110,7 +110,10 @@ def test_the_command_is_killed_and_the_pod_still_leaves(mine: Kurma, background:
 
 
 def test_ports_and_addresses_are_refused(mine: Kurma) -> None:
-    one_line(mine.run("true", "-p", "8080:80", net="shell"), "cannot publish ports: network shell: its plugin is an image")
+    one_line(
+        mine.run("true", "-p", "8080:80", net="shell"),
+        "cannot publish ports: network shell: its plugin is an image",
+    )
     one_line(mine.run("true", net="shell,ip=10.209.0.9"), "cannot be asked for an address")
 
 
