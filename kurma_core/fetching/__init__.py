@@ -172,6 +172,42 @@ class Fetching:
             raise plugin_error(fetcher, what) from error
         return completed
 
+    def expand_name(self, locator: Locator) -> tuple[Locator, ...]:
+        """The addresses that a bare name may mean, best first; empty for a path or an address, or if the fetcher
+        of names resolves names itself.
+
+        :raises PluginError: the fetcher gave a name in return.
+        """
+        if locator.name is None or self._kind(self._names) is None:
+            return ()
+        fetcher = self._driver_for(locator)
+        found = tuple(map(self.parse, fetcher.expand_name(locator.text)))
+        for one in found:
+            if one.name is not None:
+                raise plugin_error(fetcher, f"expanded the name {locator.text} to {one.text!r}, which is a name")
+        return found
+
+    def log_in(self, address: str, user: str, secret: str, request: FetchRequest) -> str:
+        """Has the address's fetcher check and keep credentials. :returns: the file that keeps them.
+
+        :raises UsageError: it is not an address.
+        :raises FetchError: the credentials are refused, or the fetcher does not log in.
+        """
+        locator = self._address(address)
+        fetcher = self._driver_for(locator)
+        return abandoning(lambda: fetcher.log_in(locator.text, user, secret, request))
+
+    def log_out(self, address: str) -> str:
+        """Has the address's fetcher remove its credentials; as :meth:`log_in`."""
+        locator = self._address(address)
+        return self._driver_for(locator).log_out(locator.text)
+
+    def _address(self, text: str) -> Locator:
+        locator = self.parse(text)
+        if "://" not in text or locator.path is not None:
+            raise UsageError(f"{text} is not the address of a source", hint="write SCHEME://HOST")
+        return locator
+
     def public_keys(self, name: str, request: FetchRequest) -> tuple[PublicKey, ...]:
         """Fetches the keys that are published for images whose names begin with ``name``. They are not verified.
 

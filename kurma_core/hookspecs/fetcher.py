@@ -213,3 +213,34 @@ class FetcherHooks(Hooks):
         from kurma_core.models.image import Conventions
 
         return Conventions()
+
+    @hookspec
+    def expand_name(self, name: str) -> tuple[str, ...]:
+        """The addresses that a short name may mean, best first; empty: the name is resolved as it stands. The core
+        asks the fetcher that ``fetchers.names`` of ``kurma.yml`` names, for images that the store lacks.
+
+        :returns: whole locators, scheme included; the core takes the first that exists.
+        """
+        return ()
+
+    @hookspec
+    def log_in(self, locator: str, user: str, secret: str, request: FetchRequest) -> str:
+        """Checks credentials with the source, and keeps them for ``resolve``.
+
+        :param locator: ``SCHEME://HOST``.
+        :returns: the file that keeps them.
+        :raises FetchError: they are refused, or the source does not answer.
+        """
+        from kurma_core.errors import FetchError
+
+        raise FetchError(f"{locator}: the fetcher of this scheme does not log in", url=locator)
+
+    @hookspec
+    def log_out(self, locator: str) -> str:
+        """Removes the credentials that ``log_in`` keeps.
+
+        :returns: the file that kept them. :raises FetchError: there are none.
+        """
+        from kurma_core.errors import FetchError
+
+        raise FetchError(f"{locator}: the fetcher of this scheme does not log in", url=locator)

@@ -13,6 +13,7 @@ from kurma_core.errors import (
     DecryptionError,
     FetchDigestError,
     FetchError,
+    FetchNotFoundError,
     ImageError,
     ImageNotFoundError,
     ManifestError,
@@ -77,6 +78,8 @@ class Acquisition:
         said it was, is always compared, since that is cheap. With ``always``, the source is asked each time, but
         nothing is downloaded if nothing has changed.
 
+        A name that the fetcher of names expands is the first of the addresses that has an image.
+
         :param expected: what the image must be, beyond what the locator says.
         :raises FetchError: :raises TrustError: :raises ArchiveError: …
         """
@@ -88,6 +91,13 @@ class Acquisition:
             stored = self._stored(known, locator, expected)
             if stored is not None and (pull != "always" or known.fresh(time.time())):
                 return stored
+        expanded = self.fetching.expand_name(locator)
+        for number, candidate in enumerate(expanded, 1):
+            try:
+                return self.get(candidate, pull, expected if expected.image_id is not None else None)
+            except (FetchNotFoundError, ImageNotFoundError):
+                if number == len(expanded):
+                    raise
         if pull == "never":
             raise ImageNotFoundError(
                 f"{locator.text}: not in the store, and nothing is to be fetched",

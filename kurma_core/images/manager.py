@@ -19,6 +19,7 @@ from kurma_core.errors import (
     UsageError,
 )
 from kurma_core.fetching import Fetching
+from kurma_core.hookspecs.fetcher import FetchRequest
 from kurma_core.image_store import ImageStore, Limits
 from kurma_core.images.acquisition import Acquisition, decrypting, uploaded
 from kurma_core.images.host_images import HostImages
@@ -103,6 +104,22 @@ class ImageManager:
         """Images and trees that :meth:`resolve` and :meth:`render` find inside are not removed before the block is
         left. By then a pod names them."""
         return self._holds.keeping()
+
+    def log_in(self, address: str, user: str, secret: str, insecure: Collection[str] = frozenset()) -> str:
+        """Checks credentials with the source at an address, and keeps them. :returns: the file that keeps them.
+
+        :raises UsageError: it is not an address. :raises FetchError: the source refuses them.
+        """
+        request = FetchRequest(*host_platform(), relaxations(insecure))
+        tell_relaxations(request.insecure, address, self._note)
+        return self._fetching.log_in(address, user, secret, request)
+
+    def log_out(self, address: str) -> str:
+        """Removes the credentials for an address. :returns: the file that kept them.
+
+        :raises UsageError: it is not an address. :raises FetchError: there are none.
+        """
+        return self._fetching.log_out(address)
 
     # --- getting -------------------------------------------------------------------------------------------------
 

@@ -585,7 +585,7 @@ def test_completion_in_use() -> None:
     environment = {
         **os.environ,
         "_KURMA_COMPLETE": "bash_complete",
-        "COMP_WORDS": "kurma image l",
+        "COMP_WORDS": "kurma image li",
         "COMP_CWORD": "2",
     }
     assert kurma(env=environment).stdout.split() == ["plain,list"]

@@ -70,6 +70,7 @@ def understood(command: str) -> None:
     if (find(tuple(words)) is None or isinstance(find(tuple(words)), Group)) and parse(words) is None:
         typer_app.read(words)
 
+
 #: Commands of example plugins.
 OF_EXAMPLES = [
     name

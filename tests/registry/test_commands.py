@@ -213,7 +213,7 @@ def test_listings_are_remembered(guests, kurma, tmp_path):
         ("kurma guests g", ["greet"]),
         ("kurma guests greet Ada --tone ", ["warm", "cool"]),
         ("kurma leave --q", ["--quietly"]),
-        ("kurma image l", ["list"]),
+        ("kurma image li", ["list"]),
     ],
 )
 def test_it_is_completed(kurma, guests, monkeypatch, capsys, line, completed):

@@ -87,6 +87,8 @@ TABLE: dict[str, Entry | Group] = {
             "convert": Entry("convert", "image", "Print the late form of an early image's manifest."),
             "rm": Entry("image", "rm", "Remove images from the store."),
             "gc": Entry("image", "gc", "Remove images that were not used for a while."),
+            "login": Entry("image", "login", "Check credentials with a source of images, and keep them."),
+            "logout": Entry("image", "logout", "Remove credentials that login keeps."),
         },
     ),
     "trust": Group(

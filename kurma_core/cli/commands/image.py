@@ -233,6 +233,46 @@ def gc(session: Session, *, grace_period: str, dry_run: bool) -> None:
     session.show(report.to_json(), lambda: _removals(report))
 
 
+_CREDENTIALS = "it writes credentials of this machine"
+_ADDRESS = Argument("address", "ADDRESS", "The source: SCHEME://HOST.")
+
+
+@command(
+    _ADDRESS,
+    Argument("user", "USER", "The user's name there."),
+    PASSPHRASE_FILE,
+    INSECURE_OPTIONS,
+    root=True,
+    here=_CREDENTIALS,
+)
+def login(session: Session, *, address: str, user: str, insecure_options: tuple[str, ...]) -> None:
+    """Check credentials with a source of images, and keep them.
+
+    The password is read from the first line of --passphrase-file, else from KURMA_PASSPHRASE, or asked for. Prints
+    the file that keeps it, which root alone may read.
+    """
+    from kurma_core.errors import UsageError
+
+    secret = session.passphrases().get(address, wrong=False)
+    if secret is None:
+        raise UsageError(
+            f"no password for {address}",
+            hint="give it by --passphrase-file FILE, in KURMA_PASSPHRASE, or at a terminal",
+        )
+    insecure = values.insecure(insecure_options)
+    text = secret.decode(errors="surrogateescape")
+    session.line(session.client.here.images.log_in(address, user, text, insecure))
+
+
+@command(_ADDRESS, root=True, here=_CREDENTIALS)
+def logout(session: Session, *, address: str) -> None:
+    """Remove credentials that login keeps.
+
+    Prints the file that kept them.
+    """
+    session.line(session.client.here.images.log_out(address))
+
+
 def _removals(report: ImageGc) -> str:
     word, freed = ("would be removed", "would be freed") if report.dry_run else ("removed", "freed")
     lines = [f"{one.kind} {one.name[:20]}: {word} ({size(one.size)})" for one in report.removed]

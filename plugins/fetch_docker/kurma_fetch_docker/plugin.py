@@ -43,6 +43,26 @@ class DockerFetcher(FetcherHooks):
         return resolve_remote(locator, request, self._context)
 
     @hookimpl
+    def expand_name(self, name: str) -> tuple[str, ...]:
+        """``alpine:3`` is an image of Docker Hub; ``quay.io/team/app``, with a host, one of that registry."""
+        from kurma_fetch_docker.reference import address_of
+
+        address = address_of(name)
+        return () if address is None else (address,)
+
+    @hookimpl
+    def log_in(self, locator: str, user: str, secret: str, request: FetchRequest) -> str:
+        from kurma_fetch_docker.registry_login import log_in
+
+        return log_in(locator, user, secret, request, self._context)
+
+    @hookimpl
+    def log_out(self, locator: str) -> str:
+        from kurma_fetch_docker.registry_login import log_out
+
+        return log_out(locator, self._context)
+
+    @hookimpl
     def complete_manifest(self, manifest: ImageManifest, files: ImageFiles) -> ImageManifest:
         from kurma_fetch_docker.conversion import complete_manifest
 

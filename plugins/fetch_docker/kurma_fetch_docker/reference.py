@@ -101,16 +101,29 @@ def check_digest(digest: str, shown: str) -> str:
     return digest
 
 
-def _meant(path: str) -> str:
-    """Returns a hint for ``docker:redis:7``."""
-    name = path.lstrip("/")
+def address_of(name: str) -> str | None:
+    """The address of ``[HOST[:PORT]/]NAME[:TAG][@DIGEST]``; None: it is not such a name."""
     try:
         parse_reference(name)
     except UsageError:
-        return _HINT
+        return None
     first, slash, _ = name.partition("/")
     host = slash and ("." in first or ":" in first or first == "localhost")
-    return f"did you mean docker://{'' if host else '/'}{name}?"
+    return f"docker://{'' if host else '/'}{name}"
+
+
+def _meant(path: str) -> str:
+    """Returns a hint for ``docker:redis:7``."""
+    address = address_of(path.lstrip("/"))
+    return _HINT if address is None else f"did you mean {address}?"
+
+
+def registry_of(locator: str) -> str:
+    """The registry of ``docker://HOST``. :raises UsageError: it is not the address of a registry."""
+    host = locator.partition(":")[2].removeprefix("//").rstrip("/").lower()
+    if not is_host(host):
+        raise UsageError(f"{locator}: not the address of a registry", hint="write docker://HOST[:PORT]")
+    return HUB if host in HUB_NAMES else host
 
 
 def _is_component(part: str) -> bool:

@@ -87,13 +87,15 @@ class Endpoints:
     with Docker: no other host can intercept the traffic), and to all with ``--insecure-options=http``; even then
     it is used only if the server does not speak TLS, which is tried first. The same rule applies to the targets of
     such a registry's redirects, and to its token server.
+
+    :param logins: None: those of this machine's files.
     """
 
-    def __init__(self, context: DriverContext, request: FetchRequest) -> None:
+    def __init__(self, context: DriverContext, request: FetchRequest, logins: Logins | None = None) -> None:
         self._context = context
         self._insecure = request.insecure
         self._listed = {str(host).lower() for host in context.registries.get("insecure", ())}
-        self._logins = Logins(context.auth_dir, str(context.config.get("docker_config", "")))
+        self._logins = logins or Logins(context.auth_dir, str(context.config.get("docker_config", "")))
         self._tls = self._transport()
         self._lock = threading.Lock()
         self._clients: dict[tuple[str, str], Client] = {}

@@ -50,6 +50,10 @@ class Client:
         self._lock = threading.Lock()
         self._authorization: str | None = None
 
+    def check_credentials(self) -> None:
+        """Asks for the API itself. :raises FetchUnauthorizedError: the registry refuses the credentials."""
+        discard(self._get(f"{self.base}/v2/", {}))
+
     # --- documents and blobs -------------------------------------------------------------------------------------
 
     def manifest(self, wanted: str, digest: str | None = None) -> tuple[bytes, str]:

@@ -80,7 +80,8 @@ class RegistryAuthorizer:
                 url=self._base,
             )
         query = {key: parameters[key] for key in ("service", "scope") if parameters.get(key)}
-        query.setdefault("scope", f"repository:{self._repository}:pull")
+        if self._repository:
+            query.setdefault("scope", f"repository:{self._repository}:pull")
         try:
             if login is not None and not login.user:
                 answer = self._exchange(realm, query, login)
@@ -122,7 +123,7 @@ class RegistryAuthorizer:
 
     def unauthorized(self, what: str) -> FetchUnauthorizedError:
         return FetchUnauthorizedError(
-            f"registry {self._registry} {what} ({self._repository})",
+            f"registry {self._registry} {what}" + (f" ({self._repository})" if self._repository else ""),
             hint=f"put credentials for {self._registry} into auth.d, or use `docker login` or `podman login`; "
             "or the name is wrong",
             url=self._base,

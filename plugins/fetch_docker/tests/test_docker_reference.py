@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kurma_fetch_docker.reference import HUB, Reference, parse_locator
+from kurma_fetch_docker.reference import HUB, Reference, address_of, parse_locator, registry_of
 
 from kurma_core.errors import UsageError
 from kurma_core.fetching import parse_locator as core_locator
@@ -82,3 +82,30 @@ def test_credentials_in_an_address() -> None:
     with pytest.raises(UsageError, match="credentials do not belong into an address") as caught:
         parse_locator("docker://user:secret@quay.io/app")
     assert "secret" not in caught.value.message + (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("redis", "docker:///redis"),
+        ("redis:7", "docker:///redis:7"),
+        ("team/app", "docker:///team/app"),
+        ("quay.io/team/app:v1", "docker://quay.io/team/app:v1"),
+        ("localhost/app", "docker://localhost/app"),
+        ("127.0.0.1:5000/app", "docker://127.0.0.1:5000/app"),
+        ("example.com/app:1,arch=amd64", None),
+        ("UPPER", None),
+    ],
+)
+def test_short_names(name: str, address: str | None) -> None:
+    assert address_of(name) == address
+    if address is not None:
+        assert parse_locator(address)
+
+
+def test_registries() -> None:
+    assert registry_of("docker://Quay.IO/") == "quay.io"
+    assert registry_of("docker://docker.io") == HUB
+    for locator in ("docker://", "docker://quay.io/app", "docker:quay.io/x", "docker://u:p@quay.io"):
+        with pytest.raises(UsageError, match="not the address of a registry"):
+            registry_of(locator)

@@ -13,9 +13,17 @@ from typing import Any
 import pytest
 import trustme
 
-from kurma_core.errors import FetchUnauthorizedError
+from kurma_core.errors import (
+    ConfigError,
+    FetchError,
+    FetchNotFoundError,
+    FetchUnauthorizedError,
+    ImageNotFoundError,
+    UsageError,
+)
 from tests.integration.fetching.front import Front, Tokens, front
 from tests.integration.fetching.parts import Machine, MakeMachine
+from tests.kit.command import KURMA
 from tests.kit.registry import OciDir, Registry, layer_tar, running_registry
 
 pytestmark = pytest.mark.root
@@ -56,10 +64,9 @@ def tokens(registry: Registry, oci: OciDir, authority: trustme.CA) -> Iterator[F
 BASIC = {"auth": "dXNlcjpzZWNyZXQ="}
 
 
-def test_tls_and_a_password_file(
-    with_login: WithLogin, authority: trustme.CA, tmp_path: Path, oci: OciDir
-) -> None:
-    """docker-registry with a certificate of the test authority and a file that htpasswd wrote."""
+@pytest.fixture
+def closed(authority: trustme.CA, tmp_path: Path, oci: OciDir) -> Iterator[Registry]:
+    """docker-registry with a certificate of the test authority and a file that htpasswd wrote: team/app, v1."""
     subprocess.run(
         ["htpasswd", "-Bbc", str(tmp_path / "users"), "user", "secret"], check=True, capture_output=True
     )
@@ -71,23 +78,92 @@ def test_tls_and_a_password_file(
     oci.image("v1", [layer_tar({"file": b"content"})], {"Cmd": ["/file"]})
     with running_registry(tmp_path / "closed", auth=auth, tls=tls) as registry:
         registry.push(f"oci:{oci.path}:v1", "team/app:v1", "--dest-creds=user:secret")
-        locator = f"docker://{registry.host}/team/app:v1"
-        right = with_login("right", auths={registry.host: BASIC})
-        assert right.images.fetch(locator).trust == "digest"
-        assert right.notes == []
-        narrow = with_login("narrow", auths={registry.host: {"auth": "eDp5"}, f"{registry.host}/team": BASIC})
-        assert narrow.images.fetch(locator)
-        token = with_login("token", auths={registry.host: {"identitytoken": "x"}})
-        with pytest.raises(FetchUnauthorizedError, match=r"token-login\.json has a token alone"):
-            token.images.fetch(locator)
-        wrong = with_login("wrong", auths={registry.host: {"auth": "dXNlcjp3cm9uZw=="}})
-        with pytest.raises(
-            FetchUnauthorizedError, match=r"does not accept the credentials from .*wrong-login\.json"
-        ):
-            wrong.images.fetch(locator)
-        with pytest.raises(FetchUnauthorizedError, match="asks for credentials, and there are none") as caught:
-            with_login("none").images.fetch(locator)
-        assert "podman login" in (caught.value.hint or "")
+        yield registry
+
+
+def test_tls_and_a_password_file(with_login: WithLogin, closed: Registry) -> None:
+    locator = f"docker://{closed.host}/team/app:v1"
+    right = with_login("right", auths={closed.host: BASIC})
+    assert right.images.fetch(locator).trust == "digest"
+    assert right.notes == []
+    narrow = with_login("narrow", auths={closed.host: {"auth": "eDp5"}, f"{closed.host}/team": BASIC})
+    assert narrow.images.fetch(locator)
+    token = with_login("token", auths={closed.host: {"identitytoken": "x"}})
+    with pytest.raises(FetchUnauthorizedError, match=r"token-login\.json has a token alone"):
+        token.images.fetch(locator)
+    wrong = with_login("wrong", auths={closed.host: {"auth": "dXNlcjp3cm9uZw=="}})
+    with pytest.raises(FetchUnauthorizedError, match=r"does not accept the credentials from .*wrong-login\.json"):
+        wrong.images.fetch(locator)
+    with pytest.raises(FetchUnauthorizedError, match="asks for credentials, and there are none") as caught:
+        with_login("none").images.fetch(locator)
+    assert "podman login" in (caught.value.hint or "")
+
+
+def test_logging_in_and_out(machine: MakeMachine, authority: trustme.CA, closed: Registry, tmp_path: Path) -> None:
+    """18.2: the fetcher that owns the scheme checks and keeps the credentials."""
+    options = {"ca_file": str(tmp_path / "ca.pem"), "docker_config": str(tmp_path / "none")}
+    config = {"auth_dir": str(tmp_path / "auth.d"), "plugins": {"fetchers": {"docker": {"config": options}}}}
+    here = machine("here", **config).images
+    address, file = f"docker://{closed.host}", tmp_path / "auth.d" / f"login-{closed.host}.json"
+    with pytest.raises(FetchUnauthorizedError, match="does not accept the credentials from the command line"):
+        here.log_in(address, "user", "wrong")
+    assert not file.exists()
+    assert here.log_in(address, "user", "secret") == str(file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert machine("there", **config).images.fetch(f"{address}/team/app:v1").trust == "digest"
+    assert here.log_out(address) == str(file)
+    (tmp_path / "secret").write_text("secret\n")
+    environment = {**os.environ, "KURMA_CONFIG": str(tmp_path / "here.json"), "KURMA_DIR": str(tmp_path / "here")}
+    for words in (("login", address, "user", "--passphrase-file", str(tmp_path / "secret")), ("logout", address)):
+        done = subprocess.run(
+            [*KURMA, "image", *words], env=environment, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (0, f"{file}\n"), done.stderr
+        assert file.exists() is (words[0] == "login")
+    with pytest.raises(FetchUnauthorizedError, match="asks for credentials, and there are none"):
+        machine("later", **config).images.fetch(f"{address}/team/app:v1")
+    with pytest.raises(FetchError, match="is not logged in"):
+        here.log_out(address)
+    (tmp_path / "auth.d" / "first.json").write_text(
+        json.dumps({"hosts": [closed.host], "type": "basic", "user": "other", "password": "x"})
+    )
+    (tmp_path / "auth.d" / "first.json").chmod(0o600)
+    with pytest.raises(ConfigError, match="is read first"):
+        here.log_in(address, "user", "secret")
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("https://example.com", "the fetcher of this scheme does not log in"),
+        ("./file", "is not the address of a source"),
+        ("example.com/app", "is not the address of a source"),
+        ("docker://quay.io/app", "not the address of a registry"),
+    ],
+)
+def test_where_one_cannot_log_in(machine: MakeMachine, address: str, reason: str) -> None:
+    with pytest.raises((FetchError, UsageError), match=reason):
+        machine().images.log_in(address, "user", "secret")
+    with pytest.raises((FetchError, UsageError), match=reason):
+        machine().images.log_out(address)
+
+
+def test_short_names_of_registries(machine: MakeMachine, registry: Registry, oci: OciDir) -> None:
+    """18.2: ``fetchers.names`` says which fetcher is asked what a name means; the store is asked first."""
+    oci.image("v1", [layer_tar({"file": b"content"})], {"Cmd": ["/file"]})
+    registry.push(f"oci:{oci.path}:v1", "team/app:v1")
+    here = machine(fetchers={"names": "docker"}).images
+    name = f"{registry.host}/team/app:v1"
+    found = here.resolve(name)
+    (came,) = found.provenance
+    assert (came.locator, came.source) == (f"docker://{name}", "registry")
+    assert here.resolve(name).id == found.id
+    with pytest.raises(ImageNotFoundError, match="not in the store"):
+        here.resolve(f"{registry.host}/team/other:v1", pull="never")
+    with pytest.raises(FetchNotFoundError):
+        here.resolve(f"{registry.host}/team/other:v1")
+    assert here.resolve(name, pull="never").id == found.id
 
 
 def test_anonymous_pulls(with_login: WithLogin, tokens: Front) -> None:
