@@ -19,17 +19,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 from kurma_core.hookspecs import GROUPS, Hooks, is_hook
 from kurma_core.hookspecs.driver import DriverContext
 
+if TYPE_CHECKING:
+    from kurma_core.hookspecs.driver import Driver
+
 H = TypeVar("H", bound=Hooks)
 
 # pytest must rewrite the suites' assertions before they are imported, so that failures show the compared values.
-pytest.register_assert_rewrite(*(f"{__name__}.{group.removeprefix('kurma.')}" for group in GROUPS))
+pytest.register_assert_rewrite(
+    f"{__name__}.contract", *(f"{__name__}.{group.removeprefix('kurma.')}" for group in GROUPS)
+)
 
 
 def driver_context(
@@ -85,14 +90,29 @@ def load_driver(
     from kurma_core.plugins import contract
     from kurma_core.plugins.calls import Source
 
-    module = _installed(*what) if isinstance(what, tuple) else what
-    group = group_of(module)
-    if isinstance(what, tuple) and group != what[0]:
-        raise TypeError(f"entry point {what[1]} of {what[0]} names a module that implements {group}")
+    module, group = _plugin(what)
     declaration = contract.declared(group, "tested", module)
     values = contract.options(config or {}, declaration.options, "config", {})
     source = Source(group, "tested", getattr(module, "__name__", repr(module)))
     return source.made(declaration, driver_context(directory, values))
+
+
+def declaration_of(what: object | tuple[str, str]) -> Driver:
+    """Returns what the plugin's hook declares. :param what: as in :func:`load_driver`. :raises TypeError: as
+    there."""
+    from kurma_core.plugins import contract
+
+    module, group = _plugin(what)
+    return contract.declared(group, "tested", module)
+
+
+def _plugin(what: object | tuple[str, str]) -> tuple[object, str]:
+    """The plugin's module, and the group of its hook."""
+    module = _installed(*what) if isinstance(what, tuple) else what
+    group = group_of(module)
+    if isinstance(what, tuple) and group != what[0]:
+        raise TypeError(f"entry point {what[1]} of {what[0]} names a module that implements {group}")
+    return module, group
 
 
 def _installed(group: str, name: str) -> object:

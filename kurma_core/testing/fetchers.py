@@ -6,24 +6,29 @@ A plugin's test subclasses :class:`FetcherContract` and defines its fixtures.
 from __future__ import annotations
 
 import hashlib
+import threading
 
 import pytest
 
-from kurma_core.errors import FetchError, FetchNotFoundError, UsageError
+from kurma_core.errors import FetchNotFoundError, KurmaError, UsageError
 from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive, RemoteBlob, RemoteLayers
 from kurma_core.models.image import TRANSPORTS
+from kurma_core.testing.contract import (
+    HOSTILE,
+    DriverContract,
+    cancelled,
+    check_refusal,
+    nothing_left_open,
+    refusing,
+)
 
 REQUEST = FetchRequest("linux", "amd64")
 
 
-class FetcherContract:
-    """Tests the behaviour on which the core relies. A subclass defines the fixtures ``fetcher``, ``good`` (the
-    locator of an existing image), ``missing`` (the locator of an image that does not exist) and ``malformed`` (a
-    malformed locator), and may change ``request_for`` (a :class:`FetchRequest`)."""
-
-    @pytest.fixture
-    def fetcher(self) -> FetcherHooks:
-        raise NotImplementedError("give a fixture fetcher")
+class FetcherContract(DriverContract):
+    """Tests the behaviour on which the core relies. A subclass has the mark ``kurma_driver`` and defines the
+    fixtures ``good`` (the locator of an existing image), ``missing`` (the locator of an image that does not exist)
+    and ``malformed`` (a malformed locator), and may change ``request_for`` (a :class:`FetchRequest`)."""
 
     @pytest.fixture
     def good(self) -> str:
@@ -42,9 +47,9 @@ class FetcherContract:
         return REQUEST
 
     def test_an_image_is_an_archive_or_layers(
-        self, fetcher: FetcherHooks, good: str, request_for: FetchRequest
+        self, driver: FetcherHooks, good: str, request_for: FetchRequest
     ) -> None:
-        found = fetcher.resolve(good, request_for)
+        found = driver.resolve(good, request_for)
         assert isinstance(found, RemoteArchive | RemoteLayers)
         assert found.locator == good
         assert found.transport in TRANSPORTS
@@ -53,17 +58,15 @@ class FetcherContract:
             assert found.digest.startswith("sha256:")
             assert all(layer.diff_id.startswith("sha256:") for layer in found.layers)
 
-    def test_it_is_found_alike_each_time(
-        self, fetcher: FetcherHooks, good: str, request_for: FetchRequest
-    ) -> None:
-        first, second = fetcher.resolve(good, request_for), fetcher.resolve(good, request_for)
+    def test_it_is_found_alike_each_time(self, driver: FetcherHooks, good: str, request_for: FetchRequest) -> None:
+        first, second = driver.resolve(good, request_for), driver.resolve(good, request_for)
         assert [blob.key for blob in _blobs(first)] == [blob.key for blob in _blobs(second)]
         if isinstance(first, RemoteLayers) and isinstance(second, RemoteLayers):
             assert first.manifest == second.manifest
             assert first.digest == second.digest
 
-    def test_blobs_are_what_they_say(self, fetcher: FetcherHooks, good: str, request_for: FetchRequest) -> None:
-        for blob in _blobs(fetcher.resolve(good, request_for)):
+    def test_blobs_are_what_they_say(self, driver: FetcherHooks, good: str, request_for: FetchRequest) -> None:
+        for blob in _blobs(driver.resolve(good, request_for)):
             content = _read(blob, 0)
             assert blob.size in (None, len(content))
             if blob.digest is not None:
@@ -71,26 +74,61 @@ class FetcherContract:
                 assert hashlib.new(algorithm, content).hexdigest() == digits
 
     def test_blobs_are_read_from_any_offset(
-        self, fetcher: FetcherHooks, good: str, request_for: FetchRequest
+        self, driver: FetcherHooks, good: str, request_for: FetchRequest
     ) -> None:
-        for blob in _blobs(fetcher.resolve(good, request_for)):
+        for blob in _blobs(driver.resolve(good, request_for)):
             content = _read(blob, 0)
             middle = len(content) // 2
             assert _read(blob, middle) == content[middle:]
 
     def test_a_missing_image_is_told_as_missing(
-        self, fetcher: FetcherHooks, missing: str, request_for: FetchRequest
+        self, driver: FetcherHooks, missing: str, request_for: FetchRequest
     ) -> None:
         with pytest.raises(FetchNotFoundError) as caught:
-            fetcher.resolve(missing, request_for)
-        _one_line(caught.value)
+            driver.resolve(missing, request_for)
+        check_refusal(caught.value)
 
     def test_a_malformed_locator_is_the_users_error(
-        self, fetcher: FetcherHooks, malformed: str, request_for: FetchRequest
+        self, driver: FetcherHooks, malformed: str, request_for: FetchRequest
     ) -> None:
         with pytest.raises(UsageError) as caught:
-            fetcher.resolve(malformed, request_for)
-        _one_line(caught.value)
+            driver.resolve(malformed, request_for)
+        check_refusal(caught.value)
+
+    def test_hostile_locators_are_refused(
+        self, driver: FetcherHooks, good: str, request_for: FetchRequest
+    ) -> None:
+        """Locators come from command lines, but from pod files, image manifests and the API, too."""
+        scheme = good.partition(":")[0]
+        for text in HOSTILE:
+            for locator in (f"{scheme}:{text}", f"{scheme}://{text}"):
+                with refusing(KurmaError, given=text):
+                    driver.resolve(locator, request_for)
+
+    def test_a_cancelled_operation_ends(self, driver: FetcherHooks, good: str, request_for: FetchRequest) -> None:
+        """By Cancelled, or as ever: no error, and nothing stays open."""
+        with cancelled():
+            driver.resolve(good, request_for)
+        for blob in _blobs(driver.resolve(good, request_for)):
+            with cancelled(), blob.open(0) as stream:
+                stream.read(1000)
+            with nothing_left_open(), cancelled(), blob.open(0) as stream:
+                stream.read(1000)
+
+    def test_a_stream_can_be_closed_at_any_time(
+        self, driver: FetcherHooks, good: str, request_for: FetchRequest
+    ) -> None:
+        """The core closes it from another thread, and again at the end."""
+        for blob in _blobs(driver.resolve(good, request_for)):
+            _read(blob, 0)
+            with nothing_left_open():
+                for read in (0, 1):
+                    stream = blob.open(0)
+                    stream.read(read)
+                    closer = threading.Thread(target=stream.close)
+                    closer.start()
+                    closer.join()
+                    stream.close()
 
 
 def _blobs(found: RemoteArchive | RemoteLayers) -> list[RemoteBlob]:
@@ -100,8 +138,3 @@ def _blobs(found: RemoteArchive | RemoteLayers) -> list[RemoteBlob]:
 def _read(blob: RemoteBlob, offset: int) -> bytes:
     with blob.open(offset) as stream:
         return b"".join(iter(lambda: stream.read(1000), b""))
-
-
-def _one_line(error: FetchError | UsageError) -> None:
-    assert error.message
-    assert "\n" not in error.message

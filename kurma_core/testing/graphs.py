@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -88,7 +89,11 @@ class Store:
         if not os.path.isdir(path):
             self.built += 1
             os.mkdir(path + ".new", 0o755)
-            build(path + ".new")
+            try:
+                build(path + ".new")
+            except BaseException:  # of a build that was cancelled nothing stays, as in the core's store
+                shutil.rmtree(path + ".new")
+                raise
             os.rename(path + ".new", path)
         self.given.append(RenderedLayer(identifier, path))
         return self.given[-1]

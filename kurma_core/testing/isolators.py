@@ -1,19 +1,15 @@
 """The contract suite for plugins of :class:`kurma_core.hookspecs.isolator.IsolatorHooks`, to be subclassed::
 
+@pytest.mark.kurma_driver(my_module)
 class TestMyIsolators(IsolatorContract):
     good = (("example.com/thing", {"limit": 3}, "app"),)
     bad = (("example.com/thing", {"limit": "many"}, "app"),)
-
-    @pytest.fixture
-    def driver(self, tmp_path):
-        return load_driver(my_module, tmp_path)
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +18,7 @@ import pytest
 from kurma_core.errors import IsolatorError, ManifestError
 from kurma_core.hookspecs.isolator import Compiled, IsolatorHooks, IsolatorHost
 from kurma_core.models.isolator import IsolatorPlan
+from kurma_core.testing.contract import STRANGE, DriverContract, check_refusal, nothing_left_open, refusing
 
 #: Name, value, scope.
 Case = tuple[str, Any, str]
@@ -36,17 +33,13 @@ HOSTS = {
 }
 
 
-class IsolatorContract:
-    """Subclasses define the fixture ``driver``, at least one ``good`` case per name, and ``bad`` cases."""
+class IsolatorContract(DriverContract):
+    """Subclasses have the mark ``kurma_driver``, at least one ``good`` case per name, and ``bad`` cases."""
 
     #: Cases that compile on every host.
     good: Sequence[Case] = ()
     #: Cases that are refused on every host.
     bad: Sequence[Case] = ()
-
-    @pytest.fixture
-    def driver(self) -> IsolatorHooks:
-        raise NotImplementedError("give a fixture driver")
 
     @pytest.fixture(params=sorted(HOSTS))
     def host(self, request: pytest.FixtureRequest) -> IsolatorHost:
@@ -99,31 +92,33 @@ class IsolatorContract:
 
     def test_it_only_compiles(self, driver: IsolatorHooks, host: IsolatorHost) -> None:
         """The same input gives the same result, the value is not changed, and no descriptor is left open."""
-        before = len(os.listdir("/proc/self/fd"))
-        for name, value, scope in self.good:
-            given = copy.deepcopy(value)
-            first = driver.compile(name, given, scope, host)
-            assert driver.compile(name, copy.deepcopy(value), scope, host) == first, name
-            assert given == value, f"{name} changed the value that it was given"
-        assert len(os.listdir("/proc/self/fd")) == before
+        with nothing_left_open():
+            for name, value, scope in self.good:
+                given = copy.deepcopy(value)
+                first = driver.compile(name, given, scope, host)
+                assert driver.compile(name, copy.deepcopy(value), scope, host) == first, name
+                assert given == value, f"{name} changed the value that it was given"
 
     def test_bad_values_are_refused(self, driver: IsolatorHooks, host: IsolatorHost) -> None:
         for name, value, scope in self.bad:
             with pytest.raises((IsolatorError, ManifestError)) as caught:
                 driver.compile(name, value, scope, host)
-            assert str(caught.value), name
-            assert "\n" not in str(caught.value), name
+            check_refusal(caught.value)
 
     def test_any_value_is_an_answer_or_a_refusal(self, driver: IsolatorHooks, host: IsolatorHost) -> None:
         """Values come from untrusted manifests."""
-        strange: tuple[Any, ...] = (
-            *(None, True, -1, 1e300, "", "\0", "9" * 99),
-            *([], [None], {}, {"": {}}, {"set": 3}, {"limit": -1}),
-        )
         for name in driver.names:
-            for value in strange:
+            for value in (*STRANGE, *({"limit": one} for one in STRANGE), {"set": 3}, *([one] for one in STRANGE)):
                 for scope in ("app", "pod"):
-                    try:
-                        driver.compile(name, value, scope, host)
-                    except (IsolatorError, ManifestError):
-                        continue
+                    with refusing(IsolatorError, ManifestError):
+                        driver.compile(name, copy.deepcopy(value), scope, host)
+
+    def test_powers_are_declared(self, driver: IsolatorHooks, host: IsolatorHost) -> None:
+        """A value that needs a grant says so by a name that ``grants`` can have; no other value fails."""
+        gated = driver.gated()
+        for name, value, scope in self.good:
+            for power in driver.powers(name, value, scope, host):
+                isolator, _, part = power.name.partition("=")
+                assert gated is None or isolator in gated, power.name
+                parts = None if gated is None else gated[isolator]
+                assert not part or parts is None or part in parts, power.name

@@ -1,14 +1,11 @@
 """The contract suite for network plugins (:class:`kurma_core.hookspecs.network.NetworkHooks`), to be subclassed.
 
 The tests make network namespaces under ``/run/netns``: run them as root, in a "host" of their own (network and
-mount namespaces), and mark the subclass ``root``::
+mount namespaces), by ``pytest --kurma-host``, and mark the subclass ``kurma_root``::
 
-    @pytest.mark.root
+    @pytest.mark.kurma_root
+    @pytest.mark.kurma_driver(my_module)
     class TestMyNetwork(NetworkContract):
-        @pytest.fixture
-        def make_driver(self, tmp_path):
-            return lambda: MyNetwork(DriverContext(config={...}, state_dir=str(tmp_path / "state")))
-
         @pytest.fixture
         def config(self):
             return {"name": "mine", ...}
@@ -28,15 +25,15 @@ from typing import Any
 
 import pytest
 
-from kurma_core.errors import NetworkError
+from kurma_core.errors import ConfigError, NetworkError
 from kurma_core.hookspecs.network import AttachmentContext, NetworkHooks
 from kurma_core.linux import namespaces
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.models.isolator import TrafficLimit
 from kurma_core.models.network import Attachment, NetworkRequest, NetworkResult, PortMapping
+from kurma_core.testing.contract import STRANGE, DriverContract, MakeDriver, cancelled, nothing_left_open, refusing
 from kurma_core.value import replace
 
-MakeDriver = Callable[[], NetworkHooks]
 MakePod = Callable[[], str]
 
 
@@ -88,8 +85,9 @@ def context(
     return AttachmentContext(pod, "test", f"/run/netns/kurma-{pod}", interface, attachment)
 
 
-class NetworkContract:
-    """Subclasses define ``make_driver`` and ``config``. Resources that pods share may stay until ``remove``."""
+class NetworkContract(DriverContract):
+    """Subclasses have the mark ``kurma_driver`` and define ``config``. Resources that pods share may stay until
+    ``remove``."""
 
     #: The interface's name in the pod.
     interface = "eth0"
@@ -97,11 +95,6 @@ class NetworkContract:
     gives_address = True
     #: For a driver with ``complete``: a configuration that leaves something open.
     open_config: Mapping[str, Any] | None = None
-
-    @pytest.fixture
-    def make_driver(self) -> MakeDriver:
-        """Returns a function that makes a driver like a new process does: each has the same state directory."""
-        raise NotImplementedError("give a fixture make_driver")
 
     @pytest.fixture
     def config(self) -> Mapping[str, Any]:
@@ -282,3 +275,34 @@ class NetworkContract:
         driver.remove(config)
         driver.add(one)
         driver.delete(one)
+
+    def test_wrong_settings_are_refused(self, driver: NetworkHooks, config: Mapping[str, Any]) -> None:
+        """A setting of the network works, or is refused by its error, whatever it is."""
+        for key in config.keys() - {"name", "plugin", "aci"}:
+            for value in STRANGE:
+                wrong = {**config, "name": f"{config['name']}-wrong", key: value}
+                with refusing(NetworkError, ConfigError, given=value):
+                    driver.setup(wrong)
+                with refusing(NetworkError, ConfigError, given=value):
+                    driver.remove(wrong)
+
+    def test_a_cancelled_add_leaves_nothing_after_delete(
+        self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod
+    ) -> None:
+        one = self.context(make_pod(), config)
+        with cancelled():
+            driver.add(one)
+        driver.delete(one)
+        assert interfaces_in(one.namespace) == ["lo"]
+        self.assert_nothing_left(one.pod, config)
+
+    def test_it_keeps_nothing_open(
+        self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod
+    ) -> None:
+        """A daemon joins thousands of pods."""
+        one = self.context(make_pod(), config)
+        driver.add(one)
+        driver.delete(one)
+        with nothing_left_open():
+            driver.add(one)
+            driver.delete(one)

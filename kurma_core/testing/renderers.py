@@ -2,10 +2,9 @@
 
 .. code-block:: python
 
+    @pytest.mark.kurma_driver(my_plugin)
     class TestMyRenderer(RendererContract):
-        @pytest.fixture
-        def driver(self) -> Driver:
-            return my_plugin.kurma_renderer()
+        pass
 
 Needs pytest and hypothesis. As root it checks owners, devices and file capabilities too.
 """
@@ -24,17 +23,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kurma_core.errors import RenderError
-from kurma_core.hookspecs.driver import DriverContext
-from kurma_core.hookspecs.renderer import RendererHooks
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.models.image import RenderedLayer
-from kurma_core.testing import bound, graphs, trees
+from kurma_core.testing import graphs, trees
+from kurma_core.testing.contract import DriverContract, cancelled, nothing_left_open
 from kurma_core.testing.graphs import ImageModel, LayerModel, Store, plain
 from kurma_core.testing.trees import Entry, directory, file, link
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.driver import Driver
-    from kurma_core.hookspecs.renderer import ImageNode
+    from kurma_core.hookspecs.renderer import ImageNode, RendererHooks
 
 _MANY = settings(
     # CI sets KURMA_EXAMPLES for more examples.
@@ -86,18 +83,8 @@ def check_same(found: trees.Tree, wanted: trees.Tree) -> None:
         assert len({graphs.stored_identity(wanted[path]) for path in names}) == 1, f"{names} must not share a file"
 
 
-class RendererContract:
-    """Subclass it as ``TestX`` and define the fixture ``driver``."""
-
-    @pytest.fixture
-    def driver(self) -> Driver:
-        """The value that the hook of the tested renderer returns."""
-        raise NotImplementedError("give a fixture driver")
-
-    @pytest.fixture
-    def renderer(self, driver: Driver, tmp_path: Path) -> RendererHooks:
-        defaults = {option.name: option.default for option in driver.options}
-        return bound(RendererHooks, driver.create(DriverContext(defaults, str(tmp_path / "state"))))
+class RendererContract(DriverContract):
+    """Subclasses have the mark ``kurma_driver``."""
 
     @pytest.fixture
     def store(self) -> Iterator[Store]:
@@ -108,27 +95,27 @@ class RendererContract:
         remove_tree(parent, os.path.basename(place))
         os.close(parent)
 
-    def check(self, store: Store, renderer: RendererHooks, image: ImageModel) -> dict[str, Entry]:
+    def check(self, store: Store, driver: RendererHooks, image: ImageModel) -> dict[str, Entry]:
         """Renders ``image`` twice, compares the tree with the model, and returns it, as a stager would see it."""
-        layers = render_model(store, renderer, image)
+        layers = render_model(store, driver, image)
         found = trees.stacked(trees.read_tree(layer.path) for layer in layers)
         check_same(found, graphs.expected(image))
         store.check_layers()
         built = store.built
-        assert render_model(store, renderer, image) == layers
+        assert render_model(store, driver, image) == layers
         assert store.built == built, "a rendered tree is made once"
         return found
 
     @given(image=st.data())
     @_MANY
-    def test_any_graph(self, renderer: RendererHooks, image: st.DataObject) -> None:
+    def test_any_graph(self, driver: RendererHooks, image: st.DataObject) -> None:
         with tempfile.TemporaryDirectory() as place:
-            self.check(Store(place), renderer, image.draw(graphs.graphs()))
+            self.check(Store(place), driver, image.draw(graphs.graphs()))
 
-    def test_plain_image(self, store: Store, renderer: RendererHooks) -> None:
-        self.check(store, renderer, plain("example.com/a", trees.tree({"bin/sh": file(b"x", mode=0o4755)})))
+    def test_plain_image(self, store: Store, driver: RendererHooks) -> None:
+        self.check(store, driver, plain("example.com/a", trees.tree({"bin/sh": file(b"x", mode=0o4755)})))
 
-    def test_order_is_depth_first_in_listed_order(self, store: Store, renderer: RendererHooks) -> None:
+    def test_order_is_depth_first_in_listed_order(self, store: Store, driver: RendererHooks) -> None:
         """N1: A → [B, C], C → [D] overrides in the order B, D, C, A."""
         names = {"d": "dca", "c": "ca", "a": "a", "b": "bdca"}
         image = {
@@ -138,23 +125,23 @@ class RendererContract:
         d = plain("example.com/d", image["d"])
         c = plain("example.com/c", image["c"], d)
         b = plain("example.com/b", image["b"])
-        found = self.check(store, renderer, plain("example.com/a", image["a"], b, c))
+        found = self.check(store, driver, plain("example.com/a", image["a"], b, c))
         assert {path: found[path].content for path in found if path} == {f"over-{one}": b"a" for one in "abcd"}
-        found = self.check(store, renderer, ImageModel("example.com/e", (), (b, c)))
+        found = self.check(store, driver, ImageModel("example.com/e", (), (b, c)))
         assert found["over-b"].content == b"c"
         assert found["over-d"].content == b"c"
 
-    def test_shared_dependency_is_applied_where_it_occurs(self, store: Store, renderer: RendererHooks) -> None:
+    def test_shared_dependency_is_applied_where_it_occurs(self, store: Store, driver: RendererHooks) -> None:
         """The order is D, B, D, C, A: D through B brings one file only, D through C all; C's files win over
         B's."""
         d = plain("example.com/d", trees.tree({"one": file(b"d"), "two": file(b"d")}))
         b = plain("example.com/b", trees.tree({"one": file(b"b"), "three": file(b"b")}), d, whitelist=("/one",))
         c = plain("example.com/c", trees.tree({"four": file(b"c")}), d, whitelist=("/two", "/four"))
-        found = self.check(store, renderer, plain("example.com/a", trees.tree(), b, c))
+        found = self.check(store, driver, plain("example.com/a", trees.tree(), b, c))
         assert {path: found[path].content for path in found if path} == {"one": b"b", "two": b"d", "four": b"c"}
 
     def test_link_in_the_way_is_replaced_never_followed(
-        self, store: Store, renderer: RendererHooks, tmp_path: Path
+        self, store: Store, driver: RendererHooks, tmp_path: Path
     ) -> None:
         """N2: links of a lower image are replaced, so no file is written at their targets, inside or outside."""
         outside = tmp_path / "outside"
@@ -168,11 +155,11 @@ class RendererContract:
             "example.com/f", top.layers, top.dependencies, ("/etc/passwd", "/lib/y", "/usr/lib/x")
         )
         for image in (top, filtered):
-            found = self.check(store, renderer, image)
+            found = self.check(store, driver, image)
             assert found["etc"].kind == found["lib"].kind == "d"
         assert list(outside.iterdir()) == []
 
-    def test_whitelist_keeps_implied_directories(self, store: Store, renderer: RendererHooks) -> None:
+    def test_whitelist_keeps_implied_directories(self, store: Store, driver: RendererHooks) -> None:
         """N3: they keep the owner, mode, times and attributes of the image; an empty whitelist filters nothing."""
         looks = directory(mode=0o700, mtime=7, xattrs=(("user.k", b"v"),))
         content = {
@@ -183,12 +170,12 @@ class RendererContract:
             "srv": looks,
         }
         found = self.check(
-            store, renderer, plain("example.com/a", trees.tree(content), whitelist=("/etc/ssl/ca", "/srv"))
+            store, driver, plain("example.com/a", trees.tree(content), whitelist=("/etc/ssl/ca", "/srv"))
         )
         assert sorted(found) == ["", "etc", "etc/ssl", "etc/ssl/ca", "srv"]
         assert found["etc"] == found["srv"] == looks
 
-    def test_dependency_at_a_root_of_its_own(self, store: Store, renderer: RendererHooks) -> None:
+    def test_dependency_at_a_root_of_its_own(self, store: Store, driver: RendererHooks) -> None:
         """An early document's ``root``: the dependency's own whitelist is relative to it."""
         libs = ImageModel(
             "example.com/libs",
@@ -196,26 +183,26 @@ class RendererContract:
             whitelist=("/x.so",),
             root="/opt/libs",
         )
-        found = self.check(store, renderer, plain("example.com/a", trees.tree({"bin": directory()}), libs))
+        found = self.check(store, driver, plain("example.com/a", trees.tree({"bin": directory()}), libs))
         assert found["opt/libs/x.so"].content == b"x"
         assert "opt/libs/y.so" not in found
         assert (found["opt"].mode, found["opt"].mtime) == (0o755, 0)
 
-    def test_way_to_a_root_inherits_nothing(self, store: Store, renderer: RendererHooks) -> None:
+    def test_way_to_a_root_inherits_nothing(self, store: Store, driver: RendererHooks) -> None:
         """The directories on the way to a root are plain, also below a set-group-ID directory."""
         below = trees.tree({"opt": directory(mode=0o2775, gid=1000 if os.geteuid() == 0 else os.getegid())})
         libs = ImageModel("example.com/libs", (LayerModel("libs", trees.tree({"x": file()})),), root="/opt/a/libs")
         image = ImageModel("example.com/top", (), (plain("example.com/below", below), libs))
-        found = self.check(store, renderer, image)
+        found = self.check(store, driver, image)
         assert found["opt"] == below["opt"]
         assert found["opt/a"] == directory(mtime=0)
 
-    def test_root_deeper_than_can_be_made(self, store: Store, renderer: RendererHooks) -> None:
+    def test_root_deeper_than_can_be_made(self, store: Store, driver: RendererHooks) -> None:
         libs = ImageModel("example.com/libs", (LayerModel("libs", trees.tree()),), root="/a" * 200)
         with pytest.raises(OSError, match="name too long"):
-            render_model(store, renderer, plain("example.com/top", trees.tree(), libs))
+            render_model(store, driver, plain("example.com/top", trees.tree(), libs))
 
-    def test_layers_and_whiteouts_become_one_tree(self, store: Store, renderer: RendererHooks) -> None:
+    def test_layers_and_whiteouts_become_one_tree(self, store: Store, driver: RendererHooks) -> None:
         """R2: a layer removes and re-creates a path; the stager gets one tree without whiteouts."""
         first = trees.tree(
             {"keep": file(b"1"), "gone": file(b"1"), "again/old": file(b"1"), "hidden/old": file(b"1")}
@@ -228,11 +215,11 @@ class RendererContract:
                 LayerModel("second", second, removed=("gone", "again", "never/there"), opaque=("hidden",)),
             ),
         )
-        found = self.check(store, renderer, image)
+        found = self.check(store, driver, image)
         assert sorted(found) == ["", "again", "again/new", "hidden", "hidden/new", "keep"]
-        assert len(render_model(store, renderer, image)) == 1
+        assert len(render_model(store, driver, image)) == 1
 
-    def test_whiteouts_hide_nothing_of_other_images(self, store: Store, renderer: RendererHooks) -> None:
+    def test_whiteouts_hide_nothing_of_other_images(self, store: Store, driver: RendererHooks) -> None:
         base = plain("example.com/base", trees.tree({"shared": file(b"base")}))
         docker = ImageModel(
             "example.com/layered",
@@ -241,12 +228,10 @@ class RendererContract:
                 LayerModel("l2", trees.tree(), removed=("shared",)),
             ),
         )
-        found = self.check(store, renderer, plain("example.com/a", trees.tree(), base, docker))
+        found = self.check(store, driver, plain("example.com/a", trees.tree(), base, docker))
         assert found["shared"].content == b"base"
 
-    def test_implied_directory_keeps_the_looks_of_the_one_below(
-        self, store: Store, renderer: RendererHooks
-    ) -> None:
+    def test_implied_directory_keeps_the_looks_of_the_one_below(self, store: Store, driver: RendererHooks) -> None:
         """A layer with only ``var/tmp/f`` in its archive does not change owner, mode and times of ``var/tmp``."""
         sticky = directory(mode=0o1777, mtime=5, xattrs=(("user.k", b"v"),))
         below = trees.tree({"var": directory(mode=0o700), "var/tmp": sticky, "etc": file()})
@@ -256,14 +241,14 @@ class RendererContract:
         docker = ImageModel("example.com/d", (LayerModel("below", below), above))
         stack = ImageModel("example.com/s", (above,), (plain("example.com/below", below),))
         for image in (docker, stack):
-            found = self.check(store, renderer, image)
+            found = self.check(store, driver, image)
             assert found["var/tmp"] == sticky
             assert found["var"].mode == 0o700
             assert found["etc"].kind == "d"
-        found = self.check(store, renderer, ImageModel("example.com/o", (above,)))
+        found = self.check(store, driver, ImageModel("example.com/o", (above,)))
         assert found == above.tree
 
-    def test_default_acl_marks_nothing(self, store: Store, renderer: RendererHooks) -> None:
+    def test_default_acl_marks_nothing(self, store: Store, driver: RendererHooks) -> None:
         """A directory's default ACL is kept, and files that are put into the directory do not inherit it."""
         entry = struct.Struct("<HHI")
         acl = struct.pack("<I", 2) + b"".join(
@@ -280,16 +265,16 @@ class RendererContract:
         below = plain("example.com/below", trees.tree({"d": looks, "d/f": file(b"1"), "d/e": directory()}))
         above = trees.tree({"d": looks, "d/g": file(b"2"), "d/h/i": file(b"3")})
         self.check(
-            store, renderer, plain("example.com/a", above, below, whitelist=("/d/f", "/d/e", "/d/g", "/d/h/i"))
+            store, driver, plain("example.com/a", above, below, whitelist=("/d/f", "/d/e", "/d/g", "/d/h/i"))
         )
 
-    def test_sparse_file_stays_small(self, store: Store, renderer: RendererHooks) -> None:
+    def test_sparse_file_stays_small(self, store: Store, driver: RendererHooks) -> None:
         node = store.node(plain("example.com/a", trees.tree({"image": file()}), whitelist=("/image",)))
         with open(os.path.join(node.layers[0].path, "image"), "r+b") as out:
             out.truncate(1 << 30)
             out.seek(1 << 29)
             out.write(b"data")
-        (layer,) = render_node(store, renderer, node)
+        (layer,) = render_node(store, driver, node)
         status = os.stat(os.path.join(layer.path, "image"))
         assert status.st_size == 1 << 30
         assert status.st_blocks * 512 < 1 << 20
@@ -297,7 +282,7 @@ class RendererContract:
             made.seek(1 << 29)
             assert made.read(6) == b"data\0\0"
 
-    def test_deep_tree(self, store: Store, renderer: RendererHooks) -> None:
+    def test_deep_tree(self, store: Store, driver: RendererHooks) -> None:
         """A tree deeper than the limits of path length and of open descriptors."""
         depth = 3000
         image = ImageModel(
@@ -313,7 +298,7 @@ class RendererContract:
             fd = below
         os.symlink("target", "bottom", dir_fd=fd)
         os.close(fd)
-        (layer,) = render_node(store, renderer, node)
+        (layer,) = render_node(store, driver, node)
         fd = os.open(layer.path, os.O_RDONLY | os.O_DIRECTORY)
         for _ in range(depth):
             below = os.open("directory", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
@@ -322,28 +307,49 @@ class RendererContract:
         assert os.readlink("bottom", dir_fd=fd) == "target"
         os.close(fd)
 
-    def test_more_images_than_a_mount_takes(self, store: Store, renderer: RendererHooks) -> None:
+    def test_more_images_than_a_mount_takes(self, store: Store, driver: RendererHooks) -> None:
         below = [
             plain(f"example.com/n{n}", trees.tree({f"f{n}": file(), "last": file(b"%d" % n)})) for n in range(140)
         ]
         image = plain("example.com/a", trees.tree(), *below)
-        found = self.check(store, renderer, image)
+        found = self.check(store, driver, image)
         assert found["last"].content == b"139"
-        assert len(render_model(store, renderer, image)) <= 100
+        assert len(render_model(store, driver, image)) <= 100
 
-    def test_image_without_layers(self, store: Store, renderer: RendererHooks) -> None:
-        (layer,) = render_model(store, renderer, ImageModel("example.com/nothing", ()))
+    def test_hostile_names(self, store: Store, driver: RendererHooks) -> None:
+        """Names of files are bytes, as an archive's author chose them."""
+        names = ("a\nb", "\x1b[31m", "-rf", " ", "~", "$(id)", "\udcff\udcfe", "%s", "a" * 255, ".wh", "...")
+        below = plain("example.com/below", trees.tree({f"d/{name}": file(b"1") for name in names}))
+        above = trees.tree({f"d/{name}/f": file(b"2") for name in names[:5]})
+        found = self.check(store, driver, plain("example.com/a", above, below))
+        assert {path for path in found if path.startswith("d/") and path.count("/") == 1} == {
+            f"d/{name}" for name in names
+        }
+
+    def test_a_cancelled_operation_ends(self, store: Store, driver: RendererHooks) -> None:
+        """By Cancelled, or as ever; afterwards the image can be rendered."""
+        image = plain(
+            "example.com/a", trees.tree({"f": file(b"1")}), plain("example.com/b", trees.tree({"g": file()}))
+        )
+        with cancelled():
+            driver.render(store.node(image), store)
+        self.check(store, driver, image)
+        with nothing_left_open(), cancelled():
+            driver.render(store.node(image), store)
+
+    def test_image_without_layers(self, store: Store, driver: RendererHooks) -> None:
+        (layer,) = render_model(store, driver, ImageModel("example.com/nothing", ()))
         assert trees.read_tree(layer.path) == {"": directory(mtime=0)}
 
-    def test_image_that_depends_on_itself(self, store: Store, renderer: RendererHooks) -> None:
+    def test_image_that_depends_on_itself(self, store: Store, driver: RendererHooks) -> None:
         inner = plain("example.com/a", trees.tree())
         with pytest.raises(RenderError, match="depends on itself"):
-            renderer.render(store.node(plain("example.com/a", trees.tree(), inner)), store)
+            driver.render(store.node(plain("example.com/a", trees.tree(), inner)), store)
 
-    def test_graph_without_bounds(self, store: Store, renderer: RendererHooks) -> None:
+    def test_graph_without_bounds(self, store: Store, driver: RendererHooks) -> None:
         """Few images, each listed twice by the next: 2**60 applications."""
         node = store.node(plain("example.com/n", trees.tree()))
         for number in range(60):
             node = type(node)(f"n{number}", node.manifest, node.layers, (node, node))
         with pytest.raises(RenderError, match="more than"):
-            renderer.render(node, store)
+            driver.render(node, store)

@@ -3,12 +3,9 @@
 A driver that runs pods itself (:class:`kurma_core.hookspecs.stager.Stager`); run it as root, in a "host" of its
 own::
 
-    @pytest.mark.root
+    @pytest.mark.kurma_root
+    @pytest.mark.kurma_driver(my_module)
     class TestMyStager(StagerContract):
-        @pytest.fixture
-        def driver(self, tmp_path):
-            return load_driver(my_module, tmp_path)
-
         @pytest.fixture
         def make_pod(self, tmp_path):
             return lambda exec: pod_setup(tmp_path / "pod", rootfs, exec)
@@ -16,10 +13,9 @@ own::
 An image (:class:`kurma_core.hookspecs.stager.StagerImageSource`) that the core runs by the Kurma Stager
 Specification::
 
+    @pytest.mark.kurma_driver(my_module)
     class TestMyStagerImage(StagerImageSourceContract):
-        @pytest.fixture
-        def driver(self, tmp_path):
-            return load_driver(my_module, tmp_path)
+        pass
 """
 
 from __future__ import annotations
@@ -46,6 +42,7 @@ from kurma_core.models.image import RenderedLayer
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.models.pod import AppStatus
 from kurma_core.models.streams import Stdio
+from kurma_core.testing.contract import DriverContract
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStager
@@ -90,14 +87,11 @@ def pod_setup(
     )
 
 
-class StagerContract:
-    """Subclasses define ``driver`` and ``make_pod(exec)``; the rootfs must have a shell at :attr:`shell`."""
+class StagerContract(DriverContract):
+    """Subclasses have the mark ``kurma_driver`` and define ``make_pod(exec)``; the rootfs must have a shell at
+    :attr:`shell`."""
 
     shell: tuple[str, ...] = ("/bin/busybox", "sh", "-c")
-
-    @pytest.fixture
-    def driver(self) -> Stager:
-        raise NotImplementedError("give a fixture driver")
 
     @pytest.fixture
     def make_pod(self) -> MakePod:
@@ -222,15 +216,11 @@ class StagerContract:
             driver.call(pod.directory, running, "no-such-call-in", (), stdio)
 
 
-class StagerImageSourceContract:
-    """Subclasses define ``driver``."""
+class StagerImageSourceContract(DriverContract):
+    """Subclasses have the mark ``kurma_driver``."""
 
     #: Call-ins that the specification requires of every stager.
     call_ins: tuple[str, ...] = ("status", "logs", "run", "attach")
-
-    @pytest.fixture
-    def driver(self) -> StagerImageSource:
-        raise NotImplementedError("give a fixture driver")
 
     @pytest.fixture
     def built(self, driver: StagerImageSource, tmp_path: Path) -> tuple[Path, Mapping[str, Any]]:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from kurma_core.errors import FetchNotFoundError, PluginSkipped, UsageError
+from kurma_core.errors import FetchError, FetchNotFoundError, PluginSkipped, UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
 from kurma_core.hookspecs.fetcher import DetachedSignature, FetchRequest, RemoteArchive
@@ -45,6 +45,8 @@ class Memo:
             info = os.stat(path)
         except FileNotFoundError:
             raise FetchNotFoundError(f"{locator}: no {path}", url=locator) from None
+        except (OSError, ValueError) as error:  # a name that is too long, or that no file can have
+            raise FetchError(f"{locator}: cannot be looked for: {error}", url=locator) from None
         key = f"memo {path} {info.st_ino} {info.st_size} {info.st_mtime_ns}"
         return RemoteArchive(locator, locator, "file", File(path, key, info.st_size), lambda: signature(path))
 

@@ -5,23 +5,21 @@ import pytest
 
 from kurma_core.errors import ConfigError, FetchNotFoundError, PluginSkipped, UsageError
 from kurma_core.hookspecs.fetcher import FetchRequest
-from kurma_core.testing import load_driver
 from kurma_core.testing.fetchers import FetcherContract
 
 REQUEST = FetchRequest("linux", "amd64")
 
 
+pytestmark = pytest.mark.kurma_driver(kurma_example_memo)
+
+
 @pytest.fixture
-def driver(tmp_path):
+def options(tmp_path):
     (tmp_path / "box.aci").write_bytes(b"0123456789")
-    return load_driver(kurma_example_memo, tmp_path, {"directory": str(tmp_path)})
+    return {"directory": str(tmp_path)}
 
 
 class TestMemo(FetcherContract):
-    @pytest.fixture
-    def fetcher(self, driver):
-        return driver
-
     @pytest.fixture
     def good(self):
         return "memo:box"
@@ -52,11 +50,11 @@ def test_what_it_refuses(driver):
             driver.resolve(locator, REQUEST)
 
 
-def test_a_host_without_the_directory(tmp_path):
+def test_a_host_without_the_directory(make_driver, tmp_path):
     with pytest.raises(PluginSkipped, match="needs the directory"):
-        load_driver(kurma_example_memo, tmp_path, {"directory": str(tmp_path / "none")})
+        make_driver(directory=str(tmp_path / "none"))
 
 
-def test_a_misspelt_option(tmp_path):
+def test_a_misspelt_option(make_driver):
     with pytest.raises(ConfigError, match="the nearest known one is 'directory'"):
-        load_driver(kurma_example_memo, tmp_path, {"dir": "/"})
+        make_driver(dir="/")

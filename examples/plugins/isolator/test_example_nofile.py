@@ -3,12 +3,12 @@
 import kurma_example_nofile
 import pytest
 
-from kurma_core.testing import load_driver
 from kurma_core.testing.isolators import IsolatorContract
 
 NAME = kurma_example_nofile.NAME
 
 
+@pytest.mark.kurma_driver(kurma_example_nofile, {"most": 200})
 class TestNofile(IsolatorContract):
     good = ((NAME, {"limit": 100}, "app"), (NAME, {"limit": 9_999_999}, "app"), (NAME, {"limit": 1}, "pod"))
     bad = (
@@ -17,10 +17,6 @@ class TestNofile(IsolatorContract):
         (NAME, {"limit": True}, "app"),
         (NAME, 5, "app"),
     )
-
-    @pytest.fixture
-    def driver(self, tmp_path):
-        return load_driver(kurma_example_nofile, tmp_path, {"most": 200})
 
     @pytest.mark.parametrize(("limit", "outcome", "soft"), [(100, "enforced", 100), (300, "modified", 200)])
     def test_what_it_becomes(self, driver, host, limit, outcome, soft):

@@ -6,10 +6,10 @@ from kurma_example_process import GROUPS, IO, NICE, REALTIME, UMASK
 
 from kurma_core.hookspecs.isolator import Power
 from kurma_core.models.isolator import IoPriority, IsolatorPlan, Scheduling
-from kurma_core.testing import load_driver
 from kurma_core.testing.isolators import IsolatorContract
 
 
+@pytest.mark.kurma_driver(kurma_example_process)
 class TestProcess(IsolatorContract):
     good = (
         *((UMASK, "0027", "app"), (UMASK, "7", "app"), (NICE, 5, "app"), (NICE, -20, "app")),
@@ -20,10 +20,6 @@ class TestProcess(IsolatorContract):
         *((UMASK, "1000", "app"), (UMASK, 18, "app"), (UMASK, "0", "pod"), (NICE, 20, "app"), (NICE, 0, "pod")),
         *((IO, {"class": "fast"}, "app"), (IO, {"level": 3}, "app"), (GROUPS, -1, "app")),
     )
-
-    @pytest.fixture
-    def driver(self, tmp_path):
-        return load_driver(kurma_example_process, tmp_path)
 
     def test_what_they_become(self, driver, host):
         def plan(name, value):

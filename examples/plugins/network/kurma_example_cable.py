@@ -129,7 +129,7 @@ def _reads(path: str) -> str | None:
 
 def _subnet(config: Mapping[str, Any]) -> ipaddress.IPv4Network:
     try:
-        return ipaddress.IPv4Network(config.get("subnet"))
+        return ipaddress.IPv4Network(str(config.get("subnet")))
     except ValueError as error:
         raise NetworkError(f"network {config['name']}: wrong subnet: {error}", hint="e.g. 10.91.0.0/24") from None
 

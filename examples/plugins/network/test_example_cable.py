@@ -8,23 +8,19 @@ import pytest
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux.namespaces import in_network_namespace
-from kurma_core.testing import load_driver
 from kurma_core.testing.networks import NetworkContract
 
 
-@pytest.mark.root
+@pytest.mark.kurma_root
+@pytest.mark.kurma_driver(kurma_example_cable)
 class TestCable(NetworkContract):
-    @pytest.fixture
-    def make_driver(self, tmp_path):
-        return lambda: load_driver(kurma_example_cable, tmp_path)
-
     @pytest.fixture
     def config(self):
         return {"name": "mine", "subnet": "10.91.0.0/29"}
 
     @pytest.fixture(autouse=True)
     def _state(self, tmp_path):
-        self.state = tmp_path / "state"
+        self.state = tmp_path / "plugin/state"
 
     def assert_nothing_left(self, pod, config):
         assert not [

@@ -6,7 +6,6 @@ import pytest
 from kurma_core.testing.renderers import RendererContract
 
 
+@pytest.mark.kurma_driver(kurma_example_flat)
 class TestFlat(RendererContract):
-    @pytest.fixture
-    def driver(self):
-        return kurma_example_flat.kurma_renderer()
+    pass

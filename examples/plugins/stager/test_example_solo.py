@@ -6,23 +6,22 @@ import sys
 from pathlib import Path
 
 import pytest
+from kurma_example_solo import plugin
 
 from kurma_core.errors import StagerError
 from kurma_core.hookspecs.pod_setup import VolumeSetup
-from kurma_core.testing import load_driver
 from kurma_core.testing.stagers import PATIENCE, StagerContract, pod_setup
 from kurma_core.value import replace
 
 
-@pytest.mark.root
+@pytest.mark.kurma_root
+@pytest.mark.kurma_driver(plugin)
 class TestSolo(StagerContract):
-    @pytest.fixture
-    def driver(self, tmp_path, monkeypatch):
-        from kurma_example_solo import plugin
-
+    @pytest.fixture(autouse=True)
+    def _importable(self, monkeypatch):
+        """By the supervisor, a process of its own, where the example is not installed."""
         path = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(":")]
         monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, path)))
-        return load_driver(plugin, tmp_path)
 
     @pytest.fixture
     def make_pod(self, tmp_path):

@@ -8,6 +8,7 @@ from kurma_core.errors import UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
 from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest
+from kurma_core.schema import describe, writable
 from kurma_fetch_docker.plugin import ANNOTATIONS
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class LocalImageFetcher(FetcherHooks):
         user's own groups are in the image's files.
         """
         scheme, _, path = locator.partition(":")
+        if "\0" in path or not writable(path):
+            raise UsageError(f"{scheme}: no file can have the path {describe(path)}")
         if scheme == "oci":
             from kurma_fetch_docker.oci_layout import resolve_layout
 

@@ -14,24 +14,20 @@ import pytest
 from kurma_fetch_docker import conversion
 
 from kurma_core.appc.image import ImageManifest
-from kurma_core.errors import FetchNotFoundError, UsageError
+from kurma_core.errors import FetchError, FetchNotFoundError, UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, ImageFiles, RemoteLayer, RemoteLayers
 from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.images import user_groups
-from kurma_core.testing import bound, driver_context, load_driver
+from kurma_core.testing import bound, driver_context
 from kurma_core.testing.fetchers import FetcherContract
 from kurma_core.testing.webserver import WebServer, web_server
 from plugins.fetch_docker.tests.docker_parts import CONFIG, LAYER, serve, sha256, write_layout
 
 
+@pytest.mark.kurma_driver(kurma_fetch_docker.plugin)
 class TestRegistry(FetcherContract):
-    @pytest.fixture
-    def fetcher(self, tmp_path: Path) -> FetcherHooks:
-        driver: FetcherHooks = load_driver(kurma_fetch_docker.plugin, tmp_path)
-        return driver
-
     @pytest.fixture
     def server(self) -> Iterator[WebServer]:
         with web_server() as server:
@@ -50,12 +46,8 @@ class TestRegistry(FetcherContract):
         return "docker://UPPER"
 
 
+@pytest.mark.kurma_driver(kurma_fetch_docker.local_images)
 class TestLayout(FetcherContract):
-    @pytest.fixture
-    def fetcher(self, tmp_path: Path) -> FetcherHooks:
-        driver: FetcherHooks = load_driver(kurma_fetch_docker.local_images, tmp_path)
-        return driver
-
     @pytest.fixture
     def good(self, tmp_path: Path) -> str:
         write_layout(tmp_path / "layout")
@@ -95,6 +87,8 @@ class Bundles:
             text = (directory / "config.json").read_bytes()
         except FileNotFoundError:
             raise FetchNotFoundError(f"{locator}: no config.json", url=locator) from None
+        except (OSError, ValueError) as error:
+            raise FetchError(f"{locator}: {error}", url=locator) from None
         config = json.loads(text)
         manifest = conversion.image_manifest(config, conversion.ImageOrigin("", "bundle", None), request)
         (diff_id,) = conversion.diff_ids(config, locator)
@@ -123,7 +117,7 @@ class TestBundles(FetcherContract):
     """The public conversion is enough for a fetcher of OCI images."""
 
     @pytest.fixture
-    def fetcher(self, tmp_path: Path) -> FetcherHooks:
+    def driver(self, tmp_path: Path) -> FetcherHooks:
         return bound(FetcherHooks, Bundles(driver_context(tmp_path, {})))
 
     @pytest.fixture
@@ -140,13 +134,13 @@ class TestBundles(FetcherContract):
     def malformed(self) -> str:
         return "bundle:relative"
 
-    def test_its_manifest_is_completed(self, fetcher: FetcherHooks, good: str, tmp_path: Path) -> None:
+    def test_its_manifest_is_completed(self, driver: FetcherHooks, good: str, tmp_path: Path) -> None:
         (tmp_path / "etc").mkdir()
         (tmp_path / "etc/passwd").write_text("root:x:0:42::/:/bin/sh\n")
-        found = fetcher.resolve(good, FetchRequest("linux", "amd64"))
+        found = driver.resolve(good, FetchRequest("linux", "amd64"))
         assert isinstance(found, RemoteLayers)
         files = user_groups.ImageFiles([ImageLayer("l", str(tmp_path), (), ())])
-        completed = fetcher.complete_manifest(found.manifest, files)
+        completed = driver.complete_manifest(found.manifest, files)
         assert completed is not None
         assert completed.app is not None
         assert completed.app.group == "42"

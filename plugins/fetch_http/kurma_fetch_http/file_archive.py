@@ -68,12 +68,16 @@ def path_of(locator: str) -> bytes:
 
     :raises UsageError: the address names another host, or its path is not absolute.
     """
-    parts = urlsplit(locator)
+    hint = "write file:///PATH, or just the path"
+    try:
+        parts = urlsplit(locator)
+        path = unquote_to_bytes(parts.path)
+    except ValueError as error:
+        raise UsageError(f"{locator}: not a file address: {error}", hint=hint) from None
     if parts.netloc not in ("", "localhost"):
-        raise UsageError(f"{locator}: a file address names no host", hint="write file:///PATH, or just the path")
-    path = unquote_to_bytes(parts.path)
+        raise UsageError(f"{locator}: a file address names no host", hint=hint)
     if not path.startswith(b"/") or b"\0" in path:
-        raise UsageError(f"{locator}: not an absolute path", hint="write file:///PATH, or just the path")
+        raise UsageError(f"{locator}: not an absolute path", hint=hint)
     return path
 
 

@@ -9,20 +9,15 @@ import kurma_fetch_http.file_archive
 import kurma_fetch_http.plugin
 import pytest
 
-from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest
-from kurma_core.testing import load_driver
+from kurma_core.hookspecs.fetcher import FetchRequest
 from kurma_core.testing.fetchers import FetcherContract
 from kurma_core.testing.webserver import Page, WebServer, web_server
 
 CONTENT = bytes(range(256)) * 100
 
 
+@pytest.mark.kurma_driver(kurma_fetch_http.file_archive)
 class TestFiles(FetcherContract):
-    @pytest.fixture
-    def fetcher(self, tmp_path: Path) -> FetcherHooks:
-        driver: FetcherHooks = load_driver(kurma_fetch_http.file_archive, tmp_path)
-        return driver
-
     @pytest.fixture
     def good(self, tmp_path: Path) -> str:
         (tmp_path / "a b.aci").write_bytes(CONTENT)
@@ -37,12 +32,8 @@ class TestFiles(FetcherContract):
         return "file://elsewhere/image.aci"
 
 
+@pytest.mark.kurma_driver(kurma_fetch_http.plugin)
 class TestWeb(FetcherContract):
-    @pytest.fixture
-    def fetcher(self, tmp_path: Path) -> FetcherHooks:
-        driver: FetcherHooks = load_driver(kurma_fetch_http.plugin, tmp_path)
-        return driver
-
     @pytest.fixture
     def server(self) -> Iterator[WebServer]:
         with web_server() as server:

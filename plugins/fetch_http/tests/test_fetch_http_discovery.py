@@ -94,7 +94,7 @@ def net(authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 class TestContract(FetcherContract):
     @pytest.fixture
-    def fetcher(self, net: Net) -> FetcherHooks:
+    def driver(self, net: Net) -> FetcherHooks:
         net.pages["example.com/app"] = page(("example.com", "https://storage.example.com/app-{version}.{ext}"))
         net.pages["storage.example.com/app-1.0.aci"] = Page(bytes(range(256)) * 100)
         return net.fetcher()

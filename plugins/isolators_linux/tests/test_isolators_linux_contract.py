@@ -10,8 +10,7 @@ from kurma_isolators_linux import plugin
 from kurma_isolators_linux.about import ABOUT
 from kurma_isolators_linux.driver import LinuxIsolators
 
-from kurma_core.hookspecs.isolator import IsolatorHooks, IsolatorHost
-from kurma_core.testing import load_driver
+from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.testing.isolators import HOSTS, IsolatorContract
 from kurma_core.value import replace
 
@@ -27,6 +26,7 @@ def both(name, *values):
     return [(name, value, scope) for value in values for scope in ("app", "pod")]
 
 
+@pytest.mark.kurma_driver(plugin)
 class TestLinuxIsolators(IsolatorContract):
     # The examples of all, and what else is worth it.
     good = (
@@ -158,10 +158,6 @@ class TestLinuxIsolators(IsolatorContract):
                 if not (root / place[1:] / name).exists():
                     (root / place[1:] / name).symlink_to(f"{place}/{name}")
         return replace(HOSTS[request.param], root=str(root))
-
-    @pytest.fixture
-    def driver(self, tmp_path) -> IsolatorHooks:
-        return load_driver(plugin, tmp_path)
 
 
 def test_all_of_them_are_told_of() -> None:

@@ -1,22 +1,18 @@
 """Loopback, against the contract of all networks, in real network namespaces."""
 
+import kurma_net_lo.plugin
 import pytest
-from kurma_net_lo.plugin import kurma_network
 
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.testing.networks import NetworkContract
 
 
 @pytest.mark.root
+@pytest.mark.kurma_driver(kurma_net_lo.plugin)
 class TestLoopback(NetworkContract):
     interface = "lo"
     gives_address = False
-
-    @pytest.fixture
-    def make_driver(self, tmp_path):
-        return lambda: kurma_network().create(DriverContext(config={}, state_dir=str(tmp_path)))
 
     @pytest.fixture
     def config(self):
@@ -72,4 +68,4 @@ class TestLoopback(NetworkContract):
 
 
 def test_it_answers_to_the_documents_name():
-    assert "apcera.com/kurma/lo-netplugin" in kurma_network().aliases
+    assert "apcera.com/kurma/lo-netplugin" in kurma_net_lo.plugin.kurma_network().aliases

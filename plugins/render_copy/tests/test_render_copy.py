@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import os
 
+import kurma_render_copy.plugin
 import pytest
-from kurma_render_copy.plugin import kurma_renderer
 
-from kurma_core.hookspecs.driver import Driver
 from kurma_core.hookspecs.renderer import RendererHooks
 from kurma_core.testing import trees
 from kurma_core.testing.graphs import Store, plain
 from kurma_core.testing.renderers import RendererContract, render_model
 
 
+@pytest.mark.kurma_driver(kurma_render_copy.plugin)
 class TestCopy(RendererContract):
-    @pytest.fixture
-    def driver(self) -> Driver:
-        return kurma_renderer()
-
-    def test_a_plain_image_is_a_tree_of_its_own(self, store: Store, renderer: RendererHooks) -> None:
+    def test_a_plain_image_is_a_tree_of_its_own(self, store: Store, driver: RendererHooks) -> None:
         image = plain("example.com/a", trees.tree({"f": trees.file(b"1")}))
-        (layer,) = render_model(store, renderer, image)
+        (layer,) = render_model(store, driver, image)
         stored = store.node(image).layers[0].path
         assert layer.id != image.id
         assert os.stat(f"{layer.path}/f").st_ino != os.stat(f"{stored}/f").st_ino

@@ -19,10 +19,9 @@ def make_driver(tmp_path):
     return plugin.kurma_stager().create(DriverContext(config={}, state_dir=str(tmp_path / "state")))
 
 
+@pytest.mark.kurma_driver(plugin)
 class TestContract(StagerImageSourceContract):
-    @pytest.fixture
-    def driver(self, tmp_path):
-        return make_driver(tmp_path)
+    pass
 
 
 def test_the_programs_of_the_image(tmp_path):
