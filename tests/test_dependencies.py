@@ -12,9 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 #: The standard library's, in later Pythons.
 LATER = {"compression"}
-PACKAGES = [ROOT / "kurma_core", *sorted(ROOT.glob("plugins/*/kurma_*/"))]
-#: Distributions that know the standard library alone.
-LIBRARIES = sorted(ROOT.glob("libs/*/kurma_*/"))
+PACKAGES = [ROOT / "kurma_core", *sorted(ROOT.glob("plugins/*/kurma_*/")), ROOT / "libs/testing/kurma_testing"]
+#: Distributions that know the standard library alone; the pytest plugin is for plugin authors.
+LIBRARIES = sorted(set(ROOT.glob("libs/*/kurma_*/")) - {ROOT / "libs/testing/kurma_testing"})
 
 
 def imported(package):

@@ -1,26 +1,25 @@
 """The contract suite for services (:class:`kurma_core.hookspecs.service.ServiceHooks`), to be subclassed::
 
+@pytest.mark.kurma_driver(my_module)
 class TestMyService(ServiceContract):
     @pytest.fixture
-    def driver(self, tmp_path):
-        return load_driver(my_module, tmp_path, {"socket": f"{tmp_path}/socket"})
+    def options(self, tmp_path):
+        return {"socket": f"{tmp_path}/socket"}
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pytest
-
 from kurma_core.api.operations import Api, Operation, Transport
 from kurma_core.cancellation import Cancellation, current, governing
 from kurma_core.errors import BusyError, Cancelled, UsageError
 from kurma_core.hookspecs.service import ServiceHooks, ServiceHost
+from kurma_core.testing.contract import DriverContract, nothing_left_open
 
 
 class Answers(Transport):
@@ -98,8 +97,8 @@ class Serving:
         return self.wait()
 
 
-class ServiceContract:
-    """Subclasses define the fixture ``driver``; it has a configuration with which the service can work."""
+class ServiceContract(DriverContract):
+    """Subclasses have the mark ``kurma_driver``, and options with which the service can work."""
 
     #: Most seconds until the service is ready, and until it has ended.
     patience = 5.0
@@ -107,10 +106,6 @@ class ServiceContract:
     answers: Mapping[str, Any] = {}
     #: A configuration for ``reload``, if the service has that hook.
     config: Mapping[str, Any] = {}
-
-    @pytest.fixture
-    def driver(self) -> ServiceHooks:
-        raise NotImplementedError("give a fixture driver")
 
     def serving(self, driver: ServiceHooks, answers: Mapping[str, Any] | None = None) -> Serving:
         return Serving(driver, self.answers if answers is None else answers, self.patience)
@@ -155,15 +150,7 @@ class ServiceContract:
         """kurmad starts it again for years."""
         with self.serving(driver) as serving:  # the first time may import modules
             self.wait_ready(serving)
-        before = _open()
-        for _ in range(3):
-            with self.serving(driver) as serving:
-                self.wait_ready(serving)
-        deadline = time.monotonic() + self.patience
-        while _open() > before and time.monotonic() < deadline:
-            time.sleep(0.02)  # threads may still end
-        assert _open() <= before, "descriptors or threads are left"
-
-
-def _open() -> tuple[int, int]:
-    return len(os.listdir("/proc/self/fd")), threading.active_count()
+        with nothing_left_open():
+            for _ in range(3):
+                with self.serving(driver) as serving:
+                    self.wait_ready(serving)

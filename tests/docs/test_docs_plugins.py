@@ -30,6 +30,7 @@ def test_no_suite_is_left_out():
         for node in ast.parse(file.read_text()).body:
             if isinstance(node, ast.ClassDef) and node.name.endswith("Contract"):
                 found.add((f"kurma_core.testing.{file.stem}", node.name))
+    found.remove(("kurma_core.testing.contract", "DriverContract"))  # the base of all
     assert set(SUITES) == found
 
 

@@ -37,12 +37,13 @@ def posted() -> Iterator[tuple[str, list[object]]]:
         server.shutdown()
 
 
+@pytest.mark.kurma_driver(kurma_example_webhook)
 class TestWebhook(ServiceContract):
     config = MappingProxyType({"url": "http://127.0.0.1:1/"})
 
     @pytest.fixture
-    def driver(self, tmp_path, posted):
-        return load_driver(kurma_example_webhook, tmp_path, {"url": posted[0]})
+    def options(self, posted):
+        return {"url": posted[0]}
 
     def test_each_event_is_posted_once(self, driver, posted, tmp_path):
         asked = []

@@ -1,0 +1,138 @@
+"""The pytest plugin and the suites, as a plugin author runs them: on plugins with one mistake each (18)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+PLUGIN = """
+import os
+from kurma_core.errors import IsolatorError, PluginSkipped
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver, Option
+from kurma_core.hookspecs.isolator import Compiled
+from kurma_core.models.isolator import IsolatorPlan
+
+class Mine:
+    names = ("example.com/mine",)
+
+    def __init__(self, context):
+        self.most = context.config["most"]
+        {made}
+
+    @hookimpl
+    def compile(self, name, value, scope):
+        if not isinstance(value, int) or not 0 <= value <= self.most:
+            {refuse}
+        {compiled}
+        return Compiled({plan})
+
+@hookimpl
+def kurma_isolator():
+    return Driver(Mine, options=(Option("most", int, 9, {help}),))
+"""
+RIGHT = {
+    "made": "pass",
+    "refuse": 'raise IsolatorError("not a number")',
+    "compiled": "pass",
+    "plan": "IsolatorPlan(umask=value) if scope == 'app' else IsolatorPlan(), 'enforced'",
+    "help": '"the most"',
+}
+SUITE = """
+import mine, pytest
+from kurma_core.testing.isolators import IsolatorContract
+
+@pytest.mark.kurma_driver(mine)
+class TestMine(IsolatorContract):
+    good = (("example.com/mine", 3, "app"),)
+    bad = (("example.com/mine", "x", "app"),)
+"""
+
+
+@pytest.fixture
+def run(pytester):
+    """``run(tests, **mistakes)``: the outcome of pytest on the plugin ``mine`` with these mistakes."""
+
+    def run(tests=SUITE, *arguments, **mistakes):
+        pytester.makepyfile(mine=PLUGIN.format(**RIGHT | mistakes), test_mine=tests)
+        return pytester.runpytest_subprocess("-p", "no:schemathesis", "-p", "no:cacheprovider", "-q", *arguments)
+
+    return run
+
+
+def test_a_right_plugin_passes_by_one_mark(run):
+    outcomes = run(SUITE, "--strict-markers").parseoutcomes()
+    assert outcomes.keys() == {"passed"}
+
+
+@pytest.mark.parametrize(
+    ("mistakes", "test"),
+    [
+        ({"help": '""'}, "test_options_are_described"),
+        ({"made": "assert self.most < 1 << 70"}, "test_wrong_options_are_refused"),
+        ({"made": "self.kept = KEPT.append(os.dup(2))"}, "test_making_a_driver_keeps_nothing_open"),
+        ({"refuse": "int(value)"}, "test_any_value_is_an_answer_or_a_refusal"),
+        ({"refuse": 'raise IsolatorError("two\\nlines")'}, "test_bad_values_are_refused"),
+        ({"compiled": "self.fd = os.dup(2)"}, "test_it_only_compiles"),
+        ({"plan": "IsolatorPlan(umask=0o1000), 'enforced'"}, "test_the_plan_is_right_for_its_scope"),
+        ({"plan": "IsolatorPlan(umask=value), 'ignored', 'why'"}, "test_the_outcome_is_honest"),
+    ],
+)
+def test_each_mistake_fails_its_test(run, mistakes, test):
+    found = run("import mine\nmine.KEPT = []\n" + SUITE, **mistakes)
+    assert found.ret == 1
+    failed = {
+        line.split("::")[2].split("[")[0].split(" ")[0] for line in found.outlines if line.startswith("FAILED")
+    }
+    assert test in failed, failed
+
+
+def test_the_fixtures_are_for_other_tests_too(run):
+    tests = """
+import mine, pytest
+pytestmark = pytest.mark.kurma_driver(mine, {"most": 2})
+
+def test_driver(driver, options, declaration, make_driver):
+    assert driver.compile("example.com/mine", 2, "app", None).plan.umask == 2
+    assert options == {"most": 2}
+    assert declaration.options[0].name == "most"
+    assert make_driver(most=5).compile("example.com/mine", 5, "app", None).plan.umask == 5
+"""
+    run(tests).assert_outcomes(passed=1)
+
+
+def test_without_a_mark_it_says_what_to_do(run):
+    found = run("def test_driver(driver): pass")
+    assert any("@pytest.mark.kurma_driver(MODULE)" in line for line in found.outlines + found.errlines)
+
+
+def test_a_plugin_that_skips_this_host(run):
+    skips = 'raise PluginSkipped("needs more")'
+    outcomes = run(SUITE.replace("(mine)", "(mine, skips=True)"), made=skips).parseoutcomes()
+    assert outcomes.keys() == {"passed", "skipped"}  # the declaration can be looked at all the same
+    assert run(made=skips).ret == 1
+
+
+HOST = """
+import os, pytest, socket, subprocess
+
+@pytest.mark.kurma_root
+def test_host():
+    assert [name for _, name in socket.if_nameindex()] == ["lo"]
+    with socket.create_server(("127.0.0.1", 0)):
+        pass
+    assert os.listdir("/run") == []
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
+"""
+
+
+@pytest.mark.root
+def test_a_host_of_namespaces(run, monkeypatch):
+    monkeypatch.delenv("KURMA_TEST_HOST", raising=False)
+    before = sorted(os.listdir("/run"))
+    run(HOST).assert_outcomes(skipped=1)
+    run(HOST, "--kurma-host").assert_outcomes(passed=1)
+    assert sorted(os.listdir("/run")) == before
