@@ -7,7 +7,8 @@ from outside. So the check does not rely on the stager's own logs, volumes and c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from kurma_core import VERSION
@@ -16,12 +17,13 @@ from kurma_core.errors import StagerError
 from kurma_core.stager_check import check_apps, check_callins, check_image, probe_image
 from kurma_core.stager_check.check_services import CheckServices, Patience, WatchedStager
 from kurma_core.stager_check.pods import Lab, app
-from kurma_core.stager_check.report import Report
+from kurma_core.stager_check.report import Report, Wrong
 
 if TYPE_CHECKING:
     from kurma_core.api.images import HostImage
     from kurma_core.hookspecs.driver import Json
     from kurma_core.pods.services import Services
+    from kurma_core.stager_check.pods import Pod
 
 
 _NAME = "check"
@@ -58,7 +60,8 @@ def check(
     with services.store.workplace() as workplace:
         probes = probe_image.build(workplace)
         rooms = CheckServices(services, driver, config, probes, patience)
-        _pods(Lab(rooms, driver, probes, patience, workplace), found, report)
+        lab = Lab(rooms, driver, probes, patience, workplace, check_image.most_apps(found.manifest))
+        _pods(lab, found, report)
     return report
 
 
@@ -91,7 +94,8 @@ def _pods(lab: Lab, image: HostImage, report: Report) -> None:
 
 
 def _first(lab: Lab, report: Report) -> bool:
-    """Runs the pod that most lines check; returns whether it ran."""
+    """Runs the pod that most lines check, or a pod for each app under a stager of one app; returns whether it
+    ran."""
     user, group = str(probe_image.USER_ID), str(probe_image.GROUP_ID)
     variables = [{"name": "ODD", "value": check_apps.ODD_VALUE}, {"name": "EMPTY", "value": ""}]
     apps = {
@@ -109,15 +113,35 @@ def _first(lab: Lab, report: Report) -> bool:
         "killed": app("killed", "serve"),
     }
     runs = False
-    with report.line("start.descriptor-4"), lab.pod(apps) as pod:
-        main, other = pod.probe("main"), pod.probe("other")
+    with report.line("start.descriptor-4"), _started(lab, apps) as pods:
+        main, other = pods["main"].probe("main"), pods["other"].probe("other")
         report.say("start.descriptor-4", "ok")
         runs = True
         with report.rest():
-            check_apps.basics(pod, main, other, report)
+            check_apps.basics(pods, main, other, report)
             check_apps.stacked(lab, main, report)
-            check_callins.logs_of(pod, main, report)
-            check_callins.run_in(pod, main, report)
-            check_callins.status_of(pod, main, report)
-            check_apps.by_itself(pod, main, other, report)
+            check_callins.logs_of(pods["main"], main, report)
+            check_callins.run_in(pods["main"], main, report)
+            check_callins.status_of(pods, main, other, report)
+            check_apps.by_itself(pods, main, other, report)
     return runs
+
+
+@contextlib.contextmanager
+def _started(lab: Lab, apps: Mapping[str, Mapping[str, Json]]) -> Iterator[Mapping[str, Pod]]:
+    """Runs the apps in one pod; under a stager of fewer apps, ``main`` and ``other`` in a pod each.
+
+    :returns: the pod of each app.
+    """
+    if lab.takes(len(apps)):
+        try:
+            with lab.pod(apps) as pod:
+                yield dict.fromkeys(apps, pod)
+        except StagerError as error:
+            if error.data.get("status") is not None:
+                few = f"a stager that takes fewer apps says so by the annotation {check_image.MOST_APPS}"
+                raise Wrong(f"{error.message}; {few}") from None
+            raise
+    else:
+        with lab.pod({"main": apps["main"]}) as main, lab.pod({"other": apps["other"]}) as other:
+            yield {"main": main, "other": other}

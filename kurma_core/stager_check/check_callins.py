@@ -15,6 +15,8 @@ from kurma_core.stager_check.pods import app
 from kurma_core.stager_check.report import NotDone, Wrong, equal, shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kurma_core.models.pod import AppStatus
     from kurma_core.stager_check.callin import Call
     from kurma_core.stager_check.pods import Lab, Pod, Probe
@@ -26,12 +28,21 @@ _OUT = "out: 'quoted' ü"
 _ERR = "err: a line"
 
 
-def status_of(pod: Pod, main: Probe, report: Report) -> None:
-    """Checks ``status`` while two more apps end: ``seven`` with 7, ``killed`` by SIGKILL."""
+def status_of(pods: Mapping[str, Pod], main: Probe, other: Probe, report: Report) -> None:
+    """Checks ``status`` while two more apps end: ``seven`` with 7, ``killed`` by SIGKILL. If each app has a pod of
+    its own, ``other`` is killed."""
+    pod = pods["main"]
     with report.line("status.running"):
-        found = pod.status()
         for name in ("main", "other"):
-            _runs(pod, name, found.get(name))
+            _runs(pods[name], name, pods[name].status().get(name))
+    if pods["other"] is not pod:
+        report.skip("status.exited", pod.lab.few_apps)
+        report.skip("end.two-apps", pod.lab.few_apps)
+        with report.line("status.killed"):
+            os.kill(other.pid, signal.SIGKILL)
+            (ended,) = pods["other"].ends().apps
+            equal("exitCode and exitReason", (ended.exit_code, ended.reason), (137, "killed"))
+        return
     with report.line("status.exited"):
         pod.probe("seven").tell("exit", 7)
         ended = pod.status_when("seven")

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kurma_core.api.pods import PodRequest
-from kurma_core.errors import ArchiveError, FetchError, ImageError, StoreError, TrustError
+from kurma_core.errors import ArchiveError, FetchError, ImageError, StagerError, StoreError, TrustError
 from kurma_core.linux.beneath import open_in_root
+from kurma_core.schema import describe
 from kurma_core.stager_check.pods import app
 from kurma_core.stager_check.report import Wrong, equal
 from kurma_core.staging.aci_stager import USERNS_ANNOTATION
@@ -26,8 +27,25 @@ if TYPE_CHECKING:
     from kurma_core.stager_check.pods import Lab, Probe
     from kurma_core.stager_check.report import Report
 
+#: Annotation of a stager's image: the most apps that a pod may have.
+MOST_APPS = "kurma.io/stager/apps"
 #: Paths that Kurma mounts over, which would hide the image's files there.
 PLACES = ("manifest", "layers", "volumes", "pod", "userns", "dev", "proc", "sys")
+
+
+def most_apps(manifest: ImageManifest) -> int | None:
+    """Returns the most apps that a pod may have; None: any number.
+
+    :raises StagerError: the annotation is not a number.
+    """
+    text = manifest.annotation(MOST_APPS)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or not 0 < len(text) < 10 or int(text) == 0:
+        raise StagerError(
+            f"annotation {MOST_APPS} of the stager's image: not a number from 1 on: {describe(text)}"
+        )
+    return int(text)
 
 
 def verified(image: Callable[[], HostImage], report: Report) -> HostImage | None:
@@ -103,6 +121,9 @@ def declared(lab: Lab, manifest: ImageManifest, report: Report) -> None:
             continue
         with report.rest(prefix):
             what(lab, report)
+    if not lab.takes(2):
+        report.skip("changing", lab.few_apps)
+        return
     if "app-add" not in (manifest.annotation(CALL_INS_ANNOTATION) or "").split(","):
         report.skip("changing", f"the image has no annotation {CALL_INS_ANNOTATION} with app-add")
         return

@@ -50,16 +50,33 @@ class Lab:
     """Starts pods, one after another.
 
     :param workplace: a directory for the check's own files.
+    :param most_apps: the most apps that a pod of this stager may have; None: any number.
     """
 
     def __init__(
-        self, services: CheckServices, driver: WatchedStager, image: ProbeImage, patience: Patience, workplace: str
+        self,
+        services: CheckServices,
+        driver: WatchedStager,
+        image: ProbeImage,
+        patience: Patience,
+        workplace: str,
+        most_apps: int | None = None,
     ) -> None:
         self.image = image
         self.patience = patience
         self.workplace = workplace
         self.driver = driver
         self.manager = PodManager(services)
+        self.most_apps = most_apps
+
+    def takes(self, apps: int) -> bool:
+        """Whether a pod of this stager may have so many apps."""
+        return self.most_apps is None or apps <= self.most_apps
+
+    @property
+    def few_apps(self) -> str:
+        """The reason why a line about several apps is skipped."""
+        return f"the stager takes pods of {self.most_apps} {'app' if self.most_apps == 1 else 'apps'} at most"
 
     def template(self, apps: Mapping[str, Mapping[str, Json]], **pod: Json) -> PodTemplate:
         """Makes a pod template. :param apps: as in :meth:`pod`."""

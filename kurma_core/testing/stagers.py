@@ -28,7 +28,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 import pytest
@@ -42,15 +42,41 @@ from kurma_core.models.image import RenderedLayer
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.models.pod import AppStatus
 from kurma_core.models.streams import Stdio
-from kurma_core.testing.contract import DriverContract
+from kurma_core.testing.contract import DriverContract, cancelled, check_refusal, nothing_left_open
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStager
 
+Test = TypeVar("Test", bound=Callable[..., None])
 MakePod = Callable[[tuple[str, ...]], PodSetup]
 ID = "sha512-" + "0" * 128
 #: Seconds that a stager may take to start or to end its pod.
 PATIENCE = 30.0
+
+
+#: Arguments as users write them.
+_ODD_WORDS = (
+    "two words",
+    "",
+    "it's",
+    'a "quote"',
+    "a\nline",
+    "$HOME `id` \\n *",
+    "ü–𐍈",
+    "\x1b[31m",
+    "-rf",
+    "x" * 100_000,
+)
+
+
+def line(*names: str) -> Callable[[Test], Test]:
+    """Marks a test as one of these lines of ``kurma stager check``, which says the same of a stager's image."""
+
+    def mark(test: Test) -> Test:
+        test.lines = names  # type: ignore[attr-defined]
+        return test
+
+    return mark
 
 
 def pod_setup(
@@ -139,6 +165,7 @@ class StagerContract(DriverContract):
         driver.cleanup(pod.directory, pod.cgroup)
         driver.cleanup(pod.directory, pod.cgroup)
 
+    @line("status.kept", "end.exit-code")
     def test_a_pod_that_ends_well(self, driver: Stager, start: Callable[[str], Any]) -> None:
         pod, running = start("exit 0")
         assert running.wait_running(PATIENCE) in (True, False)
@@ -148,6 +175,7 @@ class StagerContract(DriverContract):
         assert isinstance(status["app"], AppStatus)
         assert (status["app"].exited, status["app"].exit_code) == (True, 0)
 
+    @line("status.kept")
     def test_an_exit_code_is_kept(self, driver: Stager, start: Callable[[str], Any]) -> None:
         pod, running = start("exit 7")
         running.wait(PATIENCE)
@@ -172,17 +200,17 @@ class StagerContract(DriverContract):
         again.close()
         assert driver.attach_to(pod.directory, identity) is None
 
+    @line("status.running")
     def test_the_status_of_a_running_pod(self, driver: Stager, start: Callable[[str], Any]) -> None:
         pod, running = start("sleep 60")
         running.wait_running(PATIENCE)
-        deadline = time.monotonic() + PATIENCE
-        while not (status := driver.status(pod.directory, running)).get("app") and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert set(status) == {"app"}
-        assert status["app"].exited is False
-        if status["app"].pid is not None:  # some stagers do not know it
-            os.kill(status["app"].pid, 0)
+        status = self._app(driver, pod, running)
+        assert set(driver.status(pod.directory, running)) == {"app"}
+        assert status.exited is False
+        if status.pid is not None:  # some stagers do not know it
+            os.kill(status.pid, 0)
 
+    @line("stop.signal")
     def test_stop_ends_it(self, driver: Stager, start: Callable[[str], Any]) -> None:
         pod, running = start("trap 'exit 3' TERM; while :; do sleep 0.1; done")
         running.wait_running(PATIENCE)
@@ -190,6 +218,7 @@ class StagerContract(DriverContract):
         running.wait(PATIENCE)
         assert not running.alive()
 
+    @line("end.left-behind")
     def test_cleanup_ends_what_is_left(self, driver: Stager, start: Callable[[str], Any]) -> None:
         pod, running = start("trap '' TERM; sleep 60 & wait")
         running.wait_running(PATIENCE)
@@ -215,6 +244,80 @@ class StagerContract(DriverContract):
         with pytest.raises(StagerError):
             driver.call(pod.directory, running, "no-such-call-in", (), stdio)
 
+    @line("app.arguments")
+    def test_arguments_arrive_as_they_are(self, driver: Stager, make_pod: MakePod, stdio: Stdio) -> None:
+        """Hostile text is text: each word is compared with itself, by an app that knows them all."""
+        for word in _ODD_WORDS:
+            pod = make_pod(
+                (*self.shell, 'test ${#1} = "$2" && test "$1" = "$3"', "sh", word, str(len(word.encode())), word)
+            )
+            driver.prepare(pod)
+            running = driver.start(pod, stdio)
+            try:
+                running.wait(PATIENCE)
+                assert driver.status(pod.directory, None)["app"].exit_code == 0, word[:20]
+            finally:
+                running.close()
+                driver.cleanup(pod.directory, pod.cgroup)
+
+    @line("status.killed")
+    def test_an_app_that_a_signal_ended(self, driver: Stager, start: Callable[[str], Any]) -> None:
+        pod, running = start("sleep 60")
+        running.wait_running(PATIENCE)
+        pid = self._app(driver, pod, running).pid
+        if pid is None:
+            pytest.skip("this stager does not know its app's process")
+        os.kill(pid, 9)
+        running.wait(PATIENCE)
+        assert driver.status(pod.directory, None)["app"].exit_code == 128 + 9
+
+    @line("end.start-failure")
+    def test_a_program_that_is_not_there(self, driver: Stager, make_pod: MakePod, stdio: Stdio) -> None:
+        pod = make_pod(("/no/such/program",))
+        try:
+            driver.prepare(pod)
+            running = driver.start(pod, stdio)
+            try:
+                running.wait_running(PATIENCE)
+                assert running.wait(PATIENCE) or driver.status(pod.directory, None)["app"].exit_code
+            finally:
+                running.close()
+        except StagerError as error:
+            check_refusal(error)
+        driver.cleanup(pod.directory, pod.cgroup)
+
+    def test_force_ends_an_app_that_ignores_the_signal(self, driver: Stager, start: Callable[[str], Any]) -> None:
+        pod, running = start("trap '' TERM; while :; do sleep 0.1; done")
+        running.wait_running(PATIENCE)
+        driver.stop(pod.directory, running, force=True)
+        assert running.wait(PATIENCE) is not None
+        assert not running.alive()
+
+    def test_close_lets_the_pod_go_on(self, driver: Stager, start: Callable[[str], Any]) -> None:
+        pod, running = start("sleep 60")
+        running.wait_running(PATIENCE)
+        with nothing_left_open():
+            for _ in range(2):
+                again = driver.attach_to(pod.directory, running.identity)
+                assert again is not None
+                assert again.alive()
+                again.close()
+
+    def test_a_cancelled_prepare_can_be_cleaned_up(self, driver: Stager, make_pod: MakePod) -> None:
+        pod = make_pod((*self.shell, "true"))
+        with nothing_left_open(), cancelled():
+            driver.prepare(pod)
+        driver.cleanup(pod.directory, pod.cgroup)
+        driver.cleanup(pod.directory, pod.cgroup)
+
+    def _app(self, driver: Stager, pod: PodSetup, running: RunningStager) -> AppStatus:
+        """The status of the app, once there is one."""
+        deadline = time.monotonic() + PATIENCE
+        while not (status := driver.status(pod.directory, running)).get("app"):
+            assert time.monotonic() < deadline, "status does not tell of the app"
+            time.sleep(0.01)
+        return status["app"]
+
 
 class StagerImageSourceContract(DriverContract):
     """Subclasses have the mark ``kurma_driver``."""
@@ -238,6 +341,7 @@ class StagerImageSourceContract(DriverContract):
         assert first
         assert isinstance(first, str)
 
+    @line("image.dependencies")
     def test_the_manifest_is_one(self, built: tuple[Path, Mapping[str, Any]]) -> None:
         """It has no dependencies: a stager's root is never stacked (Kurma Stager Specification, Prerequisites)."""
         manifest = ImageManifest.parse(json.loads(json.dumps(built[1])))
@@ -245,6 +349,7 @@ class StagerImageSourceContract(DriverContract):
         assert manifest.app is not None
         assert manifest.app.exec
 
+    @line("image.command")
     def test_what_it_executes_is_there(self, built: tuple[Path, Mapping[str, Any]]) -> None:
         rootfs, manifest = built
         programs = [manifest["app"]["exec"][0], *(f"/opt/stager/{name}" for name in self.call_ins)]
@@ -253,6 +358,7 @@ class StagerImageSourceContract(DriverContract):
             assert stat.S_ISREG(info.st_mode), program
             assert info.st_mode & stat.S_IXUSR, program
 
+    @line("image.places")
     def test_it_leaves_the_cores_places_alone(self, built: tuple[Path, Mapping[str, Any]]) -> None:
         """Kurma Stager Specification, Filesystem Configuration."""
         for name in ("manifest", "layers", "volumes", "pod", "dev", "proc", "sys"):

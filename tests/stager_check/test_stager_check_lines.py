@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,22 @@ from kurma_core.errors import StagerError
 from kurma_core.stager_check import probe
 from kurma_core.stager_check.pods import Probe
 from kurma_core.stager_check.report import LINES, NotDone, Report, Untidy, Wrong, equal
+from kurma_core.testing.stagers import StagerContract, StagerImageSourceContract
 from tests.cli.cli_fakes import FakeClient
+
+
+def test_the_suites_for_drivers_say_the_same() -> None:
+    """18: each line that a suite of kurma_core.testing has, too, and the page names them all."""
+    found = {
+        name
+        for suite in (StagerContract, StagerImageSourceContract)
+        for test in vars(suite).values()
+        for name in getattr(test, "lines", ())
+    }
+    assert found <= LINES.keys()
+    page = (Path(__file__).parents[2] / "docs/stager_protocol.md").read_text()
+    paragraph = page.partition("\nThe suites for authors of stagers")[2].partition("\n\n")[0]
+    assert {name for name in LINES if f"`{name}`" in paragraph} == found
 
 
 @pytest.fixture

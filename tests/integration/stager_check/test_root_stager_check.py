@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kurma_core.api.host import CheckLine
+from kurma_core.errors import StagerError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.stager_check.pods import Lab, app
 from kurma_core.stager_check.report import LINES, Report
@@ -66,6 +67,45 @@ def test_descriptor_4_that_an_app_holds(example: Callable[..., str], checked: Ca
     assert "(the stager)" not in found.failed["start.descriptor-4"]
     assert "(unshare -m -p -i" in found.failed["start.descriptor-4"]
     assert re.search(r" and \d+ more", found.failed["start.descriptor-4"])
+
+
+ONE_APP = ("init", "next=0 apps=\n", "get /pod/apps/1/name && die 'only pods of one app'\nnext=0 apps=\n")
+
+
+def test_a_stager_of_one_app(example: Callable[..., str], checked: Callable[..., Checked]) -> None:
+    """18: it says so, and is checked by pods of one app; lines about several are skipped with that reason."""
+    notes = [{"name": "kurma.io/stager/apps", "value": "1"}]
+    found = checked(example("stager_shell", ONE_APP, annotations=notes))
+    assert found.failed == {}
+    of_several = {
+        "status.exited",
+        "end.two-apps",
+        "changing.add",
+        "changing.stop",
+        "changing.start",
+        "changing.rm",
+    }
+    assert {found.lines[name].detail for name in of_several} == {"the stager takes pods of 1 app at most"}
+    checked_by_one = {"app.arguments", "app.user", "app.network", "status.killed", "status.kept", "end.exit-code"}
+    assert checked_by_one | {"stop.signal", "end.left-behind", "layers.order", "run.where"} <= found.of("ok")
+
+
+@pytest.mark.full
+def test_a_stager_of_one_app_that_does_not_say_so(
+    example: Callable[..., str], checked: Callable[..., Checked]
+) -> None:
+    """18."""
+    found = checked(example("stager_shell", ONE_APP))
+    assert "only pods of one app" in found.failed["start.descriptor-4"]
+    assert "says so by the annotation kurma.io/stager/apps" in found.failed["start.descriptor-4"]
+
+
+def test_an_annotation_that_is_no_number(example: Callable[..., str], checked: Callable[..., Checked]) -> None:
+    """18."""
+    for value in ("0", "one", "-1", "\u0663", "1" * 20):
+        notes = [{"name": "kurma.io/stager/apps", "value": value}]
+        with pytest.raises(StagerError, match=r"annotation kurma\.io/stager/apps .*: not a number from 1 on"):
+            checked(example("stager_shell", annotations=notes))
 
 
 @pytest.mark.full
