@@ -1,10 +1,7 @@
 """The contract suite for commands (:class:`kurma_core.hookspecs.command.CommandHooks`), to be subclassed::
 
+@pytest.mark.kurma_driver(my_module)
 class TestMyCommand(CommandContract):
-    @pytest.fixture
-    def driver(self, tmp_path):
-        return load_driver(my_module, tmp_path)
-
     def test_it_counts_pods(self, driver):
         assert self.run(driver, "--short", answers={"pods": []}).output == "0\\n"
 """
@@ -16,13 +13,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
-import pytest
 import typer
 from click.testing import CliRunner, Result
 from typer.main import get_command
 
 from kurma_core.api.operations import Api
+from kurma_core.errors import KurmaError
 from kurma_core.hookspecs.command import CommandHooks
+from kurma_core.testing.contract import HOSTILE, DriverContract
 from kurma_core.testing.services import Answers
 
 
@@ -45,12 +43,8 @@ class TestSession:
         typer.echo(text, err=True)
 
 
-class CommandContract:
-    """Subclasses define the fixture ``driver``."""
-
-    @pytest.fixture
-    def driver(self) -> CommandHooks:
-        raise NotImplementedError("give a fixture driver")
+class CommandContract(DriverContract):
+    """Subclasses have the mark ``kurma_driver``."""
 
     def run(self, driver: CommandHooks, *words: str, answers: Mapping[str, Any] | None = None) -> Result:
         """Runs the command with these words after its name."""
@@ -73,6 +67,13 @@ class CommandContract:
     def test_wrong_options_are_usage_errors(self, driver: CommandHooks) -> None:
         for path, _ in _commands(get_command(driver.application(TestSession()))):
             assert self.run(driver, *path, "--no-such-option").exit_code == 2
+
+    def test_hostile_words_are_refused(self, driver: CommandHooks) -> None:
+        """They work, or are usage errors, or errors of Kurma."""
+        for path, _ in _commands(get_command(driver.application(TestSession()))):
+            for text in HOSTILE:
+                error = self.run(driver, *path, text).exception
+                assert error is None or isinstance(error, SystemExit | KurmaError), (path, text[:20], error)
 
 
 def _commands(

@@ -8,7 +8,6 @@ import kurma_example_uptime
 import pytest
 
 from kurma_core.formats.timestamps import timestamp
-from kurma_core.testing import load_driver
 from kurma_core.testing.commands import CommandContract
 
 
@@ -22,11 +21,8 @@ def pods():
     ]
 
 
+@pytest.mark.kurma_driver(kurma_example_uptime)
 class TestUptime(CommandContract):
-    @pytest.fixture
-    def driver(self, tmp_path):
-        return load_driver(kurma_example_uptime, tmp_path)
-
     def test_the_longest_first(self, driver):
         lines = self.run(driver, answers={"pods": pods()}).output.splitlines()
         assert [line.split()[-1] for line in lines] == ["old", "young"]
