@@ -18,7 +18,7 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -35,6 +35,7 @@ from kurma_core.testing.contract import STRANGE, DriverContract, MakeDriver, can
 from kurma_core.value import replace
 
 MakePod = Callable[[], str]
+_OF_THE_CORE = frozenset(("name", "plugin", "aci", "containerInterface", "default", "optional", "names"))
 
 
 @contextmanager
@@ -95,6 +96,8 @@ class NetworkContract(DriverContract):
     gives_address = True
     #: For a driver with ``complete``: a configuration that leaves something open.
     open_config: Mapping[str, Any] | None = None
+    #: Keys of the network's configuration whose wrong values are tried; None: all but the core's own.
+    settings: Collection[str] | None = None
 
     @pytest.fixture
     def config(self) -> Mapping[str, Any]:
@@ -278,7 +281,7 @@ class NetworkContract(DriverContract):
 
     def test_wrong_settings_are_refused(self, driver: NetworkHooks, config: Mapping[str, Any]) -> None:
         """A setting of the network works, or is refused by its error, whatever it is."""
-        for key in config.keys() - {"name", "plugin", "aci"}:
+        for key in config.keys() - _OF_THE_CORE if self.settings is None else self.settings:
             for value in STRANGE:
                 wrong = {**config, "name": f"{config['name']}-wrong", key: value}
                 with refusing(NetworkError, ConfigError, given=value):

@@ -21,6 +21,7 @@ def host_links():
 class ImageContract(NetworkContract):
     example: str
     bridge: str
+    settings = ()  # the image's programs look at them
 
     @pytest.fixture
     def make_driver(self, new_driver):

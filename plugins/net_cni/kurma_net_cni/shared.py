@@ -31,13 +31,19 @@ def remove_shared(chain: Chain) -> None:
     bridges = []
     for plugin in chain.plugins:
         if plugin["type"] == "bridge":
-            bridges.append(plugin.get("bridge") or _BRIDGE)
-            _remove_bridge(chain.name, bridges[-1])
+            bridge = plugin.get("bridge") or _BRIDGE
+            if _is_link_name(bridge):  # no plugin has made one of another
+                bridges.append(bridge)
+                _remove_bridge(chain.name, bridge)
         ipam = plugin.get("ipam") or {}
         if ipam.get("type") == "host-local":
             _remove_addresses(chain.name, ipam)
     for family in families(programs):
         _remove_base_chains(family, bridges)
+
+
+def _is_link_name(value: Json) -> bool:
+    return isinstance(value, str) and value.isprintable() and value not in (".", "..") and "/" not in value
 
 
 def _remove_bridge(network: str, bridge: str) -> None:
