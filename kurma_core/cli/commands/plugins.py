@@ -34,7 +34,7 @@ def list_(session: Session, *, no_load: bool) -> None:
                 session.line(f"# to enable it: {info.enable}")
 
 
-@command(Argument("plugin", "KIND/NAME", "The plugin: networks/cni."), FORMAT)
+@command(Argument("plugin", "KIND/NAME", "The plugin, as the listing of plugins names it."), FORMAT)
 def show(session: Session, *, plugin: str) -> None:
     """Show a plugin and the options that it takes."""
     from kurma_core.api.host import PluginOption, PluginPage
@@ -85,7 +85,7 @@ def _find(session: Session, kind: str, name: str) -> PluginInfo:
     from kurma_core.errors import PluginNotFoundError, UsageError
 
     if not name:
-        raise UsageError(f"expected KIND/NAME, found {kind!r}", hint="for instance networks/cni")
+        raise UsageError(f"expected KIND/NAME, found {kind!r}", hint="see kurma plugins list")
     listing = session.client.here.registry.listing(True)
     for info in listing:
         if (info.kind, info.name) == (kind, name):
@@ -104,7 +104,7 @@ def _find(session: Session, kind: str, name: str) -> PluginInfo:
 _OWN_FILE = "50-plugins.yml"
 _OWN_MARK = "# written by kurma plugins enable|disable\n"
 _KIND = Argument("kind", "KIND", "The kind of plugin: networks, services.")
-_NAME = Argument("name", "NAME", "The plugin's name: cni.")
+_NAME = Argument("name", "NAME", "The plugin's name.")
 
 
 @command(_KIND, _NAME, root=True, here="it writes kurma.yml")

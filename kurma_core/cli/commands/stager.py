@@ -60,11 +60,9 @@ def check(session: Session, *, image: str) -> int:
 def export(session: Session, *, file: str, contract: str, stager: str | None) -> None:
     """Write a stager as an image that others run pods with; print its ID.
 
-    stage1 is rkt's interface: FILE is what rkt run --stage1-path takes, and kurma run --stager rkt:FILE. It
-    needs neither Kurma nor Python where it runs; networks other than host and none it joins by CNI's plugins,
-    which must be there. It is not signed. For rkt, which knows no Ed25519 keys (this machine's is one), sign it
-    with an RSA key: kurma image sign --key FPR FILE. For kurma, list the key's fingerprint in trusted_host_keys,
-    or the printed ID in host_image_digests.
+    The image needs neither Kurma nor Python where it runs. It is not signed: sign it by kurma image sign. To run
+    it here, list the key's fingerprint in trusted_host_keys, or the printed ID in host_image_digests. The page
+    docs/stage1.md tells what else such an image needs.
     """
     from kurma_core.named_files import writable
 
