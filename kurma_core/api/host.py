@@ -287,6 +287,23 @@ class ServiceInfo(JsonValue):
     required: bool
 
 
+@frozen
+class HostCheckInfo(JsonValue):
+    """Whether this host has something that Kurma or a plugin needs.
+
+    :param by: ``kurma``, or the plugin: ``networks/cni``. :param name: of the check. :param ok: whether it has.
+    :param detail: what is missing, or what was found. :param hint: what to do.
+    """
+
+    JSON_NAME = "HostCheck"
+
+    by: str
+    name: str
+    ok: bool
+    detail: str = ""
+    hint: str = ""
+
+
 @frozen(kw_only=True)
 class DaemonInfo(JsonValue):
     """kurmad itself.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kurma_core.api.host import (
         CheckLine,
         Event,
+        HostCheckInfo,
         HostInfo,
         IsolatorInfo,
         NetworkFinding,
@@ -94,8 +95,9 @@ _WHERE = {
     "AppOverrides AppRow PodRequest EnterRequest Exit Usage Process Collected LogLine": "kurma_core.api.pods",
     "ListedImage ImagePage ImageChecked ImageGc ImageId ImageRendered ImageSigned": "kurma_core.api.images",
     "ImageVerified HostImage PullPolicy Key TrustChange TrustedKey": "kurma_core.api.images",
-    "CheckLine ErrorBody Event EventKind EventSubject Health HostInfo IsolatorInfo": "kurma_core.api.host",
-    "NetworkFinding NetworkInfo PluginInfo PluginPage ReloadReport StagerInfo Version": "kurma_core.api.host",
+    "CheckLine ErrorBody Event EventKind EventSubject Health HostCheckInfo HostInfo": "kurma_core.api.host",
+    "IsolatorInfo NetworkFinding NetworkInfo PluginInfo PluginPage ReloadReport": "kurma_core.api.host",
+    "StagerInfo Version": "kurma_core.api.host",
     "ImageRecord": "kurma_core.models.image",
     "PodRecord": "kurma_core.models.pod",
     "PodSummary": "kurma_core.models.summary",
@@ -728,6 +730,10 @@ class Api:
     @operation("POST", "/v1/reload")
     def reload(self) -> ReloadReport:
         """Have kurmad read its configuration, and look for plugins, again."""
+
+    @operation("GET", "/v1/info/checks", rights="read")
+    def host_checks(self) -> list[HostCheckInfo]:
+        """Check what this host lacks, for Kurma and for enabled plugins."""
 
     @operation("GET", "/v1/version", rights="read")
     def version(self) -> Version:

@@ -160,7 +160,7 @@ def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
         _flush()
         return code
     except KurmaError as error:
-        _tell(error.message, _hint(error), runner.debug)
+        _tell(error.message, _hint(error), runner.debug, error.data.get("call"))
         return error.exit_code
     except OutputClosed:
         _silence()
@@ -244,8 +244,9 @@ def _room_hint(error: OSError) -> str | None:
     return None
 
 
-def _tell(message: str, hint: str | None, debug: bool) -> None:
-    """Prints the message in one line, and the hint; with ``debug`` the trace first."""
+def _tell(message: str, hint: str | None, debug: bool, call: object = None) -> None:
+    """Prints the message in one line, and the hint; with ``debug`` the trace first, and the call of a plugin that
+    failed."""
     if debug:
         import traceback
 
@@ -253,6 +254,8 @@ def _tell(message: str, hint: str | None, debug: bool) -> None:
     from kurma_core.cli.output import one_line
 
     print(f"kurma: {one_line(message)}", file=sys.stderr)
+    if debug and call:
+        print(f"  in the plugin's call: {one_line(str(call))}", file=sys.stderr)
     if hint:
         print(f"  hint: {one_line(hint)}", file=sys.stderr)
 

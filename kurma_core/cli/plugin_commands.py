@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -83,14 +85,15 @@ class PluginCommands:
 
         from kurma_core.plugins.calls import source_of
 
-        driver: CommandHooks = registry.driver(GROUP, name)
-        command = get_command(driver.application(self._session))
+        with redirect_stdout(sys.stderr):
+            driver: CommandHooks = registry.driver(GROUP, name)
+            command = get_command(driver.application(self._session))
         command.name = name
         invoke = command.invoke
 
         def run(context: click.Context) -> Any:
             try:
-                with self._session:
+                with self._session as session, redirect_stdout(session.out):
                     return invoke(context)
             except (KurmaError, click.ClickException, click.exceptions.Exit, click.Abort):
                 raise
@@ -109,7 +112,8 @@ class PluginCommands:
 
 def _help(registry: PluginRegistry, name: str) -> str:
     try:
-        declared = registry.declaration(GROUP, name)
+        with redirect_stdout(sys.stderr):
+            declared = registry.declaration(GROUP, name)
     except KurmaError:
         return "(does not work: see kurma plugins list)"
-    return declared.help if declared is not None else ""
+    return declared.help

@@ -8,7 +8,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
+    from typing import Any, TextIO
 
     from kurma_core.cli.output import Column
     from kurma_core.cli.passphrase import UserPassphrases
@@ -40,6 +40,9 @@ class Session:
     ) -> None:
         self._connect = connect
         self.service = service
+        #: Standard output. Inside the ``with`` statement ``sys.stdout`` is standard error, since plugins and
+        #: libraries may print.
+        self.out: TextIO = sys.stdout
         self._client: Client | None = None
         self._needs_daemon = False
         self._bar: Bar | None = None
@@ -62,13 +65,17 @@ class Session:
         self._passphrase = os.environ.pop("KURMA_PASSPHRASE", None)
 
     def __enter__(self) -> Session:
+        sys.stdout = sys.stderr
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.finish()
-        if self._client is not None:
-            self._client.close()
+        try:
+            if self._bar is not None:
+                self._bar.finish()
+            if self._client is not None:
+                self._client.close()
+        finally:
+            sys.stdout = self.out
 
     @property
     def client(self) -> Client:
@@ -155,25 +162,25 @@ class Session:
     def line(self, text: str) -> None:
         """Prints one line on standard output. Control characters are removed for a terminal, since much of the
         output comes from untrusted sources."""
-        if sys.stdout.isatty():
+        if self.out.isatty():
             from kurma_core.cli.output import for_terminal
 
             text = for_terminal(text)
         try:
-            sys.stdout.write(text + "\n")
+            self.out.write(text + "\n")
         except BrokenPipeError as error:
             raise OutputClosed from error
 
     def flush(self) -> None:
         """Writes out buffered output, for a reader that follows it."""
         try:
-            sys.stdout.flush()
+            self.out.flush()
         except BrokenPipeError as error:
             raise OutputClosed from error
 
     def document(self, data: bytes) -> None:
         """Prints a document byte for byte; on a terminal, with control characters escaped."""
-        if sys.stdout.isatty():
+        if self.out.isatty():
             from kurma_core.cli.output import for_terminal
 
             data = for_terminal(data.decode(errors="backslashreplace")).encode()
@@ -181,7 +188,7 @@ class Session:
 
     def write(self, stream: str, data: bytes, *, flush: bool) -> None:
         """Bytes, as they are, on ``stdout`` or ``stderr``."""
-        out = sys.stdout if stream == "stdout" else sys.stderr
+        out = self.out if stream == "stdout" else sys.stderr
         try:
             out.flush()
             out.buffer.write(data)
@@ -231,11 +238,10 @@ class Session:
 
     # -- the caller's descriptors --
 
-    @staticmethod
-    def stdio() -> Stdio:
+    def stdio(self) -> Stdio:
         """The caller's descriptors. Flushes our output first, since other processes will write to them."""
         from kurma_core.models.streams import Stdio
 
-        sys.stdout.flush()
+        self.out.flush()
         sys.stderr.flush()
         return Stdio(0, 1, 2, terminal=os.isatty(0))

@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, ClassVar, TypeVar, overload
 
-    from kurma_core.hookspecs.driver import Driver
+    from kurma_core.hookspecs.driver import Driver, DriverContext, HostCheck
 
     F = TypeVar("F", bound=Callable[..., Any])
 
 #: Name of pluggy's project. pluggy's own markers set the attributes ``kurma_impl`` and ``kurma_spec``.
 PROJECT = "kurma"
 _IMPL, _SPEC = "kurma_impl", "kurma_spec"
+
+_WHERE = dict.fromkeys(("Driver", "HostCheck"), "kurma_core.hookspecs.driver")
 
 #: The hook of a plugin's module, by entry-point group.
 GROUPS: Mapping[str, str] = {
@@ -266,3 +268,8 @@ class ModuleHooks(Hooks):
     @hookspec
     def kurma_command(self) -> Driver:
         """A command below ``kurma``; the entry point's name is the command."""
+
+    @hookspec
+    def kurma_checks(self, context: DriverContext) -> Sequence[HostCheck]:
+        """Checks what this host lacks; optional, for every kind. Called for ``kurma info --check``."""
+        return ()

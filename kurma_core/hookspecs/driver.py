@@ -36,6 +36,19 @@ class Option:
 
 
 @frozen
+class HostCheck:
+    """Whether this host has something that a plugin needs (``kurma_checks``).
+
+    :param name: in a few words. :param detail: what is missing, or what was found. :param hint: what to do.
+    """
+
+    name: str
+    ok: bool
+    detail: str = ""
+    hint: str = ""
+
+
+@frozen
 class HostTree:
     """An image that was verified to run with host privilege.
 

@@ -9,7 +9,7 @@ that the driver lacks is the method of the specification.
 from __future__ import annotations
 
 from kurma_core.errors import HostError, KurmaError, PluginError, PluginSkipped
-from kurma_core.hookspecs import SPECS, Hooks
+from kurma_core.hookspecs import SPECS, Hooks, ModuleHooks
 from kurma_core.plugins import contract
 
 TYPE_CHECKING = False
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from kurma_core.hookspecs import Hook
-    from kurma_core.hookspecs.driver import Driver, DriverContext
+    from kurma_core.hookspecs.driver import Driver, DriverContext, HostCheck
 
     H = TypeVar("H", bound=Hooks)
     #: By hook, the arguments that a class takes.
@@ -34,9 +34,10 @@ class Source:
     :param plugin: distribution and version, for errors.
     :param known: by :func:`class_key`, what the index remembers of the plugin's classes.
     :param keep: called with each class that was checked, and the hooks that it takes.
+    :param trace: gets a line for each call; None: calls are not traced.
     """
 
-    __slots__ = ("_keep", "_known", "group", "name", "plugin")
+    __slots__ = ("_keep", "_known", "_trace", "group", "name", "plugin")
 
     def __init__(
         self,
@@ -45,12 +46,14 @@ class Source:
         plugin: str,
         known: Mapping[str, Taken] | None = None,
         keep: Callable[[type, type[Hooks], Taken], None] = lambda cls, kind, taken: None,
+        trace: Callable[[str], None] | None = None,
     ) -> None:
         self.group = group
         self.name = name
         self.plugin = plugin
         self._known = dict(known or {})
         self._keep = keep
+        self._trace = trace
 
     def __str__(self) -> str:
         return f"{called(self.group, self.name)} of {self.plugin}"
@@ -96,8 +99,23 @@ class Source:
             if not answer.accepts(value):
                 raise TypeError(f"its {type(driver).__name__}.{name} is {shown(value)}, not {answer.text}")
         for name, arguments in taken.items():
-            own[name] = _call(kind.HOOKS[name], getattr(driver, name), tuple(arguments), self)
+            own[name] = self._call(kind.HOOKS[name], getattr(driver, name), tuple(arguments))
         return bound
+
+    def checks(self, module: object) -> Callable[[DriverContext], Sequence[HostCheck]] | None:
+        """The ``kurma_checks`` of the plugin's module; None: it has none.
+
+        :raises TypeError: it breaks its contract.
+        """
+        function = getattr(module, contract.CHECKS, None)
+        if function is None:
+            return None
+        hook = ModuleHooks.HOOKS[contract.CHECKS]
+        return self._call(hook, function, contract.module_arguments(hook.name, function))
+
+    def _call(self, hook: Hook, function: Callable[..., Any], takes: tuple[str, ...]) -> Callable[..., Any]:
+        call = _call(hook, function, takes, self)
+        return call if self._trace is None else _traced(call, f"{self.group}/{self.name} {hook.name}", self._trace)
 
     def failed(self, call: str, error: BaseException) -> BaseException:
         """Makes the caller's error of an exception that the plugin should not raise."""
@@ -169,6 +187,26 @@ def _call(hook: Hook, function: Callable[..., Any], takes: tuple[str, ...], sour
 
     call.__name__ = hook.name
     return call
+
+
+def _traced(call: Callable[..., Any], what: str, trace: Callable[[str], None]) -> Callable[..., Any]:
+    """Traces the time and the type of the outcome of each call; no values, which may be secrets."""
+    from time import perf_counter
+
+    def traced(*arguments: Any, **named: Any) -> Any:
+        begun, outcome = perf_counter(), ""
+        try:
+            answer = call(*arguments, **named)
+            outcome = type(answer).__name__
+            return answer
+        except BaseException as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            trace(f"{what}: {(perf_counter() - begun) * 1000:.1f} ms, {outcome}")
+
+    traced.__name__ = call.__name__
+    return traced
 
 
 # --- words -----------------------------------------------------------------------------------------------------

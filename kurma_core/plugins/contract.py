@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     Json = Any
     H = TypeVar("H", bound=Hooks)
 
+#: The optional hook of every module.
+CHECKS = "kurma_checks"
 #: The module of :mod:`kurma_core.hookspecs` for each group, and its protocols: a driver satisfies one of them.
 _PROTOCOLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "kurma.stagers": ("stager", ("Stager", "StagerImageSource", "StagerOfImages")),
@@ -50,7 +52,21 @@ def hook(group: str, name: str, module: object) -> Callable[..., Any]:
         unmarked = callable(getattr(module, GROUPS[group], None))
         without = f"; mark its function {GROUPS[group]} with @hookimpl" if unmarked else ""
         raise TypeError(f"{module_name} implements no {GROUPS[group]} hook, which {group} asks for{without}")
+    checks = getattr(module, CHECKS, None)
+    if checks is not None:
+        module_arguments(CHECKS, checks)
     return caller
+
+
+def module_arguments(name: str, function: Any) -> tuple[str, ...]:
+    """The arguments that a module's implementation of a hook takes. :raises TypeError: it breaks the contract."""
+    wrong: list[str] = []
+    found = _arguments(ModuleHooks.HOOKS[name], function, function, wrong)
+    if not is_hook(function):
+        wrong.append(f"its function {name} has the name of a hook: mark it with @hookimpl, or rename it _{name}")
+    if wrong:
+        raise TypeError("; ".join(wrong))
+    return found
 
 
 def _registered(kind: type[Hooks], plugin: object, name: str) -> pluggy.PluginManager:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from kurma_core.config import Config, origin
 from kurma_core.config.schema import OPT_IN, REQUIRED_ISOLATORS
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from kurma_core.api.host import PluginInfo
     from kurma_core.hookspecs import Hooks
+    from kurma_core.hookspecs.driver import HostCheck
     from kurma_core.hookspecs.fetcher import FetcherHooks
     from kurma_core.hookspecs.isolator import IsolatorHooks
     from kurma_core.hookspecs.network import NetworkHooks
@@ -57,6 +58,8 @@ class _Loaded:
         #: Held while it is imported and its driver is made, so that a slow plugin delays only its users.
         self.lock = threading.RLock()
         self.begun = False
+        #: The object of its entry point, once that was imported.
+        self.module: object = None
         self.driver: Any = None
         self.error: KurmaError | None = None
         self.skipped = False
@@ -72,6 +75,7 @@ class PluginRegistry:
 
     :param config: its ``plugins`` section enables, requires and configures plugins.
     :param note: shows one line to the user.
+    :param trace: gets a line for each call of a driver; None: calls are not traced.
     :param host_image: passed to drivers, as are ``start_program`` and ``daemon``: see :class:`DriverContext`.
     """
 
@@ -82,7 +86,9 @@ class PluginRegistry:
         host_image: Callable[[str], HostTree] | None = None,
         daemon: bool = False,
         start_program: Callable[[HostProgram], Started] | None = None,
+        trace: Callable[[str], None] | None = None,
     ) -> None:
+        self._trace = trace
         self._start_program = start_program
         self._config = config
         self._note = note
@@ -272,6 +278,27 @@ class PluginRegistry:
         :raises KurmaError: as :meth:`driver`.
         """
         return self._values(group, name, self._load(group, name))
+
+    def host_checks(self, group: str, name: str) -> Sequence[HostCheck]:
+        """What the plugin's ``kurma_checks`` finds; empty: it has no such hook. Its module is imported, no driver
+        is made; a plugin that skips itself is asked, too.
+
+        :raises KurmaError: the plugin cannot be imported, or breaks its contract, or the hook fails.
+        """
+        error = None
+        try:
+            loaded = self._load(group, name)
+        except KurmaError as found:
+            if (group, name) not in self._loaded or not self._loaded[group, name].skipped:
+                raise
+            error, loaded = found, self._loaded[group, name]
+        checks = loaded.source.checks(loaded.module) if loaded.source is not None else None
+        if checks is None:
+            if error is not None:
+                raise error
+            return ()
+        values = self._values(group, name, loaded) if loaded.declared is not None else {}
+        return checks(self._context(group, name, values))
 
     def resolve_alias(self, group: str, alias: str) -> str | None:
         """The plugin that declares that alias; None: no plugin does. Loads the plugins that are not in the index.
@@ -523,8 +550,9 @@ class PluginRegistry:
 
     def _declare(self, group: str, name: str, loaded: _Loaded) -> None:
         module, classes = self._index.load(loaded.plugin)
+        loaded.module = module
         loaded.source = Source(
-            group, name, str(loaded.plugin), classes, lambda *found: self._checked(loaded, *found)
+            group, name, str(loaded.plugin), classes, lambda *found: self._checked(loaded, *found), self._trace
         )
         loaded.declared = contract.declared(group, name, module, checked=classes is not None)
         if classes is None:
@@ -539,8 +567,15 @@ class PluginRegistry:
 
     def _create(self, group: str, name: str, loaded: _Loaded) -> None:
         values = self._values(group, name, loaded)
+        assert loaded.source is not None
+        loaded.driver = loaded.source.made(_declared(loaded), self._context(group, name, values))
+        if group == "kurma.isolators":
+            with self._lock:
+                self._index.remember_isolators(loaded.plugin, loaded.driver.names)
+
+    def _context(self, group: str, name: str, values: Mapping[str, Json]) -> DriverContext:
         given: dict[str, Any] = {"host_image": self._host_image, "start_program": self._start_program}
-        context = DriverContext(
+        return DriverContext(
             config=values,
             state_dir=os.path.join(self._config.state_dir, "plugins", group, name),
             registries=self._config.registries.to_json(),
@@ -549,11 +584,6 @@ class PluginRegistry:
             daemon=self._daemon,
             **{key: value for key, value in given.items() if value is not None},
         )
-        assert loaded.source is not None
-        loaded.driver = loaded.source.made(_declared(loaded), context)
-        if group == "kurma.isolators":
-            with self._lock:
-                self._index.remember_isolators(loaded.plugin, loaded.driver.names)
 
     def _values(self, group: str, name: str, loaded: _Loaded) -> dict[str, Json]:
         section = self._config.plugin(group, name).config

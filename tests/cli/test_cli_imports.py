@@ -59,7 +59,7 @@ def test_a_pod_is_asked_for_without_what_runs_it(tmp_path: Path) -> None:
 import sys
 from kurma_core.cli.main import main
 def connect(settings):
-    print(*sys.modules)
+    print(*sys.modules, file=sys.__stdout__)
     sys.exit(0)
 main(["run", "--rm", "--net", "none", "-p", "80:80", "example.com/image", "--exec", "/bin/true"], connect=connect)
 """

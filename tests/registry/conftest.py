@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+from kurma_core.cli.main import main
 from kurma_core.config import load
 from kurma_core.plugins.registry import PluginRegistry
 
@@ -86,3 +87,25 @@ def registry(tmp_path):
         return made
 
     return make
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Writes ``kurma.yml``."""
+    file = tmp_path / "kurma.yml"
+    file.write_text("")
+    return file.write_text
+
+
+@pytest.fixture
+def run_kurma(tmp_path, config, capsys, monkeypatch):
+    """``run_kurma(words)``: exit code, standard output and standard error of a command line."""
+    monkeypatch.setenv("KURMA_CONFIG", str(tmp_path / "kurma.yml"))
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "state").mkdir(mode=0o700)
+
+    def run(line):
+        code = main(["--host", "local", "--dir", str(tmp_path / "state"), *line.split()])
+        return code, *capsys.readouterr()
+
+    return run

@@ -9,7 +9,6 @@ import pytest
 from kurma_core.cli import typer_app
 from kurma_core.cli.command_line import parse
 from kurma_core.cli.commands import TABLE
-from kurma_core.cli.main import main
 from kurma_core.cli.session import Session
 from kurma_core.hookspecs.command import RESERVED
 from tests.kit.waiting import until
@@ -85,28 +84,6 @@ def kurma_command():
 
 
 @pytest.fixture
-def config(tmp_path):
-    """Writes ``kurma.yml``."""
-    file = tmp_path / "kurma.yml"
-    file.write_text("")
-    return file.write_text
-
-
-@pytest.fixture
-def kurma(tmp_path, config, capsys, monkeypatch):
-    """``kurma(words)``: exit code, standard output and standard error of a command line."""
-    monkeypatch.setenv("KURMA_CONFIG", str(tmp_path / "kurma.yml"))
-    monkeypatch.setenv("COLUMNS", "80")
-    (tmp_path / "state").mkdir(mode=0o700)
-
-    def run(line):
-        code = main(["--host", "local", "--dir", str(tmp_path / "state"), *line.split()])
-        return code, *capsys.readouterr()
-
-    return run
-
-
-@pytest.fixture
 def guests(install):
     install("kurma-guests", {"guests": GUESTS, "leave": LEAVE}, group=GROUP)
 
@@ -122,19 +99,19 @@ def test_names_of_kurmas_own_commands_are_reserved():
     assert {*TABLE, *typer_app._CALLED_ELSEWHERE} == RESERVED
 
 
-def test_it_runs(kurma, config, guests):
+def test_it_runs(run_kurma, config, guests):
     assert parse(["guests", "refuse"]) is None
-    assert kurma("guests greet Ada --tone=cool -n2") == (0, "a cool welcome, Ada\n" * 2, "")
-    assert kurma("guests refuse") == (3, "", "")
-    assert kurma("leave --quietly") == (0, "left quietly\n", "")
-    assert kurma("guests version")[1].startswith('{\n  "version":')
+    assert run_kurma("guests greet Ada --tone=cool -n2") == (0, "a cool welcome, Ada\n" * 2, "")
+    assert run_kurma("guests refuse") == (3, "", "")
+    assert run_kurma("leave --quietly") == (0, "left quietly\n", "")
+    assert run_kurma("guests version")[1].startswith('{\n  "version":')
     config("plugins: {commands: {guests: {config: {word: farewell}}}}")
-    assert kurma("guests greet Ada") == (0, "a warm farewell, Ada\n", "")
+    assert run_kurma("guests greet Ada") == (0, "a warm farewell, Ada\n", "")
 
 
-def test_it_is_helped(kurma, guests):
+def test_it_is_helped(run_kurma, guests):
     def help_of(words):
-        code, out, _ = kurma(f"{words} --help")
+        code, out, _ = run_kurma(f"{words} --help")
         assert code == 0
         return out
 
@@ -160,38 +137,39 @@ def words_of(text, *sentences):
         ("elsewhere", "no command 'elsewhere'", "see kurma --help"),
     ],
 )
-def test_its_mistakes_are_usage_errors(kurma, guests, line, message, hint):
-    code, _, told = kurma(line)
+def test_its_mistakes_are_usage_errors(run_kurma, guests, line, message, hint):
+    code, _, told = run_kurma(line)
     assert code == 2
     assert told.startswith(f"kurma: {message}")
     assert told.endswith(f"  hint: {hint}\n")
 
 
-def test_its_errors(kurma, guests):
-    assert kurma("guests fail known") == (125, "", "kurma: the door is stuck\n  hint: push\n")
-    code, _, told = kurma("guests fail other")
+def test_its_errors(run_kurma, guests):
+    assert run_kurma("guests fail known") == (125, "", "kurma: the door is stuck\n  hint: push\n")
+    code, _, told = run_kurma("guests fail other")
     assert code == 125
     assert told.startswith(
         "kurma: command plugin 'guests' of kurma-guests 1.0 failed in guests: KeyError: 'door'\n"
     )
     assert "kurma --debug" in told
-    debugged = kurma("--debug guests fail other")[2]
+    debugged = run_kurma("--debug guests fail other")[2]
     assert "kurma_test_plugin" in debugged, "the trace shows the plugin's file"
+    assert "  in the plugin's call: guests\n" in debugged
 
 
-def test_it_is_imported_when_it_is_called_or_first_listed(kurma, guests, imported, tmp_path):
-    kurma("version")
-    kurma("config show")
-    kurma("list --help")
-    kurma("nothing")
+def test_it_is_imported_when_it_is_called_or_first_listed(run_kurma, guests, imported, tmp_path):
+    run_kurma("version")
+    run_kurma("config show")
+    run_kurma("list --help")
+    run_kurma("nothing")
     assert imported() == []
-    assert kurma("leave")[1] == "left\n"
+    assert run_kurma("leave")[1] == "left\n"
     assert len(imported()) == 1
-    kurma("--help")
+    run_kurma("--help")
     assert len(imported()) == 2
 
 
-def test_listings_are_remembered(guests, kurma, tmp_path):
+def test_listings_are_remembered(guests, run_kurma, tmp_path):
     """Its line of help is in the index: help imports it once."""
     program = "import sys; from kurma_core.cli.main import main; main(sys.argv[1:]); print(*sys.modules)"
     command = [sys.executable, "-P", "-c", program, "--dir", str(tmp_path / "state"), "--help"]
@@ -216,7 +194,7 @@ def test_listings_are_remembered(guests, kurma, tmp_path):
         ("kurma image li", ["list"]),
     ],
 )
-def test_it_is_completed(kurma, guests, monkeypatch, capsys, line, completed):
+def test_it_is_completed(run_kurma, guests, monkeypatch, capsys, line, completed):
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
     assert typer_app.complete("bash_complete", typer_app.root(Session)) == 0
@@ -228,49 +206,49 @@ def test_kurma_completes_for_shells_that_it_knows():
     assert typer_app.complete("tcsh_complete") == 1
 
 
-def test_a_name_of_kurmas_own(kurma, install, guests):
+def test_a_name_of_kurmas_own(run_kurma, install, guests):
     install("kurma-run", {"list": LEAVE, "ps": LEAVE}, group=GROUP)
-    assert "left" not in kurma("list --help")[1]
-    code, _, told = kurma("ps")
+    assert "left" not in run_kurma("list --help")[1]
+    code, _, told = run_kurma("ps")
     assert (code, told.splitlines()[0]) == (2, "kurma: no command 'ps'; did you mean 'list'?")
-    assert kurma("leave")[1] == "left\n"
-    assert kurma("info")[0] == 0
-    rows = kurma("plugins list")[1]
+    assert run_kurma("leave")[1] == "left\n"
+    assert run_kurma("info")[0] == 0
+    rows = run_kurma("plugins list")[1]
     why = "command plugin 'list' of kurma-run 1.0 has the name of a command of Kurma"
     assert why in rows
-    assert why in kurma("config check")[2]
+    assert why in run_kurma("config check")[2]
 
 
-def test_two_of_one_name(kurma, install, guests):
+def test_two_of_one_name(run_kurma, install, guests):
     install("kurma-other", {"leave": LEAVE}, group=GROUP)
-    code, _, told = kurma("leave")
+    code, _, told = run_kurma("leave")
     assert code == 125
     assert "command plugin 'leave' is claimed by" in told
-    assert kurma("guests greet Ada")[0] == 0
-    assert "  leave         (does not work: see kurma plugins list)" in kurma("--help")[1].splitlines()
+    assert run_kurma("guests greet Ada")[0] == 0
+    assert "  leave         (does not work: see kurma plugins list)" in run_kurma("--help")[1].splitlines()
 
 
-def test_one_that_is_disabled(kurma, config, guests, imported):
+def test_one_that_is_disabled(run_kurma, config, guests, imported):
     config("plugins: {commands: {guests: {enabled: false}}}")
-    code, _, told = kurma("guests greet Ada")
+    code, _, told = run_kurma("guests greet Ada")
     assert code == 125
     assert told.startswith("kurma: command plugin 'guests' is disabled in ")
-    assert "guests" not in kurma("--help")[1]
+    assert "guests" not in run_kurma("--help")[1]
     config("plugins: {enable: listed}")
-    assert "guests" not in kurma("--help")[1]
-    assert "  hint: enable it: kurma plugins enable commands guests\n" in kurma("guests refuse")[2]
+    assert "guests" not in run_kurma("--help")[1]
+    assert "  hint: enable it: kurma plugins enable commands guests\n" in run_kurma("guests refuse")[2]
 
 
-def test_a_broken_one(kurma, install):
+def test_a_broken_one(run_kurma, install):
     install("kurma-broken", {"broken": "1/0"}, group=GROUP)
-    code, _, told = kurma("broken")
+    code, _, told = run_kurma("broken")
     assert code == 125
     assert told.startswith("kurma: command plugin 'broken' of kurma-broken 1.0 is broken: ZeroDivisionError")
-    assert "  broken        (does not work: see kurma plugins list)" in kurma("--help")[1].splitlines()
+    assert "  broken        (does not work: see kurma plugins list)" in run_kurma("--help")[1].splitlines()
 
 
-def test_a_wrong_configuration(kurma, config, guests):
+def test_a_wrong_configuration(run_kurma, config, guests):
     config("plugins: {nothing: 1}")
-    assert "  list " in kurma("--help")[1]
-    assert "no command 'lisst'; did you mean 'list'?" in kurma("lisst")[2]
-    assert "unknown key" in kurma("guests greet Ada")[2]
+    assert "  list " in run_kurma("--help")[1]
+    assert "no command 'lisst'; did you mean 'list'?" in run_kurma("lisst")[2]
+    assert "unknown key" in run_kurma("guests greet Ada")[2]

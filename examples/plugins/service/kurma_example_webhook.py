@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from kurma_core.errors import ConfigError, HostError
 from kurma_core.hookspecs import hookimpl
-from kurma_core.hookspecs.driver import Driver, DriverContext, Option
+from kurma_core.hookspecs.driver import Driver, DriverContext, HostCheck, Option
 from kurma_core.hookspecs.service import ServiceHost
 
 #: Seconds for one post; kurmad waits longer than that for the end of a service.
@@ -59,6 +61,18 @@ class Webhook:
         new = self._last.with_suffix(".new")
         new.write_text(str(number))
         os.replace(new, self._last)
+
+
+@hookimpl
+def kurma_checks(context: DriverContext) -> list[HostCheck]:
+    """For ``kurma info --check``."""
+    address = urlsplit(context.config["url"])
+    try:
+        port = address.port or {"https": 443}.get(address.scheme, 80)
+        socket.create_connection((address.hostname or "", port), TIMEOUT).close()
+    except (OSError, ValueError) as error:
+        return [HostCheck("address", False, str(error), "set url in the section of webhook")]
+    return [HostCheck("address", True, f"{address.hostname} can be reached")]
 
 
 @hookimpl

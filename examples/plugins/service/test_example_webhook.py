@@ -11,7 +11,8 @@ import pytest
 
 from kurma_core.api.host import Event
 from kurma_core.errors import ConfigError
-from kurma_core.testing import load_driver
+from kurma_core.hookspecs.driver import HostCheck
+from kurma_core.testing import driver_context, load_driver
 from kurma_core.testing.services import ServiceContract
 
 EVENTS = [Event(number, "2024-02-29T12:00:00Z", "pod", "running", "146d7cef", "web", {}) for number in (7, 8)]
@@ -69,6 +70,16 @@ class TestWebhook(ServiceContract):
                 one._thread.join(self.patience)
                 assert "500" in str(one.error)
         assert len(posted[1]) == 2
+
+
+def test_its_checks(tmp_path, posted):
+    def check(url):
+        (found,) = kurma_example_webhook.kurma_checks(driver_context(tmp_path, {"url": url}))
+        return found
+
+    assert check(posted[0]) == HostCheck("address", True, "127.0.0.1 can be reached")
+    assert not check("http://127.0.0.1:1/").ok
+    assert not check("").ok
 
 
 def test_an_address_is_needed(tmp_path):

@@ -164,18 +164,16 @@ def cp(session: Session, *, source: str, target: str, archive: bool, follow: boo
 
 
 def _out(session: Session, inner: tuple[str, str | None, str], target: str, *, whole: bool, follow: bool) -> None:
-    import sys
-
     pod, app, path = inner
     if target != "-":
         session.client.copy_out(pod, app, path, target, whole=whole, follow=follow)
         return
-    if sys.stdout.isatty():
+    if session.out.isatty():
         raise UsageError(
             "cp: an archive is nothing for a terminal", hint="lead standard output to a file, or to tar"
         )
     try:
-        session.client.copy_out(pod, app, path, sys.stdout.buffer, whole=whole, follow=follow)
+        session.client.copy_out(pod, app, path, session.out.buffer, whole=whole, follow=follow)
         session.flush()
     except BrokenPipeError:
         from kurma_core.cli.session import OutputClosed

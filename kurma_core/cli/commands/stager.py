@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from kurma_core.cli.command_line import FORMAT, NO_LEGEND, Argument, Option, command
 
 TYPE_CHECKING = False
@@ -80,7 +78,7 @@ def _told(session: Session) -> Callable[[CheckLine], None]:
         detail = f": {one_line(line.detail)}" if line.detail else ""
         session.line(f"{_MARKS[line.outcome]}  {line.name:<{_WIDTH}}  {line.about}{detail}")
         # People watch it; and what runs so long is read from a file, too.
-        sys.stdout.flush()
+        session.flush()
 
     return tell
 

@@ -151,7 +151,7 @@ class Figures:
 
         :raises KurmaError: one of them does not run, or is not there, at the beginning.
         """
-        screen = Screen.of(sys.stdout) if self._session.format == "table" and not once else None
+        screen = Screen.of(self._session.out) if self._session.format == "table" and not once else None
         found = self._session.client.usage(pods)
         named = [one.uuid for one in found] if pods else []
         try:

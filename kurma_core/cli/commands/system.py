@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from kurma_core.cli.command_line import FORMAT, NO_LEGEND, Argument, command
+from kurma_core.cli.command_line import FORMAT, NO_LEGEND, Argument, Option, command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from kurma_core.api.host import HostCheckInfo
+    from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
 
 
 _SHELLS = ("bash", "zsh", "fish")
 
 
-@command(FORMAT)
-def info(session: Session) -> None:
-    """Show what this host and this installation are."""
+@command(Option("check", "--check", "Check what this host lacks."), FORMAT, NO_LEGEND)
+def info(session: Session, *, check: bool) -> int:
+    """Show what this host and this installation are.
+
+    With --check, it asks enabled plugins, too; the exit code is 1 if something is missing.
+    """
     from kurma_core.cli.output import facts
+
+    if check:
+        found = session.client.host_checks()
+        columns: list[Column] = ["by", ("CHECK", "name"), ("OK", _yes), "detail", "hint"]
+        session.listing(found, columns)
+        return 0 if all(one.ok for one in found) else 1
 
     value = session.client.info().to_json()
     session.show(value, lambda: facts([(name, _words(item)) for name, item in value.items()]))
+    return 0
+
+
+def _yes(check: HostCheckInfo) -> str:
+    return "yes" if check.ok else "NO"
 
 
 @command()

@@ -63,9 +63,18 @@ class Managers:
     def registry(self) -> PluginRegistry:
         from kurma_core.plugins.registry import PluginRegistry
 
+        trace = self._trace if self.settings.debug else None
         return PluginRegistry(
-            self.config, self.settings.note, self._host_image, self.settings.daemon, self._start_program
+            self.config, self.settings.note, self._host_image, self.settings.daemon, self._start_program, trace
         )
+
+    def _trace(self, line: str) -> None:
+        if self.settings.daemon:
+            from logging import getLogger
+
+            getLogger("kurmad").info("%s", line)  # a note would go to a client
+        else:
+            self.settings.note(f"debug: {line}")
 
     def _host_image(self, locator: str) -> HostTree:
         from kurma_core.hookspecs.driver import HostTree

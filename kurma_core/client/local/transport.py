@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kurma_core.api.host import (
         CheckLine,
         Event,
+        HostCheckInfo,
         HostInfo,
         IsolatorInfo,
         NetworkFinding,
@@ -172,6 +173,11 @@ class LocalHost:
             daemon=None,
             plugins={f"kurma.{kind}": self._m.registry.enabled(f"kurma.{kind}") for kind in KINDS},
         )
+
+    def host_checks(self) -> list[HostCheckInfo]:
+        from kurma_core.client.local.host_checks import host_checks
+
+        return list(host_checks(self._m))
 
     def events(
         self, since: int | None, follow: bool, pod: str | None, subject: Collection[str], kind: Collection[str]

@@ -174,6 +174,7 @@ ALIKE = {
     "version": (lambda c, x: c.version(), False),
     "isolators": (lambda c, x: c.isolators(), False),
     "info": (lambda c, x: {**c.info().to_json(), "daemon": None}, False),
+    "host_checks": (lambda c, x: c.host_checks(), False),
 }
 
 
