@@ -13,6 +13,7 @@ from importlib import import_module
 
 import pytest
 
+from kurma_core.hookspecs import GROUPS
 from kurma_core.plugins import contract
 from tests.test_floors import CORE, EXAMPLES, LIBRARIES, PLUGINS, ROOT, imports, project, sources
 
@@ -27,6 +28,7 @@ HTTP = "HTTP itself: of the specification's types, of kurmad, of the metadata se
 TRANSPORT = "a word of `transport`, which the contract of fetchers defines"
 SLOT = "a slot of a class"
 RELAXATION = "the relaxation `--insecure-options=http`"
+KIT = "the library of kurma-core[testing]"
 NETWORK_KEY = "a key of the Kurma Network Specification"
 SPECIFICATION = "a word of the App Container specification"
 MODULE = "a module of the core"
@@ -51,6 +53,8 @@ EXCEPTIONS = [
     (RELAXATION, "http", "cli/values.py images/trust_policy.py"),
     (TRANSPORT, "file http https", "models/image.py"),
     (NETWORK_KEY, "aci", "config/__init__.py config/schema.py networking/catalog.py"),
+    (NETWORK_KEY, "aci default", "testing/networks.py"),
+    (KIT, "kurma-testing", "testing/contract.py"),
     (SPECIFICATION, "linux", "appc/image.py testing/fetchers.py"),
     (SPECIFICATION, "appc", "staging/stager_process.py"),
     (MODULE, "appc", "api/images.py api/pods.py hookspecs/fetcher.py"),
@@ -82,12 +86,14 @@ def names():
         libraries |= {requirement(text) for text in described.get("dependencies", ())}
         if directory in EXAMPLES:
             continue
-        for group, found in described.get("entry-points", {}).items():
+        for group in GROUPS:
+            found = described.get("entry-points", {}).get(group, {})
             entries |= set(found)
             schemes |= set(found) if group == "kurma.fetchers" else set()
             for name, value in found.items():
                 aliases |= set(contract.declared(group, name, loaded(value)).aliases)
-    core = {requirement(text) for text in project(ROOT)["dependencies"]}
+    extras = project(ROOT).get("optional-dependencies", {}).values()
+    core = {requirement(text) for some in (project(ROOT)["dependencies"], *extras) for text in some}
     outside = {name.replace("-", "_") for name in libraries - core - distributions if not name.startswith("kurma")}
     return Names(*map(frozenset, (distributions, aliases, entries, schemes, outside)))
 
