@@ -317,7 +317,7 @@ class ImageManager:
             if verify:
                 for ident in graph.manifests:
                     self.store.verify(ident, deep=True)
-            driver = self._registry.driver(_RENDERERS, renderer or self._config.renderer)
+            driver = self._registry.driver(_RENDERERS, self._config.renderer if renderer is None else renderer)
             rendered = rendering.render(node, driver, self.store.cache, graph.manifests)
             if verify:
                 for layer in rendered.layers:
