@@ -52,6 +52,7 @@ GROUPS: Mapping[str, str] = {
 SPECS: Mapping[str, tuple[str, ...]] = {
     "kurma.fetchers": ("fetcher", "FetcherHooks"),
     "kurma.renderers": ("renderer", "RendererHooks"),
+    "kurma.stagers": ("stager", "StagerHooks", "StagerImageHooks", "StagerOfImagesHooks"),
     "kurma.networks": ("network", "NetworkHooks"),
     "kurma.isolators": ("isolator", "IsolatorHooks"),
     "kurma.observers": ("observer", "ObserverHooks"),
@@ -197,7 +198,7 @@ _CONTAINERS: Mapping[str, Any] = {
 class Hook:
     """One hook of a specification: its name, the arguments that the core passes, and the type of its answer."""
 
-    __slots__ = ("answer", "arguments", "name", "raises", "required")
+    __slots__ = ("answer", "arguments", "name", "raises", "required", "takes_objects")
 
     def __init__(self, function: Any) -> None:
         options, code = getattr(function, _SPEC), function.__code__
@@ -206,6 +207,8 @@ class Hook:
         self.required: bool = options["required"]
         self.raises: tuple[type[BaseException], ...] = options["raises"]
         self.answer = Answer(function.__annotations__["return"], function.__module__)
+        #: Whether an argument is an object with hooks, such as a running stager.
+        self.takes_objects = any("Hooks" in function.__annotations__[name] for name in self.arguments)
 
 
 class Hooks:

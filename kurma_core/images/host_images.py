@@ -25,7 +25,7 @@ from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.fetching import Locator
-    from kurma_core.hookspecs.stager import StagerImageSource
+    from kurma_core.hookspecs.stager import StagerImageHooks
     from kurma_core.image_store import ImageStore
     from kurma_core.journal import Journal
     from kurma_core.models.image import ImageRecord, RenderedLayer
@@ -80,7 +80,7 @@ class HostImages:
 
     # --- built here ----------------------------------------------------------------------------------------------
 
-    def by_source(self, name: str, source: StagerImageSource, *, rebuild: bool, files: bool = True) -> HostImage:
+    def by_source(self, name: str, source: StagerImageHooks, *, rebuild: bool, files: bool = True) -> HostImage:
         """The image that the source builds, built once for each fingerprint of the source, and signed with this
         machine's key.
 
@@ -95,7 +95,7 @@ class HostImages:
             record = self._store.holds.found(locator, lambda: self._have_built(locator, name, source, rebuild))
             return self._use(record, self._built_by(record, locator), f"kurma stager build {name}", files=files)
 
-    def _have_built(self, locator: str, name: str, source: StagerImageSource, rebuild: bool) -> ImageRecord:
+    def _have_built(self, locator: str, name: str, source: StagerImageHooks, rebuild: bool) -> ImageRecord:
         wanted = source.fingerprint()
         record = None if rebuild else self._built(locator, wanted)
         if record is None:
@@ -134,7 +134,7 @@ class HostImages:
             fingerprint=signer,
         )
 
-    def _build(self, locator: str, name: str, source: StagerImageSource) -> ImageRecord:
+    def _build(self, locator: str, name: str, source: StagerImageHooks) -> ImageRecord:
         from kurma_core.image_store.builder import build_archive
         from kurma_core.image_store.durable import WorkDirectory, guard
 

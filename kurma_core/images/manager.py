@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kurma_core.config import Config
     from kurma_core.fetching import Locator
     from kurma_core.hookspecs.renderer import RendererHooks
-    from kurma_core.hookspecs.stager import StagerImageSource
+    from kurma_core.hookspecs.stager import StagerImageHooks
     from kurma_core.images.archive_files import ArchiveFiles
     from kurma_core.images.garbage_collection import GarbageCollector, Used
     from kurma_core.images.keys import KeyManager
@@ -351,7 +351,7 @@ class ImageManager:
         return next((pins[each] for each in paths if self._fetching.parse(each).text == found.text), None)
 
     def host_image_from_source(
-        self, name: str, source: StagerImageSource, *, rebuild: bool = False, files: bool = True
+        self, name: str, source: StagerImageHooks, *, rebuild: bool = False, files: bool = True
     ) -> HostImage:
         """A stager's image that a plugin builds: built and signed with this machine's key once for each
         fingerprint of the source, then checked at each use.

@@ -205,7 +205,8 @@ def is_killed(pid: int) -> bool:
 
 
 class HeldProcess:
-    """A running process, held by a pidfd: most of :class:`kurma_core.hookspecs.stager.RunningStager`.
+    """A running process, held by a pidfd: most of what a plugin's running stager is asked for
+    (:class:`kurma_core.hookspecs.stager.RunningStagerHooks`); its subclass marks the methods as hooks.
 
     :param pidfd: closed by :meth:`close`.
     """

@@ -9,7 +9,7 @@ that the driver lacks is the method of the specification.
 from __future__ import annotations
 
 from kurma_core.errors import HostError, KurmaError, PluginError, PluginSkipped
-from kurma_core.hookspecs import SPECS, Hooks, ModuleHooks
+from kurma_core.hookspecs import Hooks, ModuleHooks
 from kurma_core.plugins import contract
 
 TYPE_CHECKING = False
@@ -64,11 +64,7 @@ class Source:
         :raises TypeError: it does not fulfil the contract of its kind.
         :raises Exception: whatever its factory raises.
         """
-        driver = declaration.create(context)
-        if self.group in SPECS:
-            return self.bound(contract.kinds(self.group), driver)
-        contract.check_protocol(self.group, driver)
-        return driver
+        return self.bound(contract.kinds(self.group), declaration.create(context))
 
     def bound(self, kinds: Sequence[type[H]], driver: object) -> H:
         """Checks an object of the plugin, unless its class is known, and makes the one that stands for it.
@@ -162,12 +158,15 @@ def class_key(cls: type, kind: type[Hooks]) -> str:
 
 def _call(hook: Hook, function: Callable[..., Any], takes: tuple[str, ...], source: Source) -> Callable[..., Any]:
     every, answer_type, expected = hook.arguments, hook.answer, hook.raises
-    accepts, whole = answer_type.accepts, takes == every
+    accepts, whole, unbinds = answer_type.accepts, takes == every, hook.takes_objects
 
     def call(*arguments: Any, **named: Any) -> Any:
         if not whole:  # leave out what the plugin does not take
             named.update(zip(every, arguments, strict=False))
             arguments, named = (), {name: named[name] for name in takes if name in named}
+        if unbinds:  # a plugin gets its own object back
+            arguments = tuple(map(_own, arguments))
+            named = {name: _own(value) for name, value in named.items()}
         try:
             answer = function(*arguments, **named)
             if not accepts(answer):
@@ -187,6 +186,10 @@ def _call(hook: Hook, function: Callable[..., Any], takes: tuple[str, ...], sour
 
     call.__name__ = hook.name
     return call
+
+
+def _own(value: Any) -> Any:
+    return vars(value).get("_driver", value) if isinstance(value, Hooks) else value
 
 
 def _traced(call: Callable[..., Any], what: str, trace: Callable[[str], None]) -> Callable[..., Any]:

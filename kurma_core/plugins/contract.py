@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 #: The optional hook of every module.
 CHECKS = "kurma_checks"
-#: The module of :mod:`kurma_core.hookspecs` for each group, and its protocols: a driver satisfies one of them.
-_PROTOCOLS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "kurma.stagers": ("stager", ("Stager", "StagerImageSource", "StagerOfImages")),
-}
 #: Names that the core uses itself, by group: schemes of images that no fetcher brought.
 _RESERVED: Mapping[str, tuple[str, ...]] = {"kurma.fetchers": ("archive", "built", "plugin", "upload")}
 
@@ -214,22 +210,6 @@ def _close(name: str, known: Iterable[str]) -> str:
     import difflib
 
     return next(iter(difflib.get_close_matches(name[:100], list(known), 1)), "")
-
-
-def check_protocol(group: str, driver: object) -> None:
-    """:raises TypeError: the driver lacks a member that the protocol of its kind requires."""
-    module, protocols = _PROTOCOLS[group]
-    kind = import_module(f"{hookspecs.__name__}.{module}")
-    lacks = [_lacking(driver, getattr(kind, protocol)) for protocol in protocols]
-    if all(lacks):
-        fewest = min(lacks, key=len)
-        raise TypeError(f"its driver ({type(driver).__name__}) lacks {', '.join(fewest)}")
-
-
-def _lacking(driver: object, protocol: type) -> list[str]:
-    names = [name for name in vars(protocol) if not name.startswith("_")]
-    names += [name for name in getattr(protocol, "__annotations__", ()) if name not in names]
-    return [name for name in names if not hasattr(driver, name)]
 
 
 def options(

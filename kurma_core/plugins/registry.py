@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.network import NetworkHooks
     from kurma_core.hookspecs.observer import ObserverHooks
     from kurma_core.hookspecs.renderer import RendererHooks
+    from kurma_core.hookspecs.stager import AnyStagerHooks
     from kurma_core.models.pod import PodEvent
     from kurma_core.plugins.calls import Taken
     from kurma_core.plugins.observing import Observing
@@ -109,6 +110,8 @@ class PluginRegistry:
         def driver(self, group: Literal["kurma.fetchers"], name: str) -> FetcherHooks: ...
         @overload
         def driver(self, group: Literal["kurma.renderers"], name: str) -> RendererHooks: ...
+        @overload
+        def driver(self, group: Literal["kurma.stagers"], name: str) -> AnyStagerHooks: ...
         @overload
         def driver(self, group: Literal["kurma.networks"], name: str) -> NetworkHooks: ...
         @overload

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.template import PodTemplate
     from kurma_core.config import Config
-    from kurma_core.hookspecs.stager import CallInProcess
+    from kurma_core.hookspecs.stager import CallInHooks
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import Stdio
     from kurma_core.models.summary import PodSummary
@@ -143,7 +143,7 @@ class DaemonInterface:
 
         return foreground_input(self._manager.services, self._manager.finder.pod(reference))
 
-    def type_into(self, pod: OwnedPod, stdio: Stdio) -> CallInProcess | None:
+    def type_into(self, pod: OwnedPod, stdio: Stdio) -> CallInHooks | None:
         """Sends input to the app whose terminal takes it; None: the pod has no such app."""
         from kurma_core.pods.inside.enter_and_attach import type_into
 

@@ -25,7 +25,7 @@ from kurma_core.pods.run import recovery
 from kurma_core.pods.services import Events
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.stager import Stager
+    from kurma_core.hookspecs.stager import StagerHooks
     from kurma_core.models.summary import PodSummary
     from kurma_core.pods.network.network_check import Caretaker
     from kurma_core.pods.record.document import PodDocument
@@ -196,9 +196,9 @@ class PodFinder:
             driver = self.services.stagers.of_pod(document.stager)
         except (PluginError, StagerError):
             return False
-        return getattr(driver, "status_file", False) and os.path.lexists(directory.file("pod/status.json"))
+        return driver.features().status_file and os.path.lexists(directory.file("pod/status.json"))
 
-    def driver(self, directory: PodDirectory) -> Stager:
+    def driver(self, directory: PodDirectory) -> StagerHooks:
         return self.services.stagers.of_pod(directory.read_document().stager)
 
     @staticmethod

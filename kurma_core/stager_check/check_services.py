@@ -22,7 +22,7 @@ from kurma_core.value import frozen, replace
 if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
     from kurma_core.hookspecs.pod_setup import PodSetup
-    from kurma_core.hookspecs.stager import Stager
+    from kurma_core.hookspecs.stager import StagerHooks
     from kurma_core.images.manager import ImageManager
     from kurma_core.models.streams import Stdio
     from kurma_core.spawn_plan import SpawnPlan, Started, Starter
@@ -144,10 +144,10 @@ class _OneStager(Stagers):
     def config(self, name: str) -> Any:
         return self._own_config
 
-    def get(self, name: str) -> Stager:
+    def get(self, name: str) -> StagerHooks:
         return self._driver
 
-    def of_pod(self, name: str) -> Stager:
+    def of_pod(self, name: str) -> StagerHooks:
         return self._driver
 
 

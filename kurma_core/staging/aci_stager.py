@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kurma_core.errors import HostError, StagerError
+from kurma_core.hookspecs.stager import StagerFeatures, StagerHooks
 from kurma_core.json_text import loads
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
@@ -27,7 +28,7 @@ from kurma_core.staging.stager_root import of_volume, places_of_pod, pod_parts, 
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup
-    from kurma_core.hookspecs.stager import RunningStager
+    from kurma_core.hookspecs.stager import RunningStagerHooks
     from kurma_core.linux.process import ProcessIdentity
     from kurma_core.models.pod import AppStatus
     from kurma_core.spawn_plan import Starter
@@ -57,14 +58,8 @@ class ImageSource(Protocol):
         ...
 
 
-class AciStager:
-    """Implements :class:`kurma_core.hookspecs.stager.Stager` for stagers that are images."""
-
-    #: Images declare these two by annotations.
-    user_namespaces = True
-    host_powers = True
-    #: A stager that writes ``status.json`` gets no ``status`` call-ins.
-    status_file = True
+class AciStager(StagerHooks):
+    """Drives stagers that are images."""
 
     def __init__(
         self,
@@ -80,6 +75,11 @@ class AciStager:
         self._version = version
         self.times = times
         self._status_time = times.status
+
+    def features(self) -> StagerFeatures:
+        # Images declare user namespaces and powers by annotations. A stager that writes ``status.json`` gets no
+        # ``status`` call-ins.
+        return StagerFeatures(user_namespaces=True, host_powers=True, status_file=True)
 
     def prepare(self, pod: PodSetup) -> None:
         for name in ("pod", "stager"):
@@ -244,7 +244,7 @@ class AciStager:
             lambda: CgroupTree(_call_record(directory)["cgroup"]).pids(),
         )
 
-    def status(self, directory: str, running: RunningStager | None) -> Mapping[str, AppStatus]:
+    def status(self, directory: str, running: RunningStagerHooks | None) -> Mapping[str, AppStatus]:
         found = stager_status.read_status_file(directory)
         if found is not None:
             return found[0]
@@ -252,7 +252,7 @@ class AciStager:
             return self._ask(directory, running)
         return self._last_said(directory)
 
-    def _ask(self, directory: str, running: RunningStager) -> Mapping[str, AppStatus]:
+    def _ask(self, directory: str, running: RunningStagerHooks) -> Mapping[str, AppStatus]:
         """Runs the ``status`` call-in, and stores its answer, which is the only record once the stager has
         ended."""
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -287,7 +287,7 @@ class AciStager:
     def call(
         self,
         directory: str,
-        running: RunningStager,
+        running: RunningStagerHooks,
         verb: str,
         arguments: tuple[str, ...],
         stdio: Stdio,
@@ -298,13 +298,13 @@ class AciStager:
     def begin(
         self,
         directory: str,
-        running: RunningStager,
+        running: RunningStagerHooks,
         verb: str,
         arguments: tuple[str, ...],
         stdio: Stdio,
         document: bytes | None = None,
     ) -> CallIn:
-        """Starts a call-in; see :class:`kurma_core.hookspecs.stager.StagerOfTerminals`.
+        """Starts a call-in; see :meth:`kurma_core.hookspecs.stager.StagerHooks.begin`.
 
         :raises StagerError: the stager does not have this call-in, or has ended.
         """
@@ -328,28 +328,28 @@ class AciStager:
             hint="the default stager has; a stager's image declares it by the annotation kurma.io/stager/callins",
         )
 
-    def add_app(self, pod: PodSetup, running: RunningStager) -> None:
+    def add_app(self, pod: PodSetup, running: RunningStagerHooks) -> None:
         self._check_powers(pod, self._image)
         from kurma_core.staging import app_callins
 
         app_callins.add(self, pod, running)
 
-    def remove_app(self, directory: str, running: RunningStager, app: str, volumes: tuple[str, ...]) -> None:
+    def remove_app(self, directory: str, running: RunningStagerHooks, app: str, volumes: tuple[str, ...]) -> None:
         from kurma_core.staging import app_callins
 
         app_callins.remove(self, directory, running, app, volumes)
 
-    def start_app(self, directory: str, running: RunningStager, app: str, timeout: float) -> None:
+    def start_app(self, directory: str, running: RunningStagerHooks, app: str, timeout: float) -> None:
         from kurma_core.staging import app_callins
 
         app_callins.ask(self, directory, running, ("app-start", app), timeout)
 
-    def stop_app(self, directory: str, running: RunningStager, app: str, timeout: float | None) -> None:
+    def stop_app(self, directory: str, running: RunningStagerHooks, app: str, timeout: float | None) -> None:
         from kurma_core.staging import app_callins
 
         app_callins.stop(self, directory, running, app, timeout)
 
-    def stop(self, directory: str, running: RunningStager, *, force: bool) -> None:
+    def stop(self, directory: str, running: RunningStagerHooks, force: bool) -> None:
         running.signal(signal.SIGKILL if force else signal.SIGTERM)
         if force:
             # On cgroup v1, a frozen process ends only after it is thawed.

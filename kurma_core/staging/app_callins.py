@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from kurma_core.hookspecs.pod_setup import PodSetup
-    from kurma_core.hookspecs.stager import RunningStager
+    from kurma_core.hookspecs.stager import RunningStagerHooks
     from kurma_core.spawn_plan import Operation, Starter
     from kurma_core.staging.callin import CallIn, StagerTimes
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         def begin(
             self,
             directory: str,
-            running: RunningStager,
+            running: RunningStagerHooks,
             verb: str,
             arguments: tuple[str, ...],
             stdio: Stdio,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 class LiveRoot:
     """The root of a running stager. :param running: the stager; its pidfd guards against a reused PID."""
 
-    def __init__(self, spawner: Starter, running: RunningStager) -> None:
+    def __init__(self, spawner: Starter, running: RunningStagerHooks) -> None:
         self._spawner = spawner
         self._running = running
 
@@ -96,7 +96,7 @@ _SHOWN = 2048
 _SLACK = 10.0
 
 
-def add(stager: ChangeableStager, pod: PodSetup, running: RunningStager) -> None:
+def add(stager: ChangeableStager, pod: PodSetup, running: RunningStagerHooks) -> None:
     """Binds the app's layers and volumes that are not bound yet, and adds the app by the stager's call-in.
 
     :raises StagerError, HostError: a step failed; :func:`remove` undoes the others.
@@ -124,7 +124,7 @@ def add(stager: ChangeableStager, pod: PodSetup, running: RunningStager) -> None
 
 
 def remove(
-    stager: ChangeableStager, directory: str, running: RunningStager, app: str, volumes: tuple[str, ...]
+    stager: ChangeableStager, directory: str, running: RunningStagerHooks, app: str, volumes: tuple[str, ...]
 ) -> None:
     """Removes the app by the stager's call-in, and unbinds layers and volumes that no app uses. It can be
     repeated.
@@ -149,7 +149,7 @@ def remove(
 
 
 def stop(
-    stager: ChangeableStager, directory: str, running: RunningStager, app: str, timeout: float | None
+    stager: ChangeableStager, directory: str, running: RunningStagerHooks, app: str, timeout: float | None
 ) -> None:
     """Stops an app. The call-in may take the app's timeout, and the stop timeout again for the post-stop
     handler."""
@@ -161,7 +161,7 @@ def stop(
 def ask(
     stager: ChangeableStager,
     directory: str,
-    running: RunningStager,
+    running: RunningStagerHooks,
     words: tuple[str, ...],
     timeout: float,
     document: bytes | None = None,

@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import CommandNotFoundError, StagerError
+from kurma_core.hookspecs.stager import CallInHooks
 from kurma_core.linux import process
 from kurma_core.linux.beneath import open_in_root
 from kurma_core.linux.cgroups import CgroupTree
@@ -28,7 +29,7 @@ from kurma_core.spawn_plan import EnterPlan
 from kurma_core.value import frozen
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.stager import RunningStager
+    from kurma_core.hookspecs.stager import RunningStagerHooks
     from kurma_core.models.streams import Stdio
     from kurma_core.spawn_plan import Starter
 
@@ -38,7 +39,7 @@ _PATIENCE = 3.0
 _ENVIRONMENT = {"PATH": DEFAULT_PATH}
 
 
-def has_call_in(running: RunningStager, verb: str) -> bool:
+def has_call_in(running: RunningStagerHooks, verb: str) -> bool:
     """Whether the stager's root has that call-in. Symbolic links are resolved inside of that root."""
     try:
         root = os.open(f"/proc/{running.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -75,7 +76,7 @@ class StagerTimes:
     change: float = 30.0
 
 
-class CallIn:
+class CallIn(CallInHooks):
     """A running call-in.
 
     :param document_timeout: seconds in which the call-in must have read the document.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import CommandNotExecutableError, CommandNotFoundError, StagerError
+from kurma_core.hookspecs.stager import RunningStagerHooks
 from kurma_core.linux import process
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.process import DEFAULT_PATH
@@ -148,8 +149,8 @@ _NAMED = 4
 _WORDS, _LETTERS = 4096, 80
 
 
-class StagerProcess(HeldProcess):
-    """Implements :class:`kurma_core.hookspecs.stager.RunningStager`.
+class StagerProcess(HeldProcess, RunningStagerHooks):  # type: ignore[override]
+    """A started stager that is an image.
 
     :param pidfd: closed by :meth:`close`.
     :param ready: the read end of the pipe whose write end is the stager's descriptor 4; None: the stager was found
@@ -183,7 +184,7 @@ class StagerProcess(HeldProcess):
         self.relay: CallerRelay | None = None
 
     @property
-    def identity(self) -> Mapping[str, Any]:
+    def identity(self) -> Mapping[str, Any]:  # type: ignore[override]
         """The process's identity, the ID of the stager's image, which stays in the store while the pod is up, and
         the inode of the pipe of descriptor 4."""
         known = self._identity.to_json()

@@ -1,7 +1,7 @@
 """The contract suites for stager plugins, to be subclassed: one for drivers, one for stager images.
 
-A driver that runs pods itself (:class:`kurma_core.hookspecs.stager.Stager`); run it as root, in a "host" of its
-own::
+A driver that runs pods itself (:class:`kurma_core.hookspecs.stager.StagerHooks`); run it as root, in a "host" of
+its own::
 
     @pytest.mark.kurma_root
     @pytest.mark.kurma_driver(my_module)
@@ -10,7 +10,7 @@ own::
         def make_pod(self, tmp_path):
             return lambda exec: pod_setup(tmp_path / "pod", rootfs, exec)
 
-An image (:class:`kurma_core.hookspecs.stager.StagerImageSource`) that the core runs by the Kurma Stager
+An image (:class:`kurma_core.hookspecs.stager.StagerImageHooks`) that the core runs by the Kurma Stager
 Specification::
 
     @pytest.mark.kurma_driver(my_module)
@@ -37,7 +37,7 @@ from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import StagerError
 from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup
-from kurma_core.hookspecs.stager import Stager, StagerImageSource
+from kurma_core.hookspecs.stager import StagerHooks, StagerImageHooks
 from kurma_core.models.image import RenderedLayer
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.models.pod import AppStatus
@@ -45,7 +45,7 @@ from kurma_core.models.streams import Stdio
 from kurma_core.testing.contract import DriverContract, cancelled, check_refusal, nothing_left_open
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.stager import RunningStager
+    from kurma_core.hookspecs.stager import RunningStagerHooks
 
 Test = TypeVar("Test", bound=Callable[..., None])
 MakePod = Callable[[tuple[str, ...]], PodSetup]
@@ -130,12 +130,12 @@ class StagerContract(DriverContract):
         os.close(null)
 
     @pytest.fixture
-    def start(self, driver: Stager, make_pod: MakePod, stdio: Stdio) -> Iterator[Callable[[str], Any]]:
+    def start(self, driver: StagerHooks, make_pod: MakePod, stdio: Stdio) -> Iterator[Callable[[str], Any]]:
         """Returns a function that prepares and starts a pod with a line of shell, and returns ``(pod, running)``.
         The pods are cleaned up afterwards."""
-        started: list[tuple[PodSetup, RunningStager]] = []
+        started: list[tuple[PodSetup, RunningStagerHooks]] = []
 
-        def start(line: str) -> tuple[PodSetup, RunningStager]:
+        def start(line: str) -> tuple[PodSetup, RunningStagerHooks]:
             pod = make_pod((*self.shell, line))
             driver.prepare(pod)
             running = driver.start(pod, stdio)
@@ -150,23 +150,23 @@ class StagerContract(DriverContract):
 
     # -- the contract --
 
-    def test_it_has_a_name(self, driver: Stager) -> None:
+    def test_it_has_a_name(self, driver: StagerHooks) -> None:
         assert isinstance(driver.name, str)
         assert driver.name
 
-    def test_cleanup_without_anything(self, driver: Stager, make_pod: MakePod) -> None:
+    def test_cleanup_without_anything(self, driver: StagerHooks, make_pod: MakePod) -> None:
         pod = make_pod((*self.shell, "true"))
         driver.cleanup(pod.directory, pod.cgroup)
         driver.cleanup(pod.directory, pod.cgroup)
 
-    def test_cleanup_after_prepare(self, driver: Stager, make_pod: MakePod) -> None:
+    def test_cleanup_after_prepare(self, driver: StagerHooks, make_pod: MakePod) -> None:
         pod = make_pod((*self.shell, "true"))
         driver.prepare(pod)
         driver.cleanup(pod.directory, pod.cgroup)
         driver.cleanup(pod.directory, pod.cgroup)
 
     @line("status.kept", "end.exit-code")
-    def test_a_pod_that_ends_well(self, driver: Stager, start: Callable[[str], Any]) -> None:
+    def test_a_pod_that_ends_well(self, driver: StagerHooks, start: Callable[[str], Any]) -> None:
         pod, running = start("exit 0")
         assert running.wait_running(PATIENCE) in (True, False)
         assert running.wait(PATIENCE) == 0
@@ -176,12 +176,12 @@ class StagerContract(DriverContract):
         assert (status["app"].exited, status["app"].exit_code) == (True, 0)
 
     @line("status.kept")
-    def test_an_exit_code_is_kept(self, driver: Stager, start: Callable[[str], Any]) -> None:
+    def test_an_exit_code_is_kept(self, driver: StagerHooks, start: Callable[[str], Any]) -> None:
         pod, running = start("exit 7")
         running.wait(PATIENCE)
         assert driver.status(pod.directory, None)["app"].exit_code == 7
 
-    def test_a_running_pod_is_found_again(self, driver: Stager, start: Callable[[str], Any]) -> None:
+    def test_a_running_pod_is_found_again(self, driver: StagerHooks, start: Callable[[str], Any]) -> None:
         pod, running = start("sleep 60")
         assert running.wait_running(PATIENCE) is True
         assert running.alive()
@@ -201,7 +201,7 @@ class StagerContract(DriverContract):
         assert driver.attach_to(pod.directory, identity) is None
 
     @line("status.running")
-    def test_the_status_of_a_running_pod(self, driver: Stager, start: Callable[[str], Any]) -> None:
+    def test_the_status_of_a_running_pod(self, driver: StagerHooks, start: Callable[[str], Any]) -> None:
         pod, running = start("sleep 60")
         running.wait_running(PATIENCE)
         status = self._app(driver, pod, running)
@@ -211,7 +211,7 @@ class StagerContract(DriverContract):
             os.kill(status.pid, 0)
 
     @line("stop.signal")
-    def test_stop_ends_it(self, driver: Stager, start: Callable[[str], Any]) -> None:
+    def test_stop_ends_it(self, driver: StagerHooks, start: Callable[[str], Any]) -> None:
         pod, running = start("trap 'exit 3' TERM; while :; do sleep 0.1; done")
         running.wait_running(PATIENCE)
         driver.stop(pod.directory, running, force=False)
@@ -219,7 +219,7 @@ class StagerContract(DriverContract):
         assert not running.alive()
 
     @line("end.left-behind")
-    def test_cleanup_ends_what_is_left(self, driver: Stager, start: Callable[[str], Any]) -> None:
+    def test_cleanup_ends_what_is_left(self, driver: StagerHooks, start: Callable[[str], Any]) -> None:
         pod, running = start("trap '' TERM; sleep 60 & wait")
         running.wait_running(PATIENCE)
         driver.cleanup(pod.directory, pod.cgroup)
@@ -227,7 +227,7 @@ class StagerContract(DriverContract):
         driver.cleanup(pod.directory, pod.cgroup)
 
     def test_it_may_be_started_again(
-        self, driver: Stager, make_pod: MakePod, stdio: Stdio, start: Callable[[str], Any]
+        self, driver: StagerHooks, make_pod: MakePod, stdio: Stdio, start: Callable[[str], Any]
     ) -> None:
         pod, running = start("exit 5")
         running.wait(PATIENCE)
@@ -238,14 +238,14 @@ class StagerContract(DriverContract):
         again.close()
         assert driver.status(pod.directory, None)["app"].exit_code == 5
 
-    def test_an_unknown_call_in(self, driver: Stager, start: Callable[[str], Any], stdio: Stdio) -> None:
+    def test_an_unknown_call_in(self, driver: StagerHooks, start: Callable[[str], Any], stdio: Stdio) -> None:
         pod, running = start("sleep 60")
         running.wait_running(PATIENCE)
         with pytest.raises(StagerError):
-            driver.call(pod.directory, running, "no-such-call-in", (), stdio)
+            driver.call(pod.directory, running, "no-such-call-in", (), stdio, None)
 
     @line("app.arguments")
-    def test_arguments_arrive_as_they_are(self, driver: Stager, make_pod: MakePod, stdio: Stdio) -> None:
+    def test_arguments_arrive_as_they_are(self, driver: StagerHooks, make_pod: MakePod, stdio: Stdio) -> None:
         """Hostile text is text: each word is compared with itself, by an app that knows them all."""
         for word in _ODD_WORDS:
             pod = make_pod(
@@ -261,7 +261,7 @@ class StagerContract(DriverContract):
                 driver.cleanup(pod.directory, pod.cgroup)
 
     @line("status.killed")
-    def test_an_app_that_a_signal_ended(self, driver: Stager, start: Callable[[str], Any]) -> None:
+    def test_an_app_that_a_signal_ended(self, driver: StagerHooks, start: Callable[[str], Any]) -> None:
         pod, running = start("sleep 60")
         running.wait_running(PATIENCE)
         pid = self._app(driver, pod, running).pid
@@ -272,7 +272,7 @@ class StagerContract(DriverContract):
         assert driver.status(pod.directory, None)["app"].exit_code == 128 + 9
 
     @line("end.start-failure")
-    def test_a_program_that_is_not_there(self, driver: Stager, make_pod: MakePod, stdio: Stdio) -> None:
+    def test_a_program_that_is_not_there(self, driver: StagerHooks, make_pod: MakePod, stdio: Stdio) -> None:
         pod = make_pod(("/no/such/program",))
         try:
             driver.prepare(pod)
@@ -286,14 +286,14 @@ class StagerContract(DriverContract):
             check_refusal(error)
         driver.cleanup(pod.directory, pod.cgroup)
 
-    def test_force_ends_an_app_that_ignores_the_signal(self, driver: Stager, start: Callable[[str], Any]) -> None:
+    def test_force_ends_an_app_that_ignores_the_signal(self, driver: StagerHooks, start: Callable[[str], Any]) -> None:
         pod, running = start("trap '' TERM; while :; do sleep 0.1; done")
         running.wait_running(PATIENCE)
         driver.stop(pod.directory, running, force=True)
         assert running.wait(PATIENCE) is not None
         assert not running.alive()
 
-    def test_close_lets_the_pod_go_on(self, driver: Stager, start: Callable[[str], Any]) -> None:
+    def test_close_lets_the_pod_go_on(self, driver: StagerHooks, start: Callable[[str], Any]) -> None:
         pod, running = start("sleep 60")
         running.wait_running(PATIENCE)
         with nothing_left_open():
@@ -303,14 +303,14 @@ class StagerContract(DriverContract):
                 assert again.alive()
                 again.close()
 
-    def test_a_cancelled_prepare_can_be_cleaned_up(self, driver: Stager, make_pod: MakePod) -> None:
+    def test_a_cancelled_prepare_can_be_cleaned_up(self, driver: StagerHooks, make_pod: MakePod) -> None:
         pod = make_pod((*self.shell, "true"))
         with nothing_left_open(), cancelled():
             driver.prepare(pod)
         driver.cleanup(pod.directory, pod.cgroup)
         driver.cleanup(pod.directory, pod.cgroup)
 
-    def _app(self, driver: Stager, pod: PodSetup, running: RunningStager) -> AppStatus:
+    def _app(self, driver: StagerHooks, pod: PodSetup, running: RunningStagerHooks) -> AppStatus:
         """The status of the app, once there is one."""
         deadline = time.monotonic() + PATIENCE
         while not (status := driver.status(pod.directory, running)).get("app"):
@@ -326,14 +326,14 @@ class StagerImageSourceContract(DriverContract):
     call_ins: tuple[str, ...] = ("status", "logs", "run", "attach")
 
     @pytest.fixture
-    def built(self, driver: StagerImageSource, tmp_path: Path) -> tuple[Path, Mapping[str, Any]]:
+    def built(self, driver: StagerImageHooks, tmp_path: Path) -> tuple[Path, Mapping[str, Any]]:
         rootfs = tmp_path / "rootfs"
         rootfs.mkdir()
         return rootfs, driver.build(str(rootfs))
 
     # -- the contract --
 
-    def test_the_fingerprint_is_stable_and_cheap(self, driver: StagerImageSource) -> None:
+    def test_the_fingerprint_is_stable_and_cheap(self, driver: StagerImageHooks) -> None:
         first = driver.fingerprint()
         start = time.monotonic()
         assert driver.fingerprint() == first
@@ -380,7 +380,7 @@ class StagerImageSourceContract(DriverContract):
             assert stat.S_ISLNK(mode) or stat.S_ISREG(mode) or stat.S_ISDIR(mode), f"{path} is something odd"
 
     def test_the_same_fingerprint_is_the_same_image(
-        self, driver: StagerImageSource, built: tuple[Path, Mapping[str, Any]], tmp_path: Path
+        self, driver: StagerImageHooks, built: tuple[Path, Mapping[str, Any]], tmp_path: Path
     ) -> None:
         again = tmp_path / "again"
         again.mkdir()

@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kurma_core.hookspecs.stager import RunningStager
+    from kurma_core.hookspecs.stager import RunningStagerHooks
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText
     from kurma_core.pods.manager import PodManager
@@ -149,7 +149,7 @@ class PodLogs:
         self,
         record: PodRecord,
         app: str | None,
-        stager: RunningStager,
+        stager: RunningStagerHooks,
         options: LogOptions,
         idle: Callable[[], None],
     ) -> Iterator[LogText]:

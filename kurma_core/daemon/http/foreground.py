@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kurma_core.daemon.http.streams import Stream
     from kurma_core.daemon.pods.owned import RunningPod
     from kurma_core.daemon.pods.prestarted import PreparedPod
-    from kurma_core.hookspecs.stager import CallInProcess
+    from kurma_core.hookspecs.stager import CallInHooks
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText
 
@@ -202,12 +202,12 @@ class _Batch:
 
 
 @contextlib.contextmanager
-def _typing(call: CallInProcess, caller: Caller) -> Iterator[None]:
+def _typing(call: CallInHooks, caller: Caller) -> Iterator[None]:
     """Waits for the program that carries input to the app, until the block is left."""
 
     def wait() -> None:
         with contextlib.suppress(KurmaError):
-            call.wait()
+            call.wait(None)
 
     thread = threading.Thread(target=wait, name="typing", daemon=True)
     begin(thread)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import (
     CommandNotExecutableError,
@@ -29,7 +29,7 @@ from kurma_core.value import frozen, replace
 if TYPE_CHECKING:
     from kurma_core.api.operations import Progress
     from kurma_core.api.pods import PodRequest
-    from kurma_core.hookspecs.stager import AppChanger, RunningStager
+    from kurma_core.hookspecs.stager import RunningStagerHooks, StagerHooks
     from kurma_core.models.pod import PodRecord
     from kurma_core.pods.change.new_app import NewApp
     from kurma_core.pods.finder import PodFinder
@@ -47,8 +47,8 @@ class Changeable:
 
     directory: PodDirectory
     document: PodDocument
-    driver: AppChanger
-    stager: RunningStager
+    driver: StagerHooks
+    stager: RunningStagerHooks
     identity: Json
 
 
@@ -213,7 +213,7 @@ class PodApps:
     @contextlib.contextmanager
     def _stager_of(
         self, directory: PodDirectory, document: PodDocument, verb: str
-    ) -> Iterator[tuple[AppChanger, RunningStager]]:
+    ) -> Iterator[tuple[StagerHooks, RunningStagerHooks]]:
         what = f"{_WORDS[verb]} pod {document.name}"
         state = directory.read_state().state
         stager = recovery.find_stager(self._services, directory) if state == "running" else None
@@ -223,14 +223,17 @@ class PodApps:
             raise PodStateError(f"cannot {what}: it {how}", hint=hint, pod=document.uuid)
         try:
             driver = self._services.stagers.of_pod(document.stager)
-            if not hasattr(driver, "app_verbs"):
+            from kurma_core.hookspecs import implements
+            from kurma_core.hookspecs.stager import StagerHooks
+
+            if not implements(driver, StagerHooks.app_verbs):
                 raise StagerError(f"cannot {what}: its stager {document.stager} cannot change a pod that runs")
-            yield cast("AppChanger", driver), stager
+            yield driver, stager
         finally:
             stager.close()
 
     @staticmethod
-    def _check_verbs(document: PodDocument, driver: AppChanger, directory: PodDirectory, *verbs: str) -> None:
+    def _check_verbs(document: PodDocument, driver: StagerHooks, directory: PodDirectory, *verbs: str) -> None:
         offered = driver.app_verbs(directory.path)
         for verb in verbs:
             if verb not in offered:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import wait_readable
 from kurma_core.errors import (
@@ -23,7 +23,7 @@ from kurma_core.pods.run import pod_restarts, recovery
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.stager import AppChanger, RunningStager, Stager
+    from kurma_core.hookspecs.stager import RunningStagerHooks, StagerHooks
     from kurma_core.linux.cgroups import CgroupTree
     from kurma_core.pods.finder import PodFinder
     from kurma_core.pods.record.pod_directory import PodDirectory
@@ -95,7 +95,7 @@ class PodStopper:
             pass
         return replace(record, state="stopped", owner=None, stager_pid=None, network_namespace=None)
 
-    def _await_stager(self, directory: PodDirectory) -> RunningStager | None:
+    def _await_stager(self, directory: PodDirectory) -> RunningStagerHooks | None:
         """The stager of a starting pod, once it runs. None: it did not start in time, or the pod has ended."""
         from kurma_core.linux.inotify import SharedWatch
 
@@ -118,7 +118,9 @@ class PodStopper:
         finally:
             watch.close()
 
-    def _end(self, directory: PodDirectory, stager: RunningStager, timeout: float | None, force: bool) -> None:
+    def _end(
+        self, directory: PodDirectory, stager: RunningStagerHooks, timeout: float | None, force: bool
+    ) -> None:
         document = directory.read_document()
         driver = self._services.stagers.of_pod(document.stager)
         request_stop(directory, document, driver, stager, self._events, force=force)
@@ -136,20 +138,19 @@ class PodStopper:
                 hint="it hangs in the kernel; kurma stop --force tries again",
             )
 
-    def _insist(self, directory: PodDirectory, driver: Stager, stager: RunningStager) -> bool:
+    def _insist(self, directory: PodDirectory, driver: StagerHooks, stager: RunningStagerHooks) -> bool:
         """Asks the stager to end the apps by force: the caller's timeout has passed, but not the stager's own. A
         stager that supports this runs each app's post-stop handler and keeps its records.
 
         :returns: whether the stager has ended.
         """
-        if not hasattr(driver, "app_verbs") or "stop" not in driver.app_verbs(directory.path):
+        if "stop" not in driver.app_verbs(directory.path):
             return False
-        changer = cast("AppChanger", driver)
         # A stager that fails is ended by force by the caller; one that has just ended needs nothing more.
         with contextlib.suppress(KurmaError, OSError):
             for status in driver.status(directory.path, stager).values():
                 if not status.exited:
-                    changer.stop_app(directory.path, stager, status.name, 0)
+                    driver.stop_app(directory.path, stager, status.name, 0)
             return _ends(stager, self._services.config.stop_timeout + 5)
         return _ends(stager, 0)
 
@@ -186,7 +187,7 @@ class PodStopper:
                 stager.close()
 
 
-def _ends(stager: RunningStager, timeout: float) -> bool:
+def _ends(stager: RunningStagerHooks, timeout: float) -> bool:
     from kurma_core.linux.process import wait_pidfd
 
     return wait_pidfd(stager.fileno(), timeout)

@@ -19,7 +19,7 @@ from kurma_core.pods.run import recovery
 from kurma_core.staging.relay import CallerRelay
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.stager import CallInProcess, RunningStager
+    from kurma_core.hookspecs.stager import CallInHooks, RunningStagerHooks
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import Stdio
     from kurma_core.pods.run.owner import OwnedPod
@@ -86,7 +86,7 @@ def call(
         stager.close()
 
 
-def _ends(stager: RunningStager) -> bool:
+def _ends(stager: RunningStagerHooks) -> bool:
     """Whether the pod ends, or has ended. On a busy machine, a killed stager may take long to end."""
     return process.wait_pidfd(stager.fileno(), _TOGETHER) or is_killed(stager.pid)
 
@@ -165,15 +165,17 @@ def attaches_terminal(services: Services, record: PodRecord, app: str | None) ->
     return found is not None and has_terminal(document, found)
 
 
-def type_into(services: Services, pod: OwnedPod, app: str, stdio: Stdio) -> CallInProcess | None:
+def type_into(services: Services, pod: OwnedPod, app: str, stdio: Stdio) -> CallInHooks | None:
     """Sends input to the app's terminal while the caller shows the app's log; None: the stager does not support
     it.
 
     :param stdio: relayed.
     """
     driver = services.stagers.of_pod(pod.document.stager)
-    begin = getattr(driver, "begin", None)
-    if begin is None:
+    from kurma_core.hookspecs import implements
+    from kurma_core.hookspecs.stager import StagerHooks
+
+    if not implements(driver, StagerHooks.begin):
         return None
     null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
     ready, told = os.pipe2(os.O_CLOEXEC)
@@ -182,7 +184,7 @@ def type_into(services: Services, pod: OwnedPod, app: str, stdio: Stdio) -> Call
         arguments = (app, "--no-output", "--detach-keys", "")
         # Its messages are dropped: if the app has just ended, say, the pod's owner reports that.
         input_only = Stdio(stdio.stdin, told, null, terminal=stdio.terminal, signals=stdio.signals, relayed=True)
-        started: CallInProcess = begin(pod.directory, pod.stager, "attach", arguments, input_only)
+        started = driver.begin(pod.directory, pod.stager, "attach", arguments, input_only, None)
         os.close(told)
         told = -1
         poll = select.poll()

@@ -14,7 +14,7 @@ from kurma_core.formats.timestamps import stamp
 from kurma_core.models.streams import LogText, Stdio
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.stager import RunningStager, Stager
+    from kurma_core.hookspecs.stager import RunningStagerHooks, StagerHooks
 
 _CHUNK = 1 << 16
 
@@ -41,9 +41,9 @@ def arguments(
 
 
 def called_logs(
-    driver: Stager,
+    driver: StagerHooks,
     directory: str,
-    stager: RunningStager,
+    stager: RunningStagerHooks,
     words: tuple[str, ...],
     idle: Callable[[], None],
 ) -> Iterator[LogText]:
@@ -69,7 +69,9 @@ def called_logs(
 class _Call:
     """Runs the call-in and waits for its end in a thread: it may print for as long as the pod runs."""
 
-    def __init__(self, driver: Stager, directory: str, stager: RunningStager, words: tuple[str, ...]) -> None:
+    def __init__(
+        self, driver: StagerHooks, directory: str, stager: RunningStagerHooks, words: tuple[str, ...]
+    ) -> None:
         self._said = os.memfd_create("errors", os.MFD_CLOEXEC)
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self.output, self._out = os.pipe2(os.O_CLOEXEC)
@@ -84,10 +86,12 @@ class _Call:
                 os.close(fd)
             raise
 
-    def _run(self, driver: Stager, directory: str, stager: RunningStager, words: tuple[str, ...]) -> None:
+    def _run(
+        self, driver: StagerHooks, directory: str, stager: RunningStagerHooks, words: tuple[str, ...]
+    ) -> None:
         try:
             stdio = Stdio(self._null, self._out, self._said, relayed=True)
-            self._code = driver.call(directory, stager, "logs", words, stdio)
+            self._code = driver.call(directory, stager, "logs", words, stdio, None)
         except KurmaError as error:
             self._error = error
         finally:

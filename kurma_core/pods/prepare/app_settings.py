@@ -117,7 +117,10 @@ def foreground_input(services: Services, record: PodRecord) -> tuple[bool, bool]
     With a stager that has no call-ins, such as a stage1, the stager's own standard input is used, whatever the
     apps' settings are.
     """
-    if getattr(services.stagers.of_pod(record.stager), "begin", None) is None:
+    from kurma_core.hookspecs import implements
+    from kurma_core.hookspecs.stager import StagerHooks
+
+    if not implements(services.stagers.of_pod(record.stager), StagerHooks.begin):
         return True, True
     document = services.store.directory(record.uuid).read_document()
     return document.interactive is not None, typed_into(document) is not None

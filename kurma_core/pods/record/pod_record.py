@@ -25,7 +25,7 @@ from kurma_core.staging.stager_status import exit_code, parse_apps, read_status_
 from kurma_core.value import fields, replace
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.stager import RunningStager, Stager
+    from kurma_core.hookspecs.stager import RunningStagerHooks, StagerHooks
     from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.record.state import PodState
     from kurma_core.pods.services import Events
@@ -40,8 +40,8 @@ def record_of(
     directory: PodDirectory,
     document: PodDocument,
     state: PodState,
-    stager: Stager | None = None,
-    running: RunningStager | None = None,
+    stager: StagerHooks | None = None,
+    running: RunningStagerHooks | None = None,
 ) -> PodRecord:
     """The record of a pod whose records the caller has read.
 
@@ -79,8 +79,8 @@ def app_statuses(
     directory: PodDirectory,
     document: PodDocument,
     state: PodState,
-    stager: Stager | None,
-    running: RunningStager | None,
+    stager: StagerHooks | None,
+    running: RunningStagerHooks | None,
 ) -> tuple[AppStatus, ...]:
     """The status of each app of the manifest, in its order; an app of which nothing is known has only its name."""
     if state.state in ("preparing", "prepared"):
@@ -116,7 +116,7 @@ def stager_notes(directory: PodDirectory, state: PodState) -> tuple[str, ...]:
 
 
 def conclusion(
-    directory: PodDirectory, document: PodDocument, stager: Stager | None, status: int | None, output: str
+    directory: PodDirectory, document: PodDocument, stager: StagerHooks | None, status: int | None, output: str
 ) -> PodEnd:
     """Decides what to record of a pod whose stager has ended: state, reason, exit code, notes, apps.
 
@@ -136,7 +136,7 @@ def conclusion(
     except KurmaError as error:
         problem = error.message
     code = exit_code(apps, document.app_names)
-    speaks = getattr(stager, "ends_with_exit_code", False)
+    speaks = stager is not None and stager.features().ends_with_exit_code
     # Apps that were ever started. It may be none, in a pod that was stopped before.
     begun = [apps[name] for name in document.app_names if name in apps and apps[name].state != "created"]
     all_ended = all(app.exited for app in begun)
@@ -208,8 +208,8 @@ def by_force(directory: PodDirectory) -> None:
 def request_stop(
     directory: PodDirectory,
     document: PodDocument,
-    driver: Stager,
-    stager: RunningStager,
+    driver: StagerHooks,
+    stager: RunningStagerHooks,
     events: Events,
     *,
     force: bool,

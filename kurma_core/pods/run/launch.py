@@ -27,7 +27,7 @@ from kurma_core.pods.run import pod_limits
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup
-    from kurma_core.hookspecs.stager import RunningStager
+    from kurma_core.hookspecs.stager import RunningStagerHooks, StagerHooks
     from kurma_core.metadata.listening import Listener
     from kurma_core.models.image import RenderedImage
     from kurma_core.models.streams import Stdio
@@ -57,7 +57,7 @@ class Launch:
         directory: PodDirectory,
         document: PodDocument,
         attachments: tuple[Attachment, ...] = (),
-        stager: RunningStager | None = None,
+        stager: RunningStagerHooks | None = None,
         made: Collection[str] = (),
         waiting: PrestartedStager | None = None,
         listener: Listener | None = None,
@@ -157,7 +157,7 @@ class UserNamespace:
         from kurma_core.spawn_plan import UserMap
 
         stagers, name = launch.services.stagers, launch.document.stager
-        if not getattr(stagers.get(name), "user_namespaces", False):
+        if not stagers.get(name).features().user_namespaces:
             raise StagerError(
                 f"stager {name} knows nothing of user namespaces",
                 hint="run the pod with --userns none, or with another stager",
@@ -299,20 +299,20 @@ class Stager:
         free_layers(launch.directory.path)
 
 
-def _handed_over(launch: Launch, driver: Any, setup: PodSetup) -> RunningStager | None:
+def _handed_over(launch: Launch, driver: Any, setup: PodSetup) -> RunningStagerHooks | None:
     """The prestarted stager, after it has taken the pod; None: there is none, or it cannot be used."""
     if launch.waiting is None:
         return None
     try:
-        stager: RunningStager = driver.hand_over(launch.waiting, setup)
+        stager: RunningStagerHooks = driver.hand_over(launch.waiting, setup)
     except (StagerError, HostError):
         return None  # the stager that is started instead reports the problem
     return stager
 
 
-def _need_powers(driver: object, name: str) -> None:
+def _need_powers(driver: StagerHooks, name: str) -> None:
     """:raises StagerError: the stager does not support that apps get devices, namespaces or powers of the host."""
-    if not getattr(driver, "host_powers", False):
+    if not driver.features().host_powers:
         raise StagerError(
             f"stager {name} gives apps no devices, namespaces or powers of the host, and the pod asks for some",
             hint="run the pod with another stager",

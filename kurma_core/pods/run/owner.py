@@ -33,7 +33,7 @@ from kurma_core.value import replace
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from kurma_core.hookspecs.stager import RunningStager
+    from kurma_core.hookspecs.stager import RunningStagerHooks
     from kurma_core.models.image import RenderedImage
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import Stdio
@@ -123,7 +123,7 @@ class OwnedPod:
 
     @classmethod
     def adopted(
-        cls, services: Services, directory: PodDirectory, stager: RunningStager, lock: int, events: Events
+        cls, services: Services, directory: PodDirectory, stager: RunningStagerHooks, lock: int, events: Events
     ) -> OwnedPod:
         """Takes over a running pod whose owner has died: this process owns it from now on, and serves its metadata
         at the same address.
@@ -179,7 +179,7 @@ class OwnedPod:
         return typed_into(self._launch.document)
 
     @property
-    def stager(self) -> RunningStager:
+    def stager(self) -> RunningStagerHooks:
         assert self._launch.stager is not None
         return self._launch.stager
 
@@ -337,7 +337,7 @@ class OwnedPod:
         :raises PodError: a step could not be undone; it stays on record, and ``kurma gc`` tries again.
         """
         launch = self._launch
-        end = self._conclusion(self.stager.wait())
+        end = self._conclusion(self.stager.wait(None))
         failures = self._end(end)
         if not os.path.isdir(self.directory):
             # Frees its name.
@@ -369,7 +369,7 @@ class OwnedPod:
         if status is None and end.state == "errored" and not forced(launch.directory):
             # The stager is not our child, and its files do not tell its exit status: the kernel may report it in a
             # moment.
-            status = getattr(self.stager, "wait_reaped", lambda: None)()
+            status = self.stager.wait_reaped()
             if status is not None:
                 return self._conclusion(status)
         return end

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError, StagerError
 from kurma_core.linux.cgroups import CgroupTree
@@ -204,8 +204,10 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
     :raises StagerError: the stager cannot be started before its pod is known.
     :raises KurmaError: it could not be made; nothing of it is left.
     """
-    driver: Any = services.stagers.get(stager)
-    if not hasattr(driver, "prestart"):
+    from kurma_core.staging.aci_stager import AciStager
+
+    driver = services.stagers.get(stager)
+    if not isinstance(driver, AciStager):
         raise StagerError(f"stager {stager} does not wait for its pod: its plugin runs pods by itself")
     uuid = new_uuid()
     listener: Listener | None = None
@@ -241,7 +243,7 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
         services.store.discard(directory)
         os.close(lock)
         raise
-    return PrestartedPod(services, uuid, stager, directory, lock, cast("PrestartedStager", waiting), listener)
+    return PrestartedPod(services, uuid, stager, directory, lock, waiting, listener)
 
 
 def _raise_lo(namespace: str, uuid: str) -> None:

@@ -23,14 +23,14 @@ from kurma_core.value import replace
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kurma_core.hookspecs.stager import CollectorOfRemains, RunningStager
+    from kurma_core.hookspecs.stager import AnyStagerHooks, RunningStagerHooks
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.record.state import PodState
     from kurma_core.pods.services import Events, Services
 
 
-def find_stager(services: Services, directory: PodDirectory) -> RunningStager | None:
+def find_stager(services: Services, directory: PodDirectory) -> RunningStagerHooks | None:
     """The living stager of that pod, if any; the caller closes it."""
     state = directory.read_state()
     identity = state.stager
@@ -88,7 +88,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
     rebooted = state.live and _of_another_boot(state)
     launch = Launch(services, directory, document)
     if stager is not None:
-        if state.state == "starting" and getattr(stager, "has_come_up", lambda: False)():
+        if state.state == "starting" and stager.has_come_up():
             # The pod is up; only its owner died before it could record that.
             state = directory.change_state(only_in=("starting",), state="running")
             events.tell("running", document)
@@ -171,11 +171,14 @@ def discard_remains(services: Services, directory: PodDirectory) -> None:
     except FileNotFoundError:
         return
     driver = services.stagers.of_pod(name)
-    if not hasattr(driver, "discard"):
+    from kurma_core.hookspecs import implements
+    from kurma_core.hookspecs.stager import StagerHooks
+
+    if not implements(driver, StagerHooks.discard):
         services.note(f"pod {directory.uuid}: what stager {name} has left is not freed: its plugin is not there")
         return
     try:
-        notes: tuple[str, ...] = driver.discard(directory.path)
+        notes = driver.discard(directory.path)
     except OSError as error:
         what = f"pod {directory.uuid}: cannot free what stager {name} has left"
         raise HostError.of(what, error, hint="kurma gc tries again", pod=directory.uuid) from None
@@ -202,7 +205,7 @@ def remains_of_gone_pods(services: Services, *, dry_run: bool) -> Iterator[tuple
 
 
 def _free_gone(
-    services: Services, collector: CollectorOfRemains, uuid: str, dry_run: bool
+    services: Services, collector: AnyStagerHooks, uuid: str, dry_run: bool
 ) -> Iterator[tuple[str, bool]]:
     said = f"pod {uuid}: its directory is gone"
     if dry_run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final
 
 from kurma_core import VERSION
 from kurma_core.errors import PluginError, PluginNotFoundError, StagerError, StagerNotFoundError
@@ -15,19 +15,13 @@ if TYPE_CHECKING:
     from kurma_core.api.images import HostImage
     from kurma_core.config import Config
     from kurma_core.hookspecs.driver import Json
-    from kurma_core.hookspecs.stager import (
-        CollectorOfRemains,
-        Stager,
-        StagerImageSource,
-        StagerOfExports,
-        StagerOfImages,
-    )
+    from kurma_core.hookspecs.stager import AnyStagerHooks, StagerFeatures, StagerHooks
     from kurma_core.images.manager import ImageManager
     from kurma_core.plugins.registry import PluginRegistry
     from kurma_core.spawner.client import Spawner
     from kurma_core.staging.stager_process import StagerImage
 
-_GROUP = "kurma.stagers"
+_GROUP: Final = "kurma.stagers"
 
 
 class Stagers:
@@ -44,7 +38,7 @@ class Stagers:
         self._registry = registry
         self._images = images
         self._spawner = spawner
-        self._made: dict[str, Stager] = {}
+        self._made: dict[str, StagerHooks] = {}
 
     def names(self) -> list[str]:
         """All names that ``--stager`` accepts."""
@@ -69,7 +63,7 @@ class Stagers:
         options = self._config.plugin(_GROUP, driver).config
         return {**options, **({} if section is None else section.config)}
 
-    def get(self, name: str) -> Stager:
+    def get(self, name: str) -> StagerHooks:
         """:raises StagerNotFoundError: there is no such stager.
         :raises PluginError: its plugin is broken.
         """
@@ -77,7 +71,7 @@ class Stagers:
             self._made[name] = self._make(name)
         return self._made[name]
 
-    def of_pod(self, name: str) -> Stager:
+    def of_pod(self, name: str) -> StagerHooks:
         """The driver for an existing pod, to query it, stop it and take it down. If the stager is no longer
         configured, or its plugin is missing or broken, the driver for stager images is used instead: a pod can
         always be ended."""
@@ -86,12 +80,15 @@ class Stagers:
         except (StagerError, PluginError):
             return self._engine(name)
 
-    def collectors(self) -> Iterator[CollectorOfRemains]:
+    def collectors(self) -> Iterator[AnyStagerHooks]:
         """Drivers of plugins that may keep something of pods that are gone. A plugin without a directory in the
         state directory keeps nothing, and is not loaded.
 
         :raises PluginError: a plugin with such a directory is broken.
         """
+        from kurma_core.hookspecs import implements
+        from kurma_core.hookspecs.stager import AnyStagerHooks
+
         installed = self._registry.names(_GROUP)
         try:
             places = sorted(os.listdir(os.path.join(self._config.state_dir, "plugins", _GROUP)))
@@ -100,8 +97,8 @@ class Stagers:
         for name in places:
             if name in installed:
                 driver = self._registry.driver(_GROUP, name)
-                if hasattr(driver, "discard_gone"):
-                    yield cast("CollectorOfRemains", driver)
+                if implements(driver, AnyStagerHooks.discard_gone):
+                    yield driver
 
     def unapplied(self, name: str) -> str:
         """Why isolators of a pod under this stager would be ignored: the stager does not declare that it applies
@@ -111,7 +108,7 @@ class Stagers:
         """
         why = f"stager {name} does not say that it applies isolators"
         if self._meant(name)[0] is not None:
-            return "" if getattr(self._load(name), "applies_isolators", False) else why
+            return "" if self._load(name).features().applies_isolators else why
         return "" if self.image(name).manifest.annotation("kurma.io/stager/isolators") == "true" else why
 
     def applied_in_part(self, name: str) -> Mapping[str, str]:
@@ -121,28 +118,29 @@ class Stagers:
         if self._meant(name)[0] is None:
             return {}
         try:
-            found: Mapping[str, str] = getattr(self._load(name), "isolators_in_part", {})
+            return self._load(name).features().isolators_in_part
         except KurmaError:
             return {}
-        return found
 
     def joins_networks(self, name: str) -> bool:
         """Whether that stager joins its pods to networks itself."""
-        return bool(self._asked(name, "joins_networks", False))
+        found = self._features(name)
+        return found is not None and found.joins_networks
 
     def hostname(self, name: str, uuid: str) -> str:
         """The host name of its pods that have none of their own; empty: the pod's name."""
-        return str(self._asked(name, "default_hostname", "")).replace("{uuid}", uuid)
+        found = self._features(name)
+        return "" if found is None else found.default_hostname.replace("{uuid}", uuid)
 
-    def _asked(self, name: str, what: str, otherwise: object) -> object:
-        """An attribute of the stager's driver; ``otherwise`` if the driver cannot be loaded, which the start then
-        reports."""
+    def _features(self, name: str) -> StagerFeatures | None:
+        """The features of a plugin's stager; None: it is an image, or its driver cannot be loaded, which the start
+        then reports."""
         if self._meant(name)[0] is None:
-            return otherwise
+            return None
         try:
-            return getattr(self.get(name), what, otherwise)
+            return self.get(name).features()
         except (StagerError, PluginError):
-            return otherwise
+            return None
 
     def follows_ours(self, name: str) -> bool:
         """Whether that stager is an image that follows the Kurma Stager Specification."""
@@ -165,11 +163,12 @@ class Stagers:
             except FetchError as error:
                 error.message = f"stager {name}: its image: {error.message}"
                 raise
+        from kurma_core.hookspecs.stager import StagerImageHooks
+
         driver = self._load(name)
-        if not hasattr(driver, "fingerprint"):
+        if not isinstance(driver, StagerImageHooks):
             raise StagerError(f"stager {name} is no image: its plugin runs pods by itself")
-        source = cast("StagerImageSource", driver)
-        return self._images().host_image_from_source(name, source, rebuild=rebuild, files=files)
+        return self._images().host_image_from_source(name, driver, rebuild=rebuild, files=files)
 
     def export(self, name: str, format: str, rootfs: str) -> Mapping[str, Json]:
         """Exports that stager as an image for other runtimes, into an empty directory. :returns: the image
@@ -177,9 +176,11 @@ class Stagers:
 
         :raises StagerError: it cannot be exported, or not in that format.
         """
-        driver = cast("StagerOfExports", self._load(name)) if self._meant(name) == (name, None) else None
-        known = sorted(getattr(driver, "exports", ()))
-        if driver is None or format not in known:
+        from kurma_core.hookspecs.stager import StagerImageHooks
+
+        driver = self._load(name) if self._meant(name) == (name, None) else None
+        known = sorted(driver.export_formats()) if isinstance(driver, StagerImageHooks) else []
+        if not isinstance(driver, StagerImageHooks) or format not in known:
             raise StagerError(
                 f"stager {name} cannot be exported as {format}",
                 hint=f"--format takes {', '.join(known)}" if known else "stagers of plugins may be: --stager NAME",
@@ -195,7 +196,7 @@ class Stagers:
         driver, colon, locator = name.partition(":")
         return (driver, locator) if colon and locator else (name, None)
 
-    def _load(self, name: str) -> object:
+    def _load(self, name: str) -> AnyStagerHooks:
         driver, _ = self._meant(name)
         try:
             return self._registry.driver(_GROUP, driver or name)
@@ -203,26 +204,25 @@ class Stagers:
             self.check(name)
             raise
 
-    def _make(self, name: str) -> Stager:
+    def _make(self, name: str) -> StagerHooks:
         plugin, locator = self._meant(name)
         if plugin is None:
             return self._engine(name)
-        driver = self._load(name)
-        takes = hasattr(driver, "of_image")
-        if takes != (locator is not None):
-            raise StagerError(
-                f"stager {name}: {plugin} runs images, and none is named"
-                if takes
-                else f"stager {name}: {plugin} runs no images",
-                hint=f"--stager {plugin}:IMAGE, or `image` in a section of `stagers`"
-                if takes
-                else f"--stager {plugin}",
-            )
-        if locator is not None:
-            return cast("StagerOfImages", driver).of_image(name, locator)
-        return self._engine(name) if hasattr(driver, "fingerprint") else cast("Stager", driver)
+        from kurma_core.hookspecs.stager import StagerHooks, StagerOfImagesHooks
 
-    def _engine(self, name: str) -> Stager:
+        driver = self._load(name)
+        if isinstance(driver, StagerOfImagesHooks):
+            if locator is None:
+                raise StagerError(
+                    f"stager {name}: {plugin} runs images, and none is named",
+                    hint=f"--stager {plugin}:IMAGE, or `image` in a section of `stagers`",
+                )
+            return driver.of_image(name, locator)
+        if locator is not None:
+            raise StagerError(f"stager {name}: {plugin} runs no images", hint=f"--stager {plugin}")
+        return driver if isinstance(driver, StagerHooks) else self._engine(name)
+
+    def _engine(self, name: str) -> StagerHooks:
         from kurma_core.staging.aci_stager import AciStager
         from kurma_core.staging.callin import StagerTimes
         from kurma_core.staging.stager_process import StagerImage

@@ -32,8 +32,7 @@ class NameFetcher(FetcherHooks):
 
     @hookimpl
     def public_keys(self, name: str, request: FetchRequest) -> tuple[PublicKey, ...]:
-        """See :meth:`kurma_core.hookspecs.fetcher.KeyFinder.public_keys`. With the relaxation ``pubkey``, as with
-        ``http``, keys may come over plain HTTP."""
+        """With the relaxation ``pubkey``, as with ``http``, keys may come over plain HTTP."""
         from kurma_core.appc.image_name import parse_image_name
         from kurma_fetch_http.key_discovery import discover_keys
 

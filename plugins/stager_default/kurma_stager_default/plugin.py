@@ -3,40 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kurma_core.errors import PluginSkipped
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
-
-if TYPE_CHECKING:
-    from kurma_core.hookspecs.stager import StagerImageSource
+from kurma_core.hookspecs.stager import StagerFeatures, StagerImageHooks
 
 
-class DefaultStager:
-    """Implements :class:`kurma_core.hookspecs.stager.StagerImageSource`, and ``StagerOfExports``."""
+class DefaultStager(StagerImageHooks):
+    """Builds the stager's image, and exports it as a stage1."""
 
-    applies_isolators = True
-    #: Other formats that the stager can be exported as.
-    exports = ("stage1",)
+    @hookimpl
+    def features(self) -> StagerFeatures:
+        return StagerFeatures(applies_isolators=True)
 
+    @hookimpl
+    def export_formats(self) -> tuple[str, ...]:
+        return ("stage1",)
+
+    @hookimpl
     def fingerprint(self) -> str:
         from kurma_stager_default import image
 
         return image.fingerprint()
 
+    @hookimpl
     def build(self, rootfs: str) -> Mapping[str, Any]:
         from kurma_stager_default import image
 
         return image.build(rootfs)
 
+    @hookimpl
     def export(self, format: str, rootfs: str) -> Mapping[str, Any]:
         from kurma_stager_default import stage1image
 
         return stage1image.build(rootfs)
 
 
-def _create(context: DriverContext) -> StagerImageSource:
+def _create(context: DriverContext) -> StagerImageHooks:
     import os
 
     if os.uname().machine not in ("x86_64", "aarch64"):

@@ -20,7 +20,7 @@ def rootfs(tmp_path_factory):
     path = tmp_path_factory.mktemp("stage1") / "rootfs"
     path.mkdir()
     driver = plugin.kurma_stager().create(DriverContext(config={}, state_dir=str(path.parent / "state")))
-    assert driver.exports == ("stage1",)
+    assert driver.export_formats() == ("stage1",)
     return path, driver.export("stage1", str(path))
 
 

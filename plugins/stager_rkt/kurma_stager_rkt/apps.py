@@ -59,7 +59,7 @@ class PodApps:
         self._tell = tell
 
     def add(self, pod: PodSetup, storage: str) -> None:
-        """See :class:`kurma_core.hookspecs.stager.AppChanger`. :raises OSError: its files cannot be made."""
+        """See :class:`kurma_core.hookspecs.stager.StagerHooks`. :raises OSError: its files cannot be made."""
         (app,) = pod.apps
         pod_files.write_app_info(self._place, pod, app)
         with pod_files.inside(self._place, "opt/stage2") as stage2:
@@ -86,7 +86,7 @@ class PodApps:
             yield "--private-users={}:{}".format(*self._note.private_users)
 
     def remove(self, app: str, volumes: tuple[str, ...]) -> None:
-        """See :class:`kurma_core.hookspecs.stager.AppChanger`. :raises OSError: its files cannot be removed."""
+        """See :class:`kurma_core.hookspecs.stager.StagerHooks`. :raises OSError: its files cannot be removed."""
         known = self._known(app)
         if known:
             self._remember(app, _REMOVING)
@@ -127,7 +127,7 @@ class PodApps:
             group.remove()
 
     def start(self, app: str, timeout: float) -> None:
-        """See :class:`kurma_core.hookspecs.stager.AppChanger`. The app's earlier changes to its root stay, as in
+        """See :class:`kurma_core.hookspecs.stager.StagerHooks`. The app's earlier changes to its root stay, as in
         rkt."""
         with pod_files.inside(self._place, "rkt/status") as status:
             for name in (f"{app}-started", app):
@@ -140,7 +140,7 @@ class PodApps:
                 raise
 
     def stop(self, app: str, timeout: float | None) -> None:
-        """See :class:`kurma_core.hookspecs.stager.AppChanger`. The interface cannot pass a timeout to stage1."""
+        """See :class:`kurma_core.hookspecs.stager.StagerHooks`. The interface cannot pass a timeout to stage1."""
         if not self._runs(app):
             return
         self._ask_to_stop(app, self._note.patience if timeout is None else timeout + _SLACK)

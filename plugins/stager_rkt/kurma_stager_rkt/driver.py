@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import FetchError, HostError, StagerError
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.stager import StagerFeatures, StagerHooks
 from kurma_core.json_text import loads
 from kurma_core.linux import process
 from kurma_core.linux.cgroups import CgroupTree
@@ -28,7 +30,7 @@ from kurma_stager_rkt.running import RunningStage1
 if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import DriverContext, HostTree
     from kurma_core.hookspecs.pod_setup import PodSetup
-    from kurma_core.hookspecs.stager import RunningStager
+    from kurma_core.hookspecs.stager import RunningStagerHooks
     from kurma_core.models.pod import AppStatus
     from kurma_core.models.streams import Stdio
 
@@ -42,14 +44,8 @@ _FORCE_PATIENCE = 2.0
 _KILL_PATIENCE = 5.0
 
 
-class Stage1Stager:
-    """Implements :class:`kurma_core.hookspecs.stager.Stager`, ``StagerOfRemains`` and ``AppChanger``."""
-
-    joins_networks = True
-    user_namespaces = True
-    host_powers = True
-    ends_with_exit_code = True
-    default_hostname = "rkt-{uuid}"
+class Stage1Stager(StagerHooks):
+    """The driver of one stage1 image."""
 
     def __init__(self, name: str, locator: str, context: DriverContext) -> None:
         self.name = name
@@ -59,8 +55,19 @@ class Stage1Stager:
         #: Images that were verified when their pods were prepared, until these are started.
         self._trees: dict[str, HostTree] = {}
 
+    @hookimpl
+    def features(self) -> StagerFeatures:
+        return StagerFeatures(
+            joins_networks=True,
+            user_namespaces=True,
+            host_powers=True,
+            ends_with_exit_code=True,
+            default_hostname="rkt-{uuid}",
+        )
+
     # -- its start --
 
+    @hookimpl
     def prepare(self, pod: PodSetup) -> None:
         tree = self._image()
         decided = self._decided(pod, tree)
@@ -91,6 +98,7 @@ class Stage1Stager:
         config = {**self._context.config, **pod.config}
         return decide(self.name, pod, tree, config, self._places.path(RUN, pod.uuid), stdio)
 
+    @hookimpl
     def start(self, pod: PodSetup, stdio: Stdio) -> RunningStage1:
         tree = self._trees.pop(pod.uuid, None) or self._image()
         decided = self._decided(pod, tree, stdio)
@@ -147,6 +155,7 @@ class Stage1Stager:
             self.add_app(replace(pod, apps=(app,), manifest=alone), running)
             self.start_app(pod.directory, running, app.name, timeout)
 
+    @hookimpl
     def attach_to(self, directory: str, identity: Mapping[str, Any]) -> RunningStage1 | None:
         try:
             known = process.ProcessIdentity.from_json(dict(identity))
@@ -160,7 +169,8 @@ class Stage1Stager:
 
     # -- while it runs --
 
-    def status(self, directory: str, running: RunningStager | None) -> Mapping[str, AppStatus]:
+    @hookimpl
+    def status(self, directory: str, running: RunningStagerHooks | None) -> Mapping[str, AppStatus]:
         uuid = os.path.basename(directory)
         state = self._places.find(uuid)
         if state is None:
@@ -170,10 +180,11 @@ class Stage1Stager:
         mutable = note is not None and note.mutable
         return app_statuses(self._places.path(state, uuid), alive=alive, mutable=mutable)
 
+    @hookimpl
     def call(
         self,
         directory: str,
-        running: RunningStager,
+        running: RunningStagerHooks,
         verb: str,
         arguments: tuple[str, ...],
         stdio: Stdio,
@@ -187,7 +198,8 @@ class Stage1Stager:
             return enter_attach.attach(start, note, place, app, tuple(options), stdio)
         raise StagerError(f"stager {self.name}: a stage1 cannot be asked for {verb}")
 
-    def stop(self, directory: str, running: RunningStager, *, force: bool) -> None:
+    @hookimpl
+    def stop(self, directory: str, running: RunningStagerHooks, force: bool) -> None:
         note = Note.read(directory)
         uuid = os.path.basename(directory)
         asked = note is not None and "stop" in note.stage1.entrypoints and self._asked_to_stop(note, uuid, force)
@@ -224,12 +236,14 @@ class Stage1Stager:
         finally:
             os.close(output)
 
-    # -- changes of apps: see kurma_core.hookspecs.stager.AppChanger --
+    # -- changes of apps --
 
+    @hookimpl
     def app_verbs(self, directory: str) -> frozenset[str]:
         note = Note.read(directory)
         return VERBS if note is not None and note.mutable else frozenset()
 
+    @hookimpl
     def no_verb(self, directory: str, verb: str) -> StagerError:
         lacking = self._note(directory).stage1.lacking
         if lacking:
@@ -242,20 +256,24 @@ class Stage1Stager:
             hint="make one without any (`apps: []` in its file), and add them by kurma app add",
         )
 
-    def add_app(self, pod: PodSetup, running: RunningStager) -> None:
+    @hookimpl
+    def add_app(self, pod: PodSetup, running: RunningStagerHooks) -> None:
         check(self.name, pod, self._context.note)
         with self._changing(pod.directory, f"add app {pod.apps[0].name}") as apps:
             apps.add(pod, self._storage(pod))
 
-    def remove_app(self, directory: str, running: RunningStager, app: str, volumes: tuple[str, ...]) -> None:
+    @hookimpl
+    def remove_app(self, directory: str, running: RunningStagerHooks, app: str, volumes: tuple[str, ...]) -> None:
         with self._changing(directory, f"remove app {app}") as apps:
             apps.remove(app, volumes)
 
-    def start_app(self, directory: str, running: RunningStager, app: str, timeout: float) -> None:
+    @hookimpl
+    def start_app(self, directory: str, running: RunningStagerHooks, app: str, timeout: float) -> None:
         with self._changing(directory, f"start app {app}") as apps:
             apps.start(app, timeout)
 
-    def stop_app(self, directory: str, running: RunningStager, app: str, timeout: float | None) -> None:
+    @hookimpl
+    def stop_app(self, directory: str, running: RunningStagerHooks, app: str, timeout: float | None) -> None:
         with self._changing(directory, f"stop app {app}") as apps:
             apps.stop(app, timeout)
 
@@ -270,6 +288,7 @@ class Stage1Stager:
 
     # -- its end --
 
+    @hookimpl
     def cleanup(self, directory: str, cgroup: str) -> None:
         uuid = os.path.basename(directory)
         CgroupTree(cgroup).kill()
@@ -286,8 +305,9 @@ class Stage1Stager:
                 raise OSError(errno.EBUSY, "a process outside of the pod's cgroup holds its lock", self._run(uuid))
             time.sleep(0.01)
 
+    @hookimpl
     def discard(self, directory: str) -> tuple[str, ...]:
-        """See :class:`kurma_core.hookspecs.stager.StagerOfRemains`."""
+        """See :class:`kurma_core.hookspecs.stager.StagerHooks`."""
         place = self._places.take(os.path.basename(directory))
         notes: tuple[str, ...] = ()
         if place is not None:

@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
+from kurma_core.hookspecs.stager import StagerFeatures, StagerHooks, StagerOfImagesHooks
 from kurma_stager_rkt.settings import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from kurma_core.hookspecs.stager import Stager, StagerOfImages
     from kurma_stager_rkt.pod_directories import Places
 
 
-class Stage1Images:
-    """Implements :class:`kurma_core.hookspecs.stager.StagerOfImages`, and ``CollectorOfRemains``."""
+_IN_PART = {
+    "os/linux/privileged": "stage1 lifts its restrictions, from interface version 3 on; devices it gives none"
+}
 
-    isolators_in_part: ClassVar = {
-        "os/linux/privileged": "stage1 lifts its restrictions, from interface version 3 on; devices it gives none"
-    }
+
+class Stage1Images(StagerOfImagesHooks):
+    """Makes the drivers of stage1 images, and frees what pods without a directory have left."""
 
     def __init__(self, context: DriverContext) -> None:
         self._context = context
 
-    def of_image(self, name: str, locator: str) -> Stager:
+    @hookimpl
+    def features(self) -> StagerFeatures:
+        return StagerFeatures(isolators_in_part=_IN_PART)
+
+    @hookimpl
+    def of_image(self, name: str, locator: str) -> StagerHooks:
         from kurma_stager_rkt.driver import Stage1Stager
 
         return Stage1Stager(name, locator, self._context)
 
+    @hookimpl
     def remains(self) -> Collection[str]:
         return self._places().uuids()
 
+    @hookimpl
     def discard_gone(self, uuid: str) -> tuple[str, ...] | None:
         from kurma_stager_rkt import removal
 
@@ -44,7 +52,7 @@ class Stage1Images:
         return Places.of(self._context)
 
 
-def _create(context: DriverContext) -> StagerOfImages:
+def _create(context: DriverContext) -> StagerOfImagesHooks:
     return Stage1Images(context)
 
 

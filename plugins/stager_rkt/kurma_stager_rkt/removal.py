@@ -95,7 +95,7 @@ def gc_arguments(note: Note, uuid: str, place: str) -> tuple[str, ...]:
 
 
 def discard(start: Start, places: Places, uuid: str) -> tuple[str, ...] | None:
-    """See :class:`kurma_core.hookspecs.stager.CollectorOfRemains`."""
+    """See :class:`kurma_core.hookspecs.stager.AnyStagerHooks`."""
     try:
         place = places.take(uuid)
     except BlockingIOError as error:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import StagerError
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.stager import RunningStagerHooks
 from kurma_core.linux.inotify import Watch
 from kurma_core.linux.programs import HeldProcess
 from kurma_stager_rkt.entrypoints import said
@@ -23,8 +25,8 @@ _LOOK_AGAIN = 0.1
 _LEAST = 10.0
 
 
-class RunningStage1(HeldProcess):
-    """Implements :class:`kurma_core.hookspecs.stager.RunningStager`.
+class RunningStage1(HeldProcess, RunningStagerHooks):  # type: ignore[override]
+    """A started stage1.
 
     :param place: the pod's directory, in ``run``.
     :param mutable: apps may come and go.
@@ -52,17 +54,25 @@ class RunningStage1(HeldProcess):
         #: Adds them, in so many seconds; None: there are none, or another process adds them.
         self.add_coming: Callable[[float], None] | None = None
 
+    alive = hookimpl(HeldProcess.alive)
+    close = hookimpl(HeldProcess.close)
+    fileno = hookimpl(HeldProcess.fileno)
+    signal = hookimpl(HeldProcess.signal)
+    wait = hookimpl(HeldProcess.wait)
+    wait_reaped = hookimpl(HeldProcess.wait_reaped)
+
     @property
-    def identity(self) -> Mapping[str, Any]:
+    def identity(self) -> Mapping[str, Any]:  # type: ignore[override]
         return {**self._identity.to_json(), "image": self._image, "mutable": self._mutable}
 
+    @hookimpl
     def has_come_up(self) -> bool:
         """Whether its pod runs."""
         return self.alive() and self._lacks() == "" and not os.path.exists(self._coming)
 
+    @hookimpl
     def wait_running(self, timeout: float) -> bool:
-        """See :class:`kurma_core.hookspecs.stager.RunningStager`. The end of the ``run`` entrypoint is the pod's
-        end, and its exit code the pod's."""
+        """The end of the ``run`` entrypoint is the pod's end, and its exit code the pod's."""
         deadline = time.monotonic() + timeout
         watch = Watch(self._place)
         try:

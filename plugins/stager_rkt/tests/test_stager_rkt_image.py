@@ -56,7 +56,9 @@ def test_no_stage1_image(annotations, why):
 def test_the_plugin_runs_images(tmp_path):
     driver = load_driver(plugin, tmp_path)
     stager = driver.of_image("fly", "/srv/fly.aci")
-    assert (stager.name, stager.joins_networks, stager.default_hostname) == ("fly", True, "rkt-{uuid}")
+    assert (stager.name, stager.features().joins_networks, stager.features().default_hostname) == (
+        *("fly", True, "rkt-{uuid}"),
+    )
 
 
 def test_what_is_said_of_it():

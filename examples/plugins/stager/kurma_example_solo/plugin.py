@@ -1,8 +1,8 @@
 """The stager ``solo``: the host's half.
 
-It shows the other design that :class:`kurma_core.hookspecs.stager.Stager` is made for: no image, no call-ins; a
-supervisor that runs on the host beside a prepared directory. It takes pods of one app without volumes, and applies
-no isolators, so it is nothing to run strangers' images with.
+It shows the other design that :class:`kurma_core.hookspecs.stager.StagerHooks` is made for: no image, no call-ins;
+a supervisor that runs on the host beside a prepared directory. It takes pods of one app without volumes, and
+applies no isolators, so it is nothing to run strangers' images with.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import Any
 
 from kurma_core.errors import StagerError
 from kurma_core.hookspecs import hookimpl
-from kurma_core.hookspecs.driver import Driver, DriverContext
+from kurma_core.hookspecs.driver import Driver
 from kurma_core.hookspecs.pod_setup import PodSetup
-from kurma_core.hookspecs.stager import RunningStager, Stager
 from kurma_core.linux import process
 from kurma_core.linux.files import replace_file
 from kurma_core.models.pod import AppStatus
@@ -29,6 +28,7 @@ from kurma_core.models.streams import Stdio
 class Solo:
     name = "solo"
 
+    @hookimpl
     def prepare(self, pod: PodSetup) -> None:
         """Copies the layers, the lowest first, and writes down what is to be run."""
         if len(pod.apps) != 1 or pod.volumes:
@@ -57,7 +57,8 @@ class Solo:
         }
         replace_file(_path(pod.directory, "setup.json"), json.dumps(setup).encode())
 
-    def start(self, pod: PodSetup, stdio: Stdio) -> RunningStager:
+    @hookimpl
+    def start(self, pod: PodSetup, stdio: Stdio) -> Supervisor:
         command = [sys.executable, "-m", "kurma_example_solo.supervisor", _path(pod.directory, "setup.json")]
         try:
             child = subprocess.Popen(command, stdin=stdio.stdin, stdout=stdio.stdout, stderr=stdio.stderr)
@@ -68,12 +69,14 @@ class Solo:
         replace_file(_path(pod.directory, "identity.json"), json.dumps(running.identity).encode())
         return running
 
-    def attach_to(self, directory: str, identity: Mapping[str, Any]) -> RunningStager | None:
+    @hookimpl
+    def attach_to(self, directory: str, identity: Mapping[str, Any]) -> Supervisor | None:
         known = process.ProcessIdentity.from_json(dict(identity))
         pidfd = known.open()
         return None if pidfd is None else Supervisor(known, pidfd)
 
-    def status(self, directory: str, running: RunningStager | None) -> Mapping[str, AppStatus]:
+    @hookimpl
+    def status(self, directory: str, running: Supervisor | None) -> Mapping[str, AppStatus]:
         try:
             with open(_path(directory, "status.json")) as stream:
                 record = json.load(stream)
@@ -82,20 +85,15 @@ class Solo:
         app = AppStatus(record["app"], record["pid"], record["exited"], exit_code=record["exitCode"])
         return {record["app"]: app}
 
-    def call(
-        self,
-        directory: str,
-        running: RunningStager,
-        verb: str,
-        arguments: tuple[str, ...],
-        stdio: Stdio,
-        document: bytes | None = None,
-    ) -> int:
+    @hookimpl
+    def call(self, verb: str) -> int:
         raise StagerError(f"stager {self.name} has no call-in {verb!r}")
 
-    def stop(self, directory: str, running: RunningStager, *, force: bool) -> None:
+    @hookimpl
+    def stop(self, directory: str, running: Supervisor, force: bool) -> None:
         running.signal(9 if force else 15)
 
+    @hookimpl
     def cleanup(self, directory: str, cgroup: str) -> None:
         try:
             with open(_path(directory, "identity.json")) as stream:
@@ -129,6 +127,7 @@ class Supervisor:
     def identity(self) -> Mapping[str, Any]:
         return self._identity.to_json()
 
+    @hookimpl
     def wait_running(self, timeout: float) -> bool:
         """It has nothing to set up: it runs, or has ended."""
         if self.alive():
@@ -137,24 +136,29 @@ class Supervisor:
             raise StagerError(f"stager solo: it ended with status {self._status}")
         return False
 
+    @hookimpl
     def wait(self, timeout: float | None = None) -> int | None:
         if self._status is None and process.wait_pidfd(self._pidfd, timeout):
             code = process.exit_status(self._pidfd)
             self._status = code if code is None or code >= 0 else 128 - code
         return self._status
 
+    @hookimpl
     def alive(self) -> bool:
         return not process.wait_pidfd(self._pidfd, 0)
 
+    @hookimpl
     def fileno(self) -> int:
         return self._pidfd
 
+    @hookimpl
     def signal(self, number: int) -> None:
         try:
             process.pidfd_send_signal(self._pidfd, number)
         except ProcessLookupError:
             return
 
+    @hookimpl
     def close(self) -> None:
         os.close(self._pidfd)
 
@@ -163,10 +167,6 @@ def _path(directory: str, name: str) -> str:
     return os.path.join(directory, "stager", name)
 
 
-def create(context: DriverContext) -> Stager:
-    return Solo()
-
-
 @hookimpl
 def kurma_stager() -> Driver:
-    return Driver(create)
+    return Driver(lambda context: Solo())
