@@ -36,6 +36,11 @@ _IMPL, _SPEC = "kurma_impl", "kurma_spec"
 
 _WHERE = dict.fromkeys(("Driver", "HostCheck"), "kurma_core.hookspecs.driver")
 
+#: Version of the contract with plugins, and the oldest that this Kurma serves (``docs/plugin_contract.md``).
+CONTRACT, OLDEST = 1, 1
+#: The entry-point group by which a distribution declares the version of the contract that its plugins need. The
+#: entry's name is the version, so that it is known before a module is imported.
+NEEDED = "kurma.contract"
 #: The hook of a plugin's module, by entry-point group.
 GROUPS: Mapping[str, str] = {
     "kurma.fetchers": "kurma_fetcher",

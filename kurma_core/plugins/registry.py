@@ -17,7 +17,7 @@ from kurma_core.config import Config, origin
 from kurma_core.config.schema import OPT_IN, REQUIRED_ISOLATORS
 from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.errors import PluginSkipped as Skipped
-from kurma_core.hookspecs import GROUPS
+from kurma_core.hookspecs import CONTRACT, GROUPS, NEEDED, OLDEST
 from kurma_core.hookspecs.driver import Driver, DriverContext, HostProgram, HostTree, Option, Started
 from kurma_core.plugins import contract
 from kurma_core.plugins.calls import Source, called, class_key, interrupts, line, said
@@ -429,6 +429,9 @@ class PluginRegistry:
                 if name not in present:
                     reason = f"not installed, and {self._origin(group, name, 'required')} requires it"
                     rows.append(PluginInfo(_kind(group), name, None, None, "failed", reason))
+        for plugin, reason in self._unknown_groups():
+            distribution, version = plugin.distribution, plugin.version or None
+            rows.append(PluginInfo(_kind(plugin.group), plugin.name, distribution, version, "failed", reason))
         return tuple(rows)
 
     def problems(self) -> tuple[KurmaError, ...]:
@@ -552,6 +555,7 @@ class PluginRegistry:
         return loaded
 
     def _declare(self, group: str, name: str, loaded: _Loaded) -> None:
+        self._check_contract(group, name, loaded.plugin)
         module, classes = self._index.load(loaded.plugin)
         loaded.module = module
         loaded.source = Source(
@@ -561,6 +565,32 @@ class PluginRegistry:
         if classes is None:
             with self._lock:
                 self._index.remember(loaded.plugin, loaded.declared)
+
+    def _check_contract(self, group: str, name: str, plugin: Plugin) -> None:
+        """:raises PluginError: the plugin's distribution needs another version of the contract."""
+        for entry in self._group(NEEDED):
+            if (entry.distribution, entry.directory) != (plugin.distribution, plugin.directory):
+                continue
+            who, error = f"{called(group, name)} of {plugin}", {"plugin": f"{group}/{name}"}
+            if not entry.name.isdecimal():
+                raise PluginError(f"{who}: its entry of {NEEDED} is {entry.name!r}, not a number", **error)
+            needed = int(entry.name)
+            if needed > CONTRACT:
+                what = f"needs Kurma's plugin contract {needed}, this is {CONTRACT}"
+                raise PluginError(f"{who} {what}", hint="upgrade kurma-core", **error)
+            if needed < OLDEST:
+                what = f"was made for Kurma's plugin contract {needed}; this Kurma serves {OLDEST} and later"
+                raise PluginError(f"{who} {what}", hint=f"upgrade {plugin.distribution}", **error)
+
+    def _unknown_groups(self) -> Iterator[tuple[Plugin, str]]:
+        """Entries of groups that Kurma does not have, each with the reason."""
+        for group, plugins in sorted((self._installed or {}).items()):
+            if group not in GROUPS and group != NEEDED:
+                from difflib import get_close_matches
+
+                near = get_close_matches(_kind(group), [*map(_kind, GROUPS)], 1)
+                reason = f"there is no group {group}" + (f"; the nearest is kurma.{near[0]}" if near else "")
+                yield from ((plugin, reason) for plugin in plugins)
 
     def _checked(self, loaded: _Loaded, cls: type, kind: type[Hooks], taken: Taken) -> None:
         """Remembers a class of the plugin that was checked just now: its driver's, or of an object that the driver

@@ -286,7 +286,9 @@ class StagerContract(DriverContract):
             check_refusal(error)
         driver.cleanup(pod.directory, pod.cgroup)
 
-    def test_force_ends_an_app_that_ignores_the_signal(self, driver: StagerHooks, start: Callable[[str], Any]) -> None:
+    def test_force_ends_an_app_that_ignores_the_signal(
+        self, driver: StagerHooks, start: Callable[[str], Any]
+    ) -> None:
         pod, running = start("trap '' TERM; while :; do sleep 0.1; done")
         running.wait_running(PATIENCE)
         driver.stop(pod.directory, running, force=True)

@@ -1,0 +1,78 @@
+"""The version of the plugin contract, and groups that Kurma does not have."""
+
+import pytest
+
+from kurma_core import hookspecs
+from kurma_core.errors import PluginError
+from kurma_core.plugins import contract
+
+NETWORKS = "kurma.networks"
+
+
+@pytest.fixture
+def needing(install, network):
+    """``needing("2", source)``: a distribution with a network plugin that declares that version."""
+
+    def needing(version, source=network):
+        site = install("kurma-test", {"one": source}, version="2.0")
+        (info,) = site.glob("*.dist-info")
+        with open(info / "entry_points.txt", "a") as file:
+            file.write(f"[kurma.contract]\n{version} = nothing_of_this_name\n")
+
+    return needing
+
+
+@pytest.mark.parametrize(
+    ("version", "said", "hint"),
+    [
+        ("2", "needs Kurma's plugin contract 2, this is 1", "upgrade kurma-core"),
+        ("0", "was made for Kurma's plugin contract 0; this Kurma serves 1 and later", "upgrade kurma-test"),
+    ],
+)
+def test_a_plugin_of_another_version_is_refused_before_it_is_imported(needing, registry, version, said, hint):
+    needing(version, "from kurma_core.hookspecs import of_a_later_kurma")
+    plugins = registry()
+    with pytest.raises(PluginError) as caught:
+        plugins.driver(NETWORKS, "one")
+    assert str(caught.value) == f"network plugin 'one' of kurma-test 2.0 {said}"
+    assert caught.value.hint == hint
+    (row,) = [info for info in plugins.listing() if info.name == "one"]
+    assert (row.status, row.reason) == ("failed", str(caught.value))
+
+
+def test_a_plugin_of_this_version_works(needing, registry):
+    needing(str(hookspecs.CONTRACT))
+    plugins = registry()
+    assert plugins.driver(NETWORKS, "one")
+    assert [info.reason for info in plugins.listing() if info.kind == "contract"] == []
+
+
+def test_a_version_that_is_no_number(needing, registry):
+    needing("two")
+    with pytest.raises(PluginError, match=r"'one' of kurma-test 2.0: its entry of kurma.contract is 'two', not a"):
+        registry().driver(NETWORKS, "one")
+
+
+def test_another_distribution_may_need_another_version(needing, install, registry, network):
+    needing("2")
+    install("kurma-other", {"two": network})
+    assert registry().driver(NETWORKS, "two")
+
+
+@pytest.mark.parametrize(
+    ("group", "said"),
+    [
+        ("kurma.isolator", "there is no group kurma.isolator; the nearest is kurma.isolators"),
+        ("kurma.wholly-other", "there is no group kurma.wholly-other"),
+    ],
+)
+def test_a_group_that_kurma_does_not_have_is_listed_as_failed(install, registry, network, group, said):
+    install("kurma-test", {"one": network}, group=group)
+    (row,) = [info for info in registry().listing() if info.distribution == "kurma-test"]
+    assert (row.kind, row.name, row.version) == (group.removeprefix("kurma."), "one", "1.0")
+    assert (row.status, row.reason) == ("failed", said)
+
+
+def test_all_groups_have_a_specification():
+    assert set(hookspecs.SPECS) == set(hookspecs.GROUPS)
+    assert all(contract.kinds(group) for group in hookspecs.GROUPS)
