@@ -90,12 +90,19 @@ class Command:
 
     :param root: only root may run it, unless a daemon does it for the caller.
     :param here: a daemon never does it; or the reason.
+    :param makes: it makes the state directory if that is missing, or may do without one.
     """
 
-    __slots__ = ("arguments", "function", "here", "options", "rest", "root")
+    __slots__ = ("arguments", "function", "here", "makes", "options", "rest", "root")
 
     def __init__(
-        self, function: Callable[..., int | None], parts: tuple[Any, ...], *, root: bool, here: bool | str = False
+        self,
+        function: Callable[..., int | None],
+        parts: tuple[Any, ...],
+        *,
+        root: bool,
+        here: bool | str = False,
+        makes: bool = False,
     ) -> None:
         self.function = function
         self.arguments = tuple(part for part in parts if isinstance(part, Argument))
@@ -103,13 +110,14 @@ class Command:
         self.rest = next((part for part in parts if isinstance(part, Rest)), None)
         self.root = root
         self.here = here
+        self.makes = makes
 
 
 def command(
-    *parts: Argument | Option | Rest, root: bool = False, here: bool | str = False
+    *parts: Argument | Option | Rest, root: bool = False, here: bool | str = False, makes: bool = False
 ) -> Callable[[Callable[..., int | None]], Command]:
     """Makes a :class:`Command` of the function below it."""
-    return lambda function: Command(function, parts, root=root, here=here)
+    return lambda function: Command(function, parts, root=root, here=here, makes=makes)
 
 
 #: Options of ``kurma`` itself, before the command.

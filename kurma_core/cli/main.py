@@ -102,6 +102,7 @@ class _Runner:
     def __call__(self, call: Call) -> int:
         _check_words(call)
         session = self.session(call.globals)
+        session.makes = call.command.makes
         for option in SESSION_OPTIONS:
             if option in call.command.options:
                 setattr(session, option.name, call.values.pop(option.name))

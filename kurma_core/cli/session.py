@@ -56,6 +56,9 @@ class Session:
         environment = os.environ.get("KURMA_DIR") or None
         self.state_dir: str | None = globals["dir"] or environment
         self.state_dir_origin = "command line" if globals["dir"] else "environment"
+        self.config_origin = "--config" if globals["config"] else "KURMA_CONFIG"
+        #: Of the command: see :class:`kurma_core.cli.command_line.Command`.
+        self.makes = False
         self.host: str | None = globals["host"] or os.environ.get("KURMA_HOST") or None
         # Of the command's own options: see :data:`kurma_core.cli.command_line.SESSION_OPTIONS`.
         self.passphrase_file: str | None = None
@@ -103,6 +106,8 @@ class Session:
             config_file=self.config_file,
             state_dir=self.state_dir,
             state_dir_origin=self.state_dir_origin,
+            config_origin=self.config_origin,
+            makes=self.makes,
             host=self.host,
             debug=self.debug,
             note=self.note,

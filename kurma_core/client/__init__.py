@@ -35,6 +35,7 @@ class Settings:
     """Where and how a client works.
 
     :param config_file: None: ``/etc/kurma``.
+    :param config_origin: ``--config`` or ``KURMA_CONFIG``.
     :param state_dir: None: as configured.
     :param state_dir_origin: ``command line`` or ``environment``.
     :param host: ``local``: in this process; ``unix:PATH`` or a path: by the daemon that listens there; None: by
@@ -45,6 +46,7 @@ class Settings:
         threads.
     :param service: a service manager's ``NOTIFY_SOCKET``, for notifications about a pod in the foreground.
     :param passphrases: makes the source of passphrases of encrypted archives; None: there is none.
+    :param makes: if ``state_dir`` names a missing directory, it is made. False: that is an error.
     """
 
     config_file: str | None = None
@@ -57,6 +59,8 @@ class Settings:
     service: str | None = None
     signals: bool = True
     daemon: bool = False
+    config_origin: str = "--config"
+    makes: bool = True
 
     def tell_service(self, text: str) -> None:
         """Notifies the service manager, if one has started this process for a pod in the foreground."""
@@ -127,8 +131,17 @@ def _connect_despite(settings: Settings, wrong: ConfigError) -> Client | None:
         return None
     if connection is None:
         return None
+    found = _by_kurmad(settings, connection, wrong)
+    if settings.config_file is not None:
+        from os.path import abspath
+
+        # A broken file of another configuration than kurmad's is a mistake of the caller.
+        daemon = found.info().daemon
+        if daemon is None or daemon.configuration != abspath(settings.config_file):
+            found.close()
+            raise wrong
     settings.note(f"{wrong.message}; kurmad goes on with the configuration that it has read before")
-    return _by_kurmad(settings, connection, wrong)
+    return found
 
 
 def _by_kurmad(settings: Settings, connection: Connection, config: Config | ConfigError) -> Client:
@@ -142,7 +155,8 @@ def _by_kurmad(settings: Settings, connection: Connection, config: Config | Conf
             raise config
         return Managers(settings, config)
 
-    found = Client(settings, Remote(settings, connection, lambda: found.here), make)
+    compared = config if settings.host is None and not isinstance(config, ConfigError) else None
+    found = Client(settings, Remote(settings, connection, lambda: found.here, compared), make)
     return found
 
 

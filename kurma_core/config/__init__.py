@@ -266,6 +266,19 @@ class Config:
     def to_json(self) -> dict[str, Json]:
         return dict(self.values)
 
+    def mark(self) -> str:
+        """A checksum of the values, by which a client knows whether kurmad has read the same ones. Values that
+        follow from the state directory are left out: the two may have found it in different ways."""
+        from zlib import crc32
+
+        from kurma_core.formats.small_json import encode
+
+        own = {"state_dir", "run_dir"}
+        if self.origins.get("trustedkeys") not in self.config_files:
+            own.add("trustedkeys")
+        values = {key: value for key, value in self.values.items() if key not in own}
+        return f"{crc32(encode(values).encode()):08x}"
+
 
 # --- loading ---------------------------------------------------------------------------------------------------
 
@@ -279,8 +292,8 @@ def load(
 ) -> Config:
     """Reads the configuration.
 
-    :param config_file: a single file, or a directory like ``/etc/kurma``; None: ``/etc/kurma``, which may be
-        missing.
+    :param config_file: a single file, or a directory like ``/etc/kurma`` that holds one or ``kurma.d``; None:
+        ``/etc/kurma``, which may be missing.
     :param state_dir: from the command line or the environment (``state_dir_origin`` says which). It overrides the
         files, and moves ``run_dir`` and, unless a file sets it, ``trustedkeys`` below it.
     :param draft: a file of ``kurma.d`` and its value, to be used in place of what is there.
@@ -356,9 +369,22 @@ def _files(config_file: str | None) -> tuple[str, tuple[str, ...]]:
         return CONFIG_DIR, _directory_files(CONFIG_DIR)
     path = os.path.abspath(config_file)
     if os.path.isdir(path):
-        return path, _directory_files(path)
+        files = _directory_files(path)
+        if not files and path != CONFIG_DIR and not os.path.isdir(f"{path}/kurma.d"):
+            raise ConfigError(
+                f"{path} holds no kurma.yml and no kurma.d",
+                hint="--config and KURMA_CONFIG name a file, or a directory like /etc/kurma",
+                file=path,
+                path="",
+            )
+        return path, files
     if not os.path.exists(path):
-        raise ConfigError(f"no configuration file {path}", file=path, path="")
+        raise ConfigError(
+            f"no configuration file {path}",
+            hint="--config and KURMA_CONFIG name a file, or a directory like /etc/kurma",
+            file=path,
+            path="",
+        )
     return os.path.dirname(path), (path,)
 
 

@@ -28,6 +28,8 @@ sys.exit(code)
 
 def modules(tmp_path: Path, *words: str) -> set[str]:
     """Names of the modules that the command line imports."""
+    for name in ("state", "kurma.d"):
+        (tmp_path / name).mkdir(exist_ok=True)
     environment = {**os.environ, "KURMA_DIR": str(tmp_path / "state"), "KURMA_CONFIG": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, env=environment, check=True

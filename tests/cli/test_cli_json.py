@@ -45,6 +45,7 @@ def test_every_command_that_takes_format_is_documented() -> None:
 
 
 def printed(directory: Path, *words: str) -> str:
+    (directory / "state").mkdir(exist_ok=True)
     command = [sys.executable, "-m", "kurma_core.cli.main", "--dir", str(directory / "state"), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr

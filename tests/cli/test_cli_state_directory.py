@@ -75,3 +75,71 @@ def test_whatever_the_umask_is_it_is_ours(tmp_path: Path, umask: int) -> None:
         assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("sha512-")
     assert stat.S_IMODE((tmp_path / "deep" / "state").stat().st_mode) in (0o755, 0o700)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("by", ["--dir", "KURMA_DIR"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("list", "image list", "trust list", "network list", "stager list", "events --no-follow", "gc", "info"),
+        *("show x", "status x", "wait x", "logs x", "stop x", "rm x", "start x", "top", "app list x"),
+        *(
+            "image rm x",
+            "image gc",
+            "image export x y",
+            "network show lo",
+            "trust rm x --root",
+            "enter x",
+            "cp x:/ y",
+        ),
+    ],
+)
+def test_a_mistyped_name_is_no_empty_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, by: str, words: str
+) -> None:
+    typo = str(tmp_path / "typo")
+    monkeypatch.setenv("KURMA_DIR", typo)
+    named = ["--dir", typo] if by == "--dir" else []
+    assert main([*named, *words.split()]) == 125
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        f"kurma: no state directory {typo}",
+        f"  hint: {by} names it; run, prepare and image fetch make a new one",
+    ]
+    assert not os.path.exists(typo)
+
+
+@pytest.mark.parametrize("words", ["version", "config show", "config check", "plugins list --no-load"])
+def test_commands_that_need_none(tmp_path: Path, words: str) -> None:
+    assert main(["--dir", str(tmp_path / "none"), *words.split()]) == 0
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("words", ["list", "image list", "config show"])
+def test_one_that_a_file_names_may_be_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    """A fresh machine has an empty list."""
+    (tmp_path / "kurma.json").write_text(f'{{"state_dir": "{tmp_path}/state"}}')
+    assert main(["--config", str(tmp_path / "kurma.json"), *words.split()]) == 0
+
+
+@pytest.mark.parametrize("by", ["--config", "KURMA_CONFIG"])
+@pytest.mark.parametrize(("name", "said"), [("gone", "no configuration file {}"), ("", "{} holds no kurma.yml")])
+def test_a_mistyped_configuration(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    by: str,
+    name: str,
+    said: str,
+) -> None:
+    path = str(tmp_path / name) if name else str(tmp_path)
+    monkeypatch.setenv("KURMA_CONFIG", path)
+    assert main([*(["--config", path] if by == "--config" else []), "image", "list"]) == 125
+    first, hint = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"kurma: {said.format(path)}")
+    assert hint == "  hint: --config and KURMA_CONFIG name a file, or a directory like /etc/kurma"

@@ -35,6 +35,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         json.dumps({"trustedkeys": [str(tmp_path / "system"), str(tmp_path / "keys")]})
     )
     monkeypatch.setenv("KURMA_CONFIG", str(tmp_path / "kurma.json"))
+    (tmp_path / "state").mkdir()
     monkeypatch.setenv("KURMA_DIR", str(tmp_path / "state"))
     return tmp_path / "keys"
 

@@ -87,6 +87,7 @@ def test_the_same_network_twice(tmp_path):
 
 
 def test_defaults_are_what_no_file_gives(tmp_path):
+    (tmp_path / "kurma.d").mkdir()
     config = load(str(tmp_path)).to_json()
     for path, _, default, _ in rows(SCHEMA):
         value = config

@@ -27,6 +27,7 @@ def walk() -> list[str]:
 def test_the_walk_through(tmp_path: Path) -> None:
     (tmp_path / "kurma.json").write_text(json.dumps({"trustedkeys": [str(tmp_path / "keys")]}))
     (tmp_path / "here").mkdir()
+    (tmp_path / "state").mkdir()
     with tempfile.TemporaryDirectory(prefix="kt-", dir="/tmp", ignore_cleanup_errors=True) as home:
         environment = {
             **os.environ,

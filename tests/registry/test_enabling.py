@@ -13,7 +13,7 @@ pytestmark = pytest.mark.root
 @pytest.fixture
 def etc(tmp_path):
     """A configuration directory."""
-    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/kurma.d").mkdir(parents=True)
     return tmp_path / "etc"
 
 
@@ -61,7 +61,6 @@ def test_listed(plugins, etc):
 
 
 def test_a_later_file_that_says_otherwise(plugins, etc):
-    (etc / "kurma.d").mkdir()
     later = etc / "kurma.d/90-site.yml"
     later.write_text("plugins: {networks: {one: {enabled: true}}}")
     code, out, err = plugins("disable", "networks", "one")
@@ -75,11 +74,10 @@ def test_a_configuration_that_would_be_wrong_is_not_written(plugins, etc):
     code, out, err = plugins("disable", "networks", "one")
     assert (code, out) == (125, "")
     assert "unknown key" in err
-    assert not (etc / "kurma.d").exists()
+    assert os.listdir(etc / "kurma.d") == []
 
 
 def test_a_file_of_somebody_else(plugins, etc):
-    (etc / "kurma.d").mkdir()
     file = etc / "kurma.d/50-plugins.yml"
     file.write_text("plugins: {networks: {one: {enabled: true}}}\n")
     code, _, err = plugins("disable", "networks", "one")
@@ -114,7 +112,7 @@ def test_names_that_do_not_exist(plugins, etc, words, code, message, hint):
     found, _, err = plugins("enable", *words)
     assert found == code
     assert err.startswith(f"kurma: {message}\n  hint: {hint}")
-    assert not (etc / "kurma.d").exists()
+    assert os.listdir(etc / "kurma.d") == []
 
 
 def test_an_uninstalled_plugin_that_is_listed_can_be_disabled(plugins, etc):

@@ -112,7 +112,7 @@ def test_names_of_isolators_are_kept(tmp_path):
     (tmp_path / "state").mkdir()
 
     def kept():
-        PluginRegistry(load(str(tmp_path), str(tmp_path / "state"))).drivers("kurma.isolators")
+        PluginRegistry(load(state_dir=str(tmp_path / "state"))).drivers("kurma.isolators")
         index = tmp_path / "state" / NAME
         declarations = json.loads(index.read_text())["declarations"] if index.exists() else {}
         found = [value for key, value in declarations.items() if key.endswith(":kurma.isolators/linux")]

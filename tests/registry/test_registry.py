@@ -154,6 +154,7 @@ def test_listed_plugins_alone_are_enabled(install, registry, tmp_path, group):
 
 
 def test_a_service_needs_a_section(tmp_path):
+    (tmp_path / "kurma.d").mkdir()
     config = load(str(tmp_path))
     assert config.plugin("networks", "one").enabled
     assert not config.plugin("kurma.services", "one").enabled
@@ -383,7 +384,7 @@ def test_stevedore_leaves_no_cache(tmp_path):
     """Root trusts no cache of entry points that somebody's home directory keeps."""
     program = (
         "from kurma_core.config import load; from kurma_core.plugins.registry import PluginRegistry\n"
-        f"registry = PluginRegistry(load({str(tmp_path)!r}))\n"
+        f"registry = PluginRegistry(load(state_dir={str(tmp_path / 'none')!r}))\n"
         "registry.listing(); import sys; assert 'stevedore' in sys.modules"
     )
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -394,7 +395,7 @@ def test_stevedore_leaves_no_cache(tmp_path):
 def test_looking_up_names_imports_neither_plugins_nor_stevedore(tmp_path):
     program = (
         "from kurma_core.config import load; from kurma_core.plugins.registry import PluginRegistry\n"
-        f"names = PluginRegistry(load({str(tmp_path)!r})).names('kurma.networks'); import sys\n"
+        f"names = PluginRegistry(load(state_dir={str(tmp_path / 'none')!r})).names('kurma.networks'); import sys\n"
         "print([m for m in sys.modules if m.startswith(('stevedore', 'kurma_net', 'pyroute2', 'yaml'))], names)"
     )
     output = subprocess.check_output([sys.executable, "-c", program], text=True)

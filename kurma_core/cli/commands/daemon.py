@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Option("stop_pods", "--stop-pods", "Stop its pods when it ends."),
     root=True,
     here=True,
+    makes=True,
 )
 def run(
     session: Session,

@@ -61,6 +61,7 @@ _IMAGE_OR_FILE = Argument(
     INSECURE_OPTIONS,
     PASSPHRASE_FILE,
     root=True,
+    makes=True,
 )
 def fetch(
     session: Session,
@@ -122,7 +123,7 @@ def list_(session: Session, *, sort: str, quiet: bool) -> None:
         session.problem(error)
 
 
-@command(_IMAGE_OR_FILE, PASSPHRASE_FILE, FORMAT)
+@command(_IMAGE_OR_FILE, PASSPHRASE_FILE, FORMAT, makes=True)
 def show(session: Session, *, image: str) -> None:
     """Show everything that is known of an image.
 
@@ -143,6 +144,7 @@ def show(session: Session, *, image: str) -> None:
     _IMAGE_OR_FILE,
     Option("original", "--original", "Of an early image, print its own documents."),
     PASSPHRASE_FILE,
+    makes=True,
 )
 def cat_manifest(session: Session, *, image: str, original: bool) -> None:
     """Print an image's manifest, byte for byte.
@@ -166,6 +168,7 @@ def cat_manifest(session: Session, *, image: str, original: bool) -> None:
     Argument("directory", "DIR", "Where to: an empty directory, or a new one."),
     PASSPHRASE_FILE,
     root=True,
+    makes=True,
 )
 def extract(session: Session, *, image: str, directory: str) -> None:
     """Extract an image's root filesystem, and print the image's ID.

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     ),
     Option("encrypt", "--encrypt", "Encrypt it with a passphrase (OpenPGP, AES-256)."),
     PASSPHRASE_FILE,
+    makes=True,
 )
 def build(session: Session, *, directory: str | None, output: str | None, compress: str, **options: Any) -> None:
     """Build an image archive from a directory.
@@ -77,7 +78,7 @@ def build(session: Session, *, directory: str | None, output: str | None, compre
     )
 
 
-@command(Argument("files", "FILE", "The archives.", many=True), PASSPHRASE_FILE)
+@command(Argument("files", "FILE", "The archives.", many=True), PASSPHRASE_FILE, makes=True)
 def validate(session: Session, *, files: tuple[str, ...]) -> int:
     """Check that files are image archives that Kurma accepts."""
 
@@ -190,6 +191,7 @@ def _change_app(manifest: dict[str, Json], options: dict[str, Any]) -> None:
     Option("force", "--force", "Replace a signature that is there."),
     PASSPHRASE_FILE,
     FORMAT,
+    makes=True,
 )
 def sign(
     session: Session,
@@ -217,6 +219,7 @@ def sign(
     Option("signature", "--signature", "The signature of FILE; the one beside it otherwise.", metavar="FILE"),
     PASSPHRASE_FILE,
     FORMAT,
+    makes=True,
 )
 def verify(session: Session, *, image: str, signature: str | None) -> None:
     """Check an image of the store against what was extracted, or the signature of a file.

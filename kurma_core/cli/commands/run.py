@@ -26,7 +26,14 @@ _DETACH = Option(
 )
 
 
-@command(*POD_OPTIONS, Option("rm", "--rm", "Remove the pod once it has ended."), _PREFIX, _DETACH, root=True)
+@command(
+    *POD_OPTIONS,
+    Option("rm", "--rm", "Remove the pod once it has ended."),
+    _PREFIX,
+    _DETACH,
+    root=True,
+    makes=True,
+)
 def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: Any) -> int:
     """Run a pod in the foreground, to its end, or by -d in the background.
 
@@ -59,7 +66,7 @@ def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: An
     return _end(session, record)
 
 
-@command(*POD_OPTIONS, root=True)
+@command(*POD_OPTIONS, root=True, makes=True)
 def prepare(session: Session, **options: Any) -> None:
     """Prepare a pod, and print its UUID.
 

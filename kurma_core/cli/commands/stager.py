@@ -24,6 +24,7 @@ def list_(session: Session) -> None:
     Argument("name", "NAME", "The stager."),
     Option("force", "--force", "Build it anew, even if its image is there."),
     root=True,
+    makes=True,
 )
 def build(session: Session, *, name: str, force: bool) -> None:
     """Build, or fetch, and verify a stager's image; print its ID."""
@@ -34,6 +35,7 @@ def build(session: Session, *, name: str, force: bool) -> None:
     Argument("image", "IMAGE", "The stager: a name that --stager accepts, or the locator of an image."),
     FORMAT,
     root=True,
+    makes=True,
 )
 def check(session: Session, *, image: str) -> int:
     """Run the contract suite on a stager's image, line by line.
@@ -54,6 +56,7 @@ def check(session: Session, *, image: str) -> int:
     Argument("file", "FILE", "The archive to write: an .aci."),
     Option("contract", "--format", "By which contract it is called: stage1.", metavar="FORMAT", default="stage1"),
     Option("stager", "--stager", "The stager; without it, the configured one.", metavar="NAME"),
+    makes=True,
 )
 def export(session: Session, *, file: str, contract: str, stager: str | None) -> None:
     """Write a stager as an image that others run pods with; print its ID.

@@ -106,7 +106,7 @@ def show_config(session: Session) -> None:
     )
 
 
-@command()
+@command(makes=True)
 def check_config(session: Session) -> int:
     """Check the configuration, with the plugins that it names."""
     from kurma_core.client.local.managers import problems

@@ -38,6 +38,7 @@ _ROOT = Option("root", "--root", "All images.")
         metavar="WORD,…",
         many=True,
     ),
+    makes=True,
 )
 def add(
     session: Session,

@@ -89,7 +89,7 @@ class Managers:
     def images(self) -> ImageManager:
         from kurma_core.images.manager import ImageManager
 
-        _check_state_directory(self.config)
+        _check_state_directory(self.config, self.settings)
         return ImageManager(
             self.config,
             self.registry,
@@ -103,7 +103,7 @@ class Managers:
         """The services that the pod manager uses."""
         from kurma_core.pods.services import Services
 
-        _check_state_directory(self.config)
+        _check_state_directory(self.config, self.settings)
         services = Services(self.config, self.registry, lambda: self.images, self.settings.note)
         services.served = self._served
         return services
@@ -134,7 +134,7 @@ class Managers:
         """The pods' directories: enough to list them."""
         from kurma_core.pods.record.pod_store import PodStore
 
-        _check_state_directory(self.config)
+        _check_state_directory(self.config, self.settings)
         return PodStore(self.config.state_dir)
 
     @kept
@@ -191,11 +191,11 @@ class Managers:
         return f"{found}; or by way of the kurmad that runs, as a member of the group {name}"
 
 
-def _check_state_directory(config: Config) -> None:
+def _check_state_directory(config: Config, settings: Settings) -> None:
     """Checks that the state directory is a directory to which only root and the caller may write: keys in it are
-    trusted for programs that run as root. It may not exist yet.
+    trusted for programs that run as root. It may not exist yet, unless the caller has named it for reading.
 
-    :raises ConfigError: it is not a directory, or other users may write to it.
+    :raises ConfigError: it is not a directory, or other users may write to it; or its name may be mistyped.
     """
     path, origin = config.state_dir, config.origins.get("state_dir", "default")
     for below in _BELOW:
@@ -203,6 +203,14 @@ def _check_state_directory(config: Config) -> None:
         try:
             status = os.stat(place)
         except FileNotFoundError:
+            if below == "" and settings.state_dir is not None and not settings.makes:
+                named = "--dir" if origin == "command line" else "KURMA_DIR"
+                raise ConfigError(
+                    f"no state directory {path}",
+                    hint=f"{named} names it; run, prepare and image fetch make a new one",
+                    file=origin,
+                    path="state_dir",
+                ) from None
             continue
         except OSError as error:
             _unusable(path, origin, f"{place}: {str(error.strerror).lower()}")

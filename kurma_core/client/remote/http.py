@@ -87,6 +87,8 @@ class Connection:
         self.path = path
         #: The daemon's; known once it has answered.
         self.version: str | None = None
+        #: Of the daemon's configuration; None: the client is not of the host.
+        self.mark: str | None = None
         self._socket = socket
         self._buffer = bytearray()
 
@@ -186,6 +188,7 @@ class Connection:
         self.version = headers.get("kurma-version")
         if self.version is None:
             raise self._stranger()
+        self.mark = headers.get("kurma-config")
         return Response(self, status, headers)
 
     def fields(self) -> dict[str, str]:

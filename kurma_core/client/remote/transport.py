@@ -11,7 +11,14 @@ import os
 from kurma_core import VERSION
 from kurma_core.api.operations import NDJSON, OPERATIONS, Transport
 from kurma_core.api.wire import LOG, PROTOCOL, error_from_json
-from kurma_core.errors import HostError, KurmaError, UsageError
+from kurma_core.errors import (
+    HostError,
+    KurmaError,
+    NetworkNotFoundError,
+    PluginNotFoundError,
+    StagerNotFoundError,
+    UsageError,
+)
 from kurma_core.formats.small_json import decode, encode
 from kurma_core.value import replace
 
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
     from kurma_core.client.local.managers import Managers
     from kurma_core.client.remote.http import Body, Connection, Response
     from kurma_core.client.remote.streams import CallerStreams, Stream
+    from kurma_core.config import Config
     from kurma_core.models.image import ImageRecord
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText, Stdio
@@ -41,16 +49,34 @@ _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 _PIECE = 1 << 18
 
 
+def _changed_at(file: str) -> int:
+    try:
+        return os.stat(file).st_mtime_ns
+    except OSError:
+        return 0
+
+
 def _ignore(message: Json) -> None:
     """A newer kurmad may send more keys than this client knows."""
 
 
 class Remote(Transport):
-    """:param here: the managers of this process, for the names of fetchers."""
+    """:param here: the managers of this process, for the names of fetchers.
+    :param config: that of this process, to be compared with kurmad's; None: they are not compared.
+    """
 
     remote = True
 
-    def __init__(self, settings: Settings, connection: Connection, here: Callable[[], Managers]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        connection: Connection,
+        here: Callable[[], Managers],
+        config: Config | None = None,
+    ) -> None:
+        self._config = config
+        #: What to do about a configuration that kurmad has not read; empty: nothing.
+        self._differs = ""
         self._settings = settings
         #: Opened to find out whether kurmad runs; the first request uses it.
         self._first: Connection | None = connection
@@ -64,6 +90,8 @@ class Remote(Transport):
             self._first.close()
 
     def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        if operation.name == "reload":
+            self._config = None  # its report says it all
         own = getattr(self, operation.method, None)
         if own is not None:
             return own(operation, **arguments)
@@ -173,7 +201,32 @@ class Remote(Transport):
         """Sends a request; the answer's head."""
         answer = connection.request(verb, target, body, headers)
         self._version = connection.version
+        if self._config is not None and connection.mark is not None and self._version == VERSION:
+            config, self._config = self._config, None  # once
+            if config.mark() != connection.mark:
+                self._tell_difference(config)
         return answer
+
+    def _tell_difference(self, config: Config) -> None:
+        """Notes that kurmad works by another configuration than this process would, and what to do."""
+        try:
+            operation = OPERATIONS["info"]
+            daemon = self._result(operation, self.ask(operation, {})).daemon
+        except KurmaError:
+            return
+        ours, theirs = self._settings.config_file, daemon.configuration
+        place = config.config_dir if ours is None else os.path.abspath(ours)
+        who = f"kurmad (process {daemon.pid})"
+        if place != theirs:
+            other = place if ours is None else f"{self._settings.config_origin} {place}"
+            do = "add --host local" if ours is None else "restart it with that one, or add --host local"
+            self._differs = f"{who} works by {theirs}, not by {other}: {do}"
+        else:
+            newest = max(config.config_files, key=_changed_at, default=place)
+            self._differs = f"{who} has not read the present {newest}: kurma daemon reload"
+            if daemon.refused is not None:
+                self._differs = f"{who} has refused the present {newest}: kurma config check says why"
+        self._settings.note(self._differs)
 
     def _json(self, answer: Response) -> Json:
         """The answer's JSON. :raises KurmaError: the answer is an error."""
@@ -237,6 +290,8 @@ class Remote(Transport):
     def _failure(self, value: Mapping[str, Json]) -> KurmaError:
         """The error in an answer."""
         found = self._understood(error_from_json, value)
+        if self._differs and isinstance(found, NetworkNotFoundError | PluginNotFoundError | StagerNotFoundError):
+            found.hint = "; ".join(filter(None, (found.hint, self._differs)))
         theirs = self._version
         if found.data.get("unknown") and theirs != VERSION:
             return HostError(

@@ -17,6 +17,7 @@ from kurma_core.daemon.http.error_status import Gone, LateError, TooLargeError
 from kurma_core.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from socket import socket as Socket
 
     from kurma_core.daemon.http.caller_rights import Peer
@@ -182,18 +183,22 @@ class Exchange:
             continue  # the rest of the body
         self.answered = True
         self.status = 101
-        fields = [("Upgrade", protocol), ("Connection", "Upgrade"), ("Kurma-Version", VERSION)]
+        fields = [("Upgrade", protocol), ("Connection", "Upgrade"), *self.connection.always()]
         self.connection.send(h11.InformationalResponse(status_code=101, headers=fields))
         self.connection.upgraded = True
         return self.connection.socket, self.connection.http.trailing_data[0]
 
 
 class Connection:
-    """A client's connection. Exchanges follow each other on it."""
+    """A client's connection. Exchanges follow each other on it.
 
-    def __init__(self, connected: Socket, peer: Peer) -> None:
+    :param mark: that of the configuration in force (:meth:`kurma_core.config.Config.mark`).
+    """
+
+    def __init__(self, connected: Socket, peer: Peer, mark: Callable[[], str] = str) -> None:
         self.socket = connected
         self.peer = peer
+        self._mark = mark
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_LIMIT)
         self.upgraded = False
         #: The client may take any time to read.
@@ -258,9 +263,16 @@ class Connection:
         except OSError:
             raise Gone from None
 
+    def always(self) -> list[tuple[str, str]]:
+        """Headers of each answer. An app in a pod has another configuration than the host, if it has any."""
+        found = [("Kurma-Version", VERSION)]
+        if self.peer.pod is None:
+            found.append(("Kurma-Config", self._mark()))
+        return found
+
     def head(self, status: int, fields: list[tuple[str, str]]) -> bytes:
-        always = [("Cache-Control", "no-store"), ("Kurma-Version", VERSION)]
-        return self.encoded(h11.Response(status_code=status, headers=[*always, *fields]))
+        headers = [("Cache-Control", "no-store"), *self.always(), *fields]
+        return self.encoded(h11.Response(status_code=status, headers=headers))
 
     def encoded(self, event: h11.Event) -> bytes:
         return self.http.send(event) or b""

@@ -242,3 +242,99 @@ def test_a_wrong_configuration_is_logged_at_the_start(place: Place) -> None:
     until(lambda: said in place.log.read_text(), "the log")
     (line,) = place.kurma("config", "check").stderr.splitlines()[:1]
     until(lambda: f"{said}{line.removeprefix('kurma: ')}" in place.log.read_text(), "the same as config check")
+
+
+# --- a configuration that kurmad has not read ---
+
+
+def notes(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line.removeprefix("kurma: ") for line in done.stderr.splitlines()]
+
+
+@pytest.fixture
+def unread(kurmad: Callable[[], Place]) -> Place:
+    """A kurmad whose configuration has changed since it read it."""
+    place = kurmad()
+    assert notes(place.kurma("list")) == []
+    place.configure(stop_timeout=7)
+    return place
+
+
+def test_a_newer_file_is_told_at_once(unread: Place) -> None:
+    pid = unread.process.pid if unread.process else 0
+    told = f"kurmad (process {pid}) has not read the present {unread.config}: kurma daemon reload"
+    for words in (
+        ("list",),
+        ("image", "list", "--format", "json"),
+        ("info",),
+        ("run", "--rm", "--net", "none", unread.kurma.image),
+        ("prepare", "--net", "none", unread.kurma.image),
+        ("network", "list"),
+        ("events", "--since", "0", "--no-follow"),
+    ):
+        done = unread.kurma(*words)
+        assert done.returncode in (0, 3), done.stderr
+        assert notes(done).count(told) == 1, (words, done.stderr)
+    # The output stays clean; a command that does without kurmad says nothing.
+    assert json.loads(unread.kurma("image", "list", "--format", "json").stdout)
+    assert notes(unread.kurma("--host", "local", "list")) == []
+    # Touched, or changed and changed back: nothing.
+    unread.configure()
+    assert notes(unread.kurma("list")) == []
+    unread.configure(stop_timeout=7)
+    assert notes(unread.kurma("list")) == [told]
+    assert unread.kurma("daemon", "reload").returncode == 0
+    assert notes(unread.kurma("list")) == []
+
+
+def test_detached(unread: Place) -> None:
+    done = unread.kurma("run", "-d", "--net", "none", unread.kurma.image)
+    assert [line for line in notes(done) if "has not read" in line]
+    assert len(done.stdout.split()) == 1
+    unread.kurma.out("rm", "--force", done.stdout.strip())
+
+
+def test_an_address_is_taken_as_it_is(unread: Place) -> None:
+    socket = f"unix:{unread.kurma.state}/run/kurmad.sock"
+    assert notes(unread.kurma("--host", socket, "list")) == []
+
+
+def test_the_hint_of_a_network_that_is_not_known(unread: Place) -> None:
+    unread.configure(container_networks=[{"name": "mine", "plugin": "bridge"}])
+    done = unread.kurma("prepare", "--net", "mine", unread.kurma.image)
+    assert done.returncode == 125
+    note, error, hint = done.stderr.splitlines()[-3:]
+    assert "has not read" in note
+    assert "'mine'" in error or "mine" in error
+    assert hint.startswith("  hint: ")
+    assert hint.endswith(f"has not read the present {unread.config}: kurma daemon reload")
+
+
+def test_a_file_that_was_refused(unread: Place) -> None:
+    unread.configure(renderer="cpoy")
+    assert len(unread.refused()) > 0
+    (note,) = notes(unread.kurma("list"))
+    assert note.endswith(f"has refused the present {unread.config}: kurma config check says why")
+
+
+def test_another_file(kurmad: Callable[[], Place], tmp_path: Path) -> None:
+    place = kurmad()
+    other = tmp_path / "other.json"
+    other.write_text('{"stop_timeout": 3}')
+    (note,) = notes(place.kurma("--config", str(other), "list"))
+    does = "restart it with that one, or add --host local"
+    assert note.endswith(f"works by {place.config}, not by --config {other}: {does}")
+    (note,) = notes(place.kurma("list", env={"KURMA_CONFIG": str(other)}))
+    assert note.endswith(f"works by {place.config}, not by KURMA_CONFIG {other}: {does}")
+    # The same values in another file.
+    other.write_text(place.config.read_text())
+    assert notes(place.kurma("--config", str(other), "list")) == []
+    # A broken file that is not kurmad's own is an error; its own is not, so that pods can be stopped.
+    other.write_text('{"stop_timeot": 3}')
+    done = place.kurma("--config", str(other), "list")
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "unknown key" in done.stderr
+    place.config.write_text('{"stop_timeot": 3}')
+    done = place.kurma("list")
+    assert done.returncode == 0
+    assert "kurmad goes on with the configuration that it has read before" in done.stderr
