@@ -188,11 +188,14 @@ class PluginInfo(JsonValue):
 
     :param kind: the group without ``kurma.``: ``networks``. :param name: of the plugin.
     :param distribution: the package that has it; null: a required plugin that is missing.
-    :param version: of that package; null: likewise.
-    :param status: ``ok``, ``disabled``, ``skipped`` (this host lacks something), ``failed``; ``found`` when it was
-        not to be loaded. Of a service of kurmad: the state of :class:`ServiceInfo`.
+    :param version: of that package; ``?``: it says none; null: likewise.
+    :param status: ``ok``, ``disabled``, ``skipped`` (this host lacks something), ``failed``, ``outdated`` (another
+        version is loaded than is installed); ``found`` when it was not loaded. Of a service of kurmad: the state
+        of :class:`ServiceInfo`.
     :param reason: why it is not ``ok``; empty if the plugin works.
     :param enable: the line of ``kurma.yml`` that enables it, if it is ``disabled``; empty otherwise.
+    :param loaded: the version that the process has loaded; null: none yet.
+    :param process: the process that the row is about: ``kurmad``, or ``this command``.
     """
 
     JSON_NAME = "Plugin"
@@ -204,6 +207,8 @@ class PluginInfo(JsonValue):
     status: str
     reason: str = ""
     enable: str = ""
+    loaded: str | None = None
+    process: str = "this command"
 
 
 @frozen

@@ -160,6 +160,11 @@ class PluginIndex:
             self._write()
         return _grouped(found)
 
+    def loaded_version(self, plugin: Plugin) -> str | None:
+        """The version of the plugin's distribution that this process has loaded; None: it has loaded none."""
+        loaded = _LOADED.get(_module(plugin))
+        return None if loaded is None else loaded[0].version or "?"
+
     def outdated(self, plugin: Plugin) -> str | None:
         """How an installed plugin differs from the one that this process has loaded, whatever configuration it was
         loaded for: Python imports a module once. None: it does not, or it was not loaded."""

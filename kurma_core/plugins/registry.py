@@ -100,6 +100,8 @@ class PluginRegistry:
         self._loaded: dict[tuple[str, str], _Loaded] = {}
         self._told: set[tuple[str, str]] = set()
         self._observing: dict[str, Observing] = {}
+        #: Drivers of the registries before this one: see :meth:`look_up_anew`.
+        self._earlier: dict[tuple[str, str], Any] = {}
         self._lock = threading.RLock()
 
     # --- asking ------------------------------------------------------------------------------------------------
@@ -107,30 +109,42 @@ class PluginRegistry:
     if TYPE_CHECKING:
 
         @overload
-        def driver(self, group: Literal["kurma.fetchers"], name: str) -> FetcherHooks: ...
+        def driver(self, group: Literal["kurma.fetchers"], name: str, *, teardown: bool = ...) -> FetcherHooks: ...
         @overload
-        def driver(self, group: Literal["kurma.renderers"], name: str) -> RendererHooks: ...
+        def driver(
+            self, group: Literal["kurma.renderers"], name: str, *, teardown: bool = ...
+        ) -> RendererHooks: ...
         @overload
-        def driver(self, group: Literal["kurma.stagers"], name: str) -> AnyStagerHooks: ...
+        def driver(self, group: Literal["kurma.stagers"], name: str, *, teardown: bool = ...) -> AnyStagerHooks: ...
         @overload
-        def driver(self, group: Literal["kurma.networks"], name: str) -> NetworkHooks: ...
+        def driver(self, group: Literal["kurma.networks"], name: str, *, teardown: bool = ...) -> NetworkHooks: ...
         @overload
-        def driver(self, group: Literal["kurma.isolators"], name: str) -> IsolatorHooks: ...
+        def driver(
+            self, group: Literal["kurma.isolators"], name: str, *, teardown: bool = ...
+        ) -> IsolatorHooks: ...
         @overload
-        def driver(self, group: Literal["kurma.observers"], name: str) -> ObserverHooks: ...
+        def driver(
+            self, group: Literal["kurma.observers"], name: str, *, teardown: bool = ...
+        ) -> ObserverHooks: ...
         @overload
-        def driver(self, group: str, name: str) -> Any: ...
+        def driver(self, group: str, name: str, *, teardown: bool = ...) -> Any: ...
 
-    def driver(self, group: str, name: str) -> Any:
+    def driver(self, group: str, name: str, *, teardown: bool = False) -> Any:
         """The driver; the first call loads its plugin, and no other one.
 
         :param group: with its prefix: ``kurma.networks``.
+        :param teardown: to take down what a pod has of it: it may be disabled. If it is no longer installed, the
+            driver that this process has made before a reload is used.
         :raises PluginNotFoundError: no plugin of that name is installed, or it is disabled.
         :raises PluginCollisionError: two distributions have a plugin of that name.
         :raises PluginError: it is broken, or this host lacks something that it needs.
         :raises ConfigError: its section has an unknown key, or a value of a wrong type.
         """
-        loaded = self._load(group, name)
+        if teardown and not any(plugin.name == name for plugin in self._group(group)):
+            kept = self._earlier.get((group, name))
+            if kept is not None:
+                return kept
+        loaded = self._load(group, name, teardown=teardown)
         with loaded.lock:
             if loaded.error is not None:
                 raise loaded.error
@@ -218,11 +232,16 @@ class PluginRegistry:
         order = [name for name in configured if name in found] + [name for name in found if name not in configured]
         return tuple(name for name in order if self._config.plugin(group, name).enabled)
 
-    def look_up_anew(self) -> None:
-        """Reads every installed distribution, also what was installed since this process has begun."""
+    def look_up_anew(self, earlier: PluginRegistry) -> None:
+        """Reads every installed distribution, also what was installed since this process has begun.
+
+        :param earlier: its drivers take down what pods have of plugins that are no longer installed.
+        """
         importlib.invalidate_caches()
-        with self._lock:
+        with self._lock, earlier._lock:
             self._installed = self._index.find(anew=True)
+            made = {key: loaded.driver for key, loaded in earlier._loaded.items() if loaded.driver is not None}
+            self._earlier = {**earlier._earlier, **made}
 
     def installed(self) -> Mapping[tuple[str, str], str]:
         """Distributions and versions of all installed plugins, by kind and name, disabled ones too."""
@@ -409,29 +428,44 @@ class PluginRegistry:
 
         Reads every installed distribution, unless this process has done so: that also corrects a wrong index.
 
-        :param load: import and make each, to know whether it works.
+        :param load: import and make each, to know whether it works. False: only of those that this process uses
+            already it is known.
         """
         from kurma_core.api.host import PluginInfo
 
         with self._lock:
             if self._installed is None:
                 self._installed = self._index.find(anew=True)
-        rows = []
+        rows, process = [], "kurmad" if self._daemon else "this command"
         for group in GROUPS:
             installed = self._group(group)
             for plugin in installed:
                 status, reason = self._status(group, plugin.name, load)
-                distribution, version = plugin.distribution, plugin.version or None
-                enable = enabling(group, plugin.name) if status == "disabled" else ""
-                rows.append(PluginInfo(_kind(group), plugin.name, distribution, version, status, reason, enable))
+                outdated = self._index.outdated(plugin) if self._daemon and status == "ok" else None
+                if outdated is not None:
+                    status, reason = "outdated", f"{outdated}: restart kurmad"
+                rows.append(
+                    PluginInfo(
+                        _kind(group),
+                        plugin.name,
+                        plugin.distribution,
+                        plugin.version or "?",
+                        status,
+                        reason,
+                        enable=enabling(group, plugin.name) if status == "disabled" else "",
+                        loaded=self._index.loaded_version(plugin),
+                        process=process,
+                    )
+                )
             present = {plugin.name for plugin in installed}
             for name in self._required(group):
                 if name not in present:
                     reason = f"not installed, and {self._origin(group, name, 'required')} requires it"
-                    rows.append(PluginInfo(_kind(group), name, None, None, "failed", reason))
+                    rows.append(PluginInfo(_kind(group), name, None, None, "failed", reason, process=process))
         for plugin, reason in self._unknown_groups():
-            distribution, version = plugin.distribution, plugin.version or None
-            rows.append(PluginInfo(_kind(plugin.group), plugin.name, distribution, version, "failed", reason))
+            distribution, version = plugin.distribution, plugin.version or "?"
+            kind = _kind(plugin.group)
+            rows.append(PluginInfo(kind, plugin.name, distribution, version, "failed", reason, process=process))
         return tuple(rows)
 
     def problems(self) -> tuple[KurmaError, ...]:
@@ -514,12 +548,12 @@ class PluginRegistry:
                 self._installed = self._index.find()
         return self._installed.get(group, ())
 
-    def _plugin(self, group: str, name: str) -> Plugin:
+    def _plugin(self, group: str, name: str, *, teardown: bool = False) -> Plugin:
         """:raises PluginNotFoundError, PluginCollisionError:"""
         claims = [plugin for plugin in self._group(group) if plugin.name == name]
         if not claims:
             _not_found(group, name, self._group(group))
-        if not self._config.plugin(group, name).enabled:
+        if not teardown and not self._config.plugin(group, name).enabled:
             raise PluginNotFoundError(
                 f"{called(group, name)} is {self._why_disabled(group, name)}",
                 hint=f"enable it: kurma plugins enable {_kind(group)} {name}",
@@ -540,12 +574,13 @@ class PluginRegistry:
             )
         return claims[0]
 
-    def _load(self, group: str, name: str) -> _Loaded:
+    def _load(self, group: str, name: str, *, teardown: bool = False) -> _Loaded:
         """Imports the plugin and calls its hook, if this process has not done so yet."""
         with self._lock:
             loaded = self._loaded.get((group, name))
-            if loaded is None:
-                loaded = self._loaded[group, name] = _Loaded(self._plugin(group, name))
+            if loaded is None or not (teardown or self._config.plugin(group, name).enabled):
+                plugin = self._plugin(group, name, teardown=teardown)
+                loaded = self._loaded[group, name] = _Loaded(plugin)
         with loaded.lock:
             if not loaded.begun:
                 loaded.begun = True
@@ -652,6 +687,8 @@ class PluginRegistry:
     def _status(self, group: str, name: str, load: bool) -> tuple[str, str]:
         if not self._config.plugin(group, name).enabled:
             return "disabled", self._why_disabled(group, name)
+        loaded = self._loaded.get((group, name))
+        load = load or (loaded is not None and (loaded.driver is not None or loaded.error is not None))
         try:
             if load:
                 self.driver(group, name)
@@ -661,6 +698,10 @@ class PluginRegistry:
             loaded = self._loaded.get((group, name))
             return "skipped" if loaded is not None and loaded.skipped else "failed", error.message
         return ("ok" if load else "found"), ""
+
+    def status(self, kind: str, name: str) -> tuple[str, str]:
+        """Status and reason of a plugin, as in :meth:`listing`; loads it, and no other one."""
+        return self._status(f"kurma.{kind}", name, True)
 
     def _or_note(self, group: str, name: str, *, tell: bool = True) -> Any:
         try:

@@ -192,7 +192,8 @@ def test_a_broken_one_stops_nobody_else(install, registry, network):
     info = row(plugins, "networks", "bad")
     assert (info.distribution, info.version, info.status, info.reason) == ("kurma-test", "2.5", "failed", message)
     assert row(plugins, "networks", "one").status == "ok"
-    assert row(plugins, "networks", "one", load=False).status == "found"
+    assert row(registry(), "networks", "one", load=False).status == "found"
+    assert row(plugins, "networks", "one", load=False).status == "ok", "it is used already"
 
 
 def test_a_required_one_that_is_broken(install, registry, tmp_path):

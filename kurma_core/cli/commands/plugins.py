@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 from kurma_core.cli.command_line import FORMAT, NO_LEGEND, Argument, Option, command
+from kurma_core.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from kurma_core.api.host import IsolatorInfo, PluginInfo
@@ -20,18 +22,67 @@ if TYPE_CHECKING:
 _COLUMNS = ("kind", "name", "distribution", "version", "status", "reason")
 
 
-@command(FORMAT, NO_LEGEND, Option("no_load", "--no-load", "Do not load them: say only that they are found."))
-def list_(session: Session, *, no_load: bool) -> None:
+@command(
+    FORMAT,
+    NO_LEGEND,
+    Option("no_load", "--no-load", "Do not load them: say only that they are found."),
+    Option("here", "--here", "List those of this command, though kurmad runs."),
+)
+def list_(session: Session, *, no_load: bool, here: bool) -> None:
     """List plugins, and why one does not work.
 
-    Status: ok, disabled (by the configuration), skipped (this host lacks something), failed, found (not loaded).
+    Lists the plugins of kurmad, if it runs; those that it has not loaded yet are tried in this command.
+    Status: ok, disabled (by the configuration), skipped (this host lacks something), failed, outdated (another
+    version is loaded than is installed), found (not loaded), or the state of a service of kurmad.
     """
-    found = session.client.here.registry.listing(not no_load)
+    found = _rows(session, not no_load, here)
     session.listing(found, _COLUMNS)
     if session.format == "table" and not session.no_legend:
         for info in found:
             if info.enable:
                 session.line(f"# to enable it: {info.enable}")
+
+
+def _rows(session: Session, load: bool, here: bool = False) -> list[PluginInfo]:
+    """The plugins of the process that does the work: kurmad's, if it runs, else this one's."""
+    registry, client = session.client.here.registry, session.client
+    if here or not client.remote:
+        return list(registry.listing(load))
+    from kurma_core.config.schema import KINDS
+
+    ours = {(row.kind, row.name, row.distribution): row for row in registry.listing(False)}
+    found = [
+        _merged(row, ours.pop((row.kind, row.name, row.distribution), None)) for row in client.plugins(load=False)
+    ]
+    found += [
+        replace(row, status="found", reason="kurmad does not see it: kurma daemon reload") for row in ours.values()
+    ]
+    if load:
+        found = [
+            _tried(row, registry.status) if row.status == "found" and not row.reason else row for row in found
+        ]
+    return sorted(found, key=lambda row: (KINDS.index(row.kind), row.name))
+
+
+def _merged(theirs: PluginInfo, ours: PluginInfo | None) -> PluginInfo:
+    """kurmad's row of a plugin, with what this command sees of the same plugin."""
+    if ours is None:
+        if theirs.distribution is None or theirs.status not in ("ok", "found", "outdated"):
+            return theirs
+        reason = "this command does not see it: it was uninstalled, or kurmad runs another Python"
+        return replace(theirs, reason=reason)
+    if ours.version == theirs.version:
+        return theirs
+    if theirs.loaded is None:
+        return replace(theirs, reason=f"kurmad does not see {ours.version} yet: kurma daemon reload")
+    reason = f"{ours.version} is installed, {theirs.loaded} is loaded: restart kurmad"
+    return replace(theirs, version=ours.version, status="outdated", reason=reason)
+
+
+def _tried(row: PluginInfo, status: Callable[[str, str], tuple[str, str]]) -> PluginInfo:
+    """A plugin that kurmad has not loaded, tried in this process, so that a listing loads nothing into kurmad."""
+    state, reason = status(row.kind, row.name)
+    return replace(row, status=state, reason=reason or "kurmad has not loaded it yet")
 
 
 @command(Argument("plugin", "KIND/NAME", "The plugin, as the listing of plugins names it."), FORMAT)
@@ -86,7 +137,7 @@ def _find(session: Session, kind: str, name: str) -> PluginInfo:
 
     if not name:
         raise UsageError(f"expected KIND/NAME, found {kind!r}", hint="see kurma plugins list")
-    listing = session.client.here.registry.listing(True)
+    listing = _rows(session, True)
     for info in listing:
         if (info.kind, info.name) == (kind, name):
             return info

@@ -56,7 +56,7 @@ class Managers:
         """
         found = Managers(self.settings, config)
         found.services.share(self.services)
-        found.registry.look_up_anew()
+        found.registry.look_up_anew(self.registry)
         return found
 
     @kept

@@ -170,7 +170,7 @@ ALIKE = {
     "stager_build": (lambda c, x: c.stager_build("default"), False),
     "stager_build: no such": (lambda c, x: c.stager_build("nobody"), True),
     "stager_check: no such": (lambda c, x: c.stager_check("/nowhere/x.aci", print), True),
-    "plugins": (lambda c, x: c.plugins(), False),
+    "plugins": (lambda c, x: [{**one.to_json(), "process": "either"} for one in c.plugins()], False),
     "version": (lambda c, x: c.version(), False),
     "isolators": (lambda c, x: c.isolators(), False),
     "info": (lambda c, x: {**c.info().to_json(), "daemon": None}, False),

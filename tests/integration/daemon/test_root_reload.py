@@ -338,3 +338,68 @@ def test_another_file(kurmad: Callable[[], Place], tmp_path: Path) -> None:
     done = place.kurma("list")
     assert done.returncode == 0
     assert "kurmad goes on with the configuration that it has read before" in done.stderr
+
+
+# --- plugins of the process that does the work ---
+
+
+def row(place: Place, *options: str) -> Any:
+    found = [one for one in place.kurma.json("plugins", "list", *options) if one["name"] == "cable"]
+    return found[0] if found else None
+
+
+def known(found: Any) -> tuple[Any, ...]:
+    return tuple(found[key] for key in ("version", "loaded", "status", "reason", "process"))
+
+
+def test_the_listing_is_of_what_kurmad_has_loaded(kurmad: Callable[[], Place]) -> None:
+    place = kurmad()
+    place.site.install("0.1.0")
+    unseen = ("0.1.0", None, "found", "kurmad does not see it: kurma daemon reload", "this command")
+    assert known(row(place)) == unseen
+    assert known(row(place, "--here")) == ("0.1.0", "0.1.0", "ok", "", "this command")
+    assert len(place.reload()) == 1
+    # A listing loads nothing into kurmad.
+    for _ in "12":
+        assert known(row(place)) == ("0.1.0", None, "ok", "kurmad has not loaded it yet", "kurmad")
+    assert known(row(place, "--no-load")) == ("0.1.0", None, "found", "", "kurmad")
+    place.configure(container_networks=[{"name": "mine", "plugin": "cable"}])
+    place.reload()
+    assert known(row(place)) == ("0.1.0", "0.1.0", "ok", "", "kurmad")
+    place.site.install("0.2.0")
+    told = "0.2.0 is installed, 0.1.0 is loaded: restart kurmad"
+    assert known(row(place)) == ("0.2.0", "0.1.0", "outdated", told, "kurmad")
+    place.reload()
+    assert known(row(place)) == ("0.2.0", "0.1.0", "outdated", told, "kurmad")
+    assert place.kurma.json("plugins", "show", "networks/cable")["status"] == "outdated"
+    place.stop()
+    assert known(row(place)) == ("0.2.0", "0.2.0", "ok", "", "this command")
+    place.log.write_text("")
+    place.start()
+    assert known(row(place))[:3] in (("0.2.0", "0.2.0", "ok"), ("0.2.0", None, "ok"))
+    place.site.uninstall()
+    assert known(row(place))[3:] == (
+        "this command does not see it: it was uninstalled, or kurmad runs another Python",
+        "kurmad",
+    )
+    for one in place.kurma.json("plugins", "list"):
+        assert one["distribution"] is not None
+        assert one["version"] is not None
+
+
+def test_a_distribution_without_a_version(place: Place) -> None:
+    place.site.install("0.1.0")
+    (info,) = place.site.directory.glob("*.dist-info")
+    (info / "METADATA").unlink()
+    found = row(place)
+    assert (found["distribution"], found["version"], found["status"]) == ("an unnamed distribution", "?", "ok")
+
+
+def test_a_plugin_that_is_enabled_is_read_by_a_reload(kurmad: Callable[[], Place], tmp_path: Path) -> None:
+    """``kurma plugins enable`` says that kurmad has not read it."""
+    place = kurmad()
+    etc = tmp_path / "etc/kurma.d"
+    etc.mkdir(parents=True)
+    done = place.kurma("plugins", "disable", "fetchers", "docker", env={"KURMA_CONFIG": str(etc.parent)})
+    assert done.returncode == 0, done.stderr
+    assert "kurma: kurmad has not read it: kurma daemon reload" in done.stderr.splitlines()
