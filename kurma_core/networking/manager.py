@@ -36,6 +36,7 @@ class Networking:
     :param image_runner: name of the plugin for networks whose ``aci`` is an image, or None.
     :param names: names of the enabled network plugins, asked only when a network is in no configuration.
     :param note: shows the user a line.
+    :param teardown: as ``driver``, to take something down: the plugin may be disabled.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class Networking:
         note: Callable[[str], None],
         names: Callable[[], tuple[str, ...]] = lambda: (),
         image_runner: Callable[[], str | None] = lambda: None,
+        teardown: Callable[[str], NetworkHooks] | None = None,
     ) -> None:
         self._driver = driver
+        self._teardown = teardown or driver
         self._note = note
         self._config = config
         self.catalog = Catalog(config, driver, resolve_alias, image_runner, names, note)
@@ -61,7 +64,7 @@ class Networking:
 
         infos = self.catalog.all()
         unused = [info.name for info in infos if self.catalog.is_unused(info)]
-        return DriverCare(infos, self._names(), self._driver, self._note, unused)
+        return DriverCare(infos, self._names(), self._driver, self._note, unused, self._teardown)
 
     # -- planning --
 
@@ -262,7 +265,7 @@ class Networking:
         :raises NetworkError: a part is left on the host; try again.
         """
         with _naming(attachment):
-            self._driver(attachment.driver).delete(_context(attachment, pod, pod_name, namespace))
+            self._teardown(attachment.driver).delete(_context(attachment, pod, pod_name, namespace))
 
     def delete_all(self, attachments: Sequence[Attachment], *, pod: str, pod_name: str, namespace: str) -> None:
         """Leaves all networks, in reverse, and goes on after a failure.
@@ -282,7 +285,7 @@ class Networking:
         """Checks an attachment. :raises NetworkError: it is not as ``add`` made it."""
         context = AttachmentContext(pod, pod_name, namespace, attachment.interface, attachment)
         with _naming(attachment):
-            self._driver(attachment.driver).check(context)
+            self._teardown(attachment.driver).check(context)
 
     def _undo(self, driver: NetworkHooks, context: AttachmentContext) -> None:
         """Leaves a network after a failed ``add``, whose error is raised; an error here becomes a note."""
@@ -340,7 +343,7 @@ class Networking:
             return
         attachment = Attachment(name, info.driver, "", info.config, NetworkRequest(name))
         with _naming(attachment):
-            self._driver(info.driver).remove(info.config)
+            self._teardown(info.driver).remove(info.config)
         self._ready.discard(name)
 
 

@@ -27,6 +27,7 @@ class DriverCare:
     :param infos: all networks that a pod can join.
     :param names: names of the enabled network plugins, also of those without a network now.
     :param driver: loads the plugin of a name.
+    :param teardown: as ``driver``, for leaks and repair: the plugin may be disabled.
     :param unused: names of networks that no pod has ever joined, and that have no configuration before that.
     """
 
@@ -37,7 +38,9 @@ class DriverCare:
         driver: Callable[[str], NetworkHooks],
         note: Callable[[str], None],
         unused: Collection[str] = (),
+        teardown: Callable[[str], NetworkHooks] | None = None,
     ) -> None:
+        self._teardown = teardown or driver
         self._infos = [info for info in infos if info.driver or info.problem]
         self._names = tuple(dict.fromkeys([*names, *[info.driver for info in infos if info.driver]]))
         self._driver = driver
@@ -108,7 +111,7 @@ class DriverCare:
 
     def _ask(self, name: str, what: str, ask: Callable[[NetworkHooks], Sequence[Leak]]) -> Sequence[Leak]:
         try:
-            driver = self._driver(name)
+            driver = self._teardown(name)
         except KurmaError as error:
             # Noted only if a network needs the driver; go on with the other drivers.
             if any(info.driver == name for info in self._infos):

@@ -73,6 +73,7 @@ class Services:
             self.note,
             lambda: self.registry.names(group),
             lambda: self.registry.image_runner(group),
+            lambda name: self.registry.driver(group, name, teardown=True),
         )
 
     @functools.cached_property

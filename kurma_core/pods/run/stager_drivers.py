@@ -72,11 +72,15 @@ class Stagers:
         return self._made[name]
 
     def of_pod(self, name: str) -> StagerHooks:
-        """The driver for an existing pod, to query it, stop it and take it down. If the stager is no longer
-        configured, or its plugin is missing or broken, the driver for stager images is used instead: a pod can
-        always be ended."""
+        """The driver for an existing pod, to query it, stop it and take it down. Its plugin may be disabled. If
+        the stager is no longer configured, or its plugin is missing or broken, the driver for stager images is
+        used instead: a pod can always be ended."""
         try:
             return self.get(name)
+        except (StagerError, PluginError):
+            pass
+        try:
+            return self._make(name, teardown=True)
         except (StagerError, PluginError):
             return self._engine(name)
 
@@ -89,14 +93,14 @@ class Stagers:
         from kurma_core.hookspecs import implements
         from kurma_core.hookspecs.stager import AnyStagerHooks
 
-        installed = self._registry.names(_GROUP)
+        installed = {name for kind, name in self._registry.installed() if kind == "stagers"}
         try:
             places = sorted(os.listdir(os.path.join(self._config.state_dir, "plugins", _GROUP)))
         except FileNotFoundError:
             return
         for name in places:
             if name in installed:
-                driver = self._registry.driver(_GROUP, name)
+                driver = self._registry.driver(_GROUP, name, teardown=True)
                 if implements(driver, AnyStagerHooks.discard_gone):
                     yield driver
 
@@ -196,21 +200,21 @@ class Stagers:
         driver, colon, locator = name.partition(":")
         return (driver, locator) if colon and locator else (name, None)
 
-    def _load(self, name: str) -> AnyStagerHooks:
+    def _load(self, name: str, *, teardown: bool = False) -> AnyStagerHooks:
         driver, _ = self._meant(name)
         try:
-            return self._registry.driver(_GROUP, driver or name)
+            return self._registry.driver(_GROUP, driver or name, teardown=teardown)
         except PluginNotFoundError:
             self.check(name)
             raise
 
-    def _make(self, name: str) -> StagerHooks:
+    def _make(self, name: str, *, teardown: bool = False) -> StagerHooks:
         plugin, locator = self._meant(name)
         if plugin is None:
             return self._engine(name)
         from kurma_core.hookspecs.stager import StagerHooks, StagerOfImagesHooks
 
-        driver = self._load(name)
+        driver = self._load(name, teardown=teardown)
         if isinstance(driver, StagerOfImagesHooks):
             if locator is None:
                 raise StagerError(
