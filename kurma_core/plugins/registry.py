@@ -552,7 +552,8 @@ class PluginRegistry:
         """:raises PluginNotFoundError, PluginCollisionError:"""
         claims = [plugin for plugin in self._group(group) if plugin.name == name]
         if not claims:
-            _not_found(group, name, self._group(group))
+            astray = next((one for one in self._unknown_groups() if one[0].name == name), None)
+            _not_found(group, name, self._group(group), astray)
         if not teardown and not self._config.plugin(group, name).enabled:
             raise PluginNotFoundError(
                 f"{called(group, name)} is {self._why_disabled(group, name)}",
@@ -759,10 +760,10 @@ def enabling(group: str, name: str) -> str:
     return f"plugins: {{{_kind(group)}: {{{name}: {{enabled: true}}}}}}"
 
 
-def _not_found(group: str, name: str, plugins: tuple[Plugin, ...]) -> NoReturn:
+def _not_found(group: str, name: str, plugins: tuple[Plugin, ...], astray: tuple[Plugin, str] | None) -> NoReturn:
+    """:param astray: a plugin of that name in a group that Kurma does not know, and the reason."""
     installed = sorted({plugin.name for plugin in plugins})
-    raise PluginNotFoundError(
-        f"no {called(group, name)} is installed",
-        hint=f"installed: {', '.join(installed)}" if installed else f"no distribution brings any {group} plugin",
-        plugin=f"{group}/{name}",
-    )
+    hint = f"installed: {', '.join(installed)}" if installed else f"no distribution brings any {group} plugin"
+    if astray is not None:
+        hint = f"{astray[0]} has one of that name, but {astray[1]}"
+    raise PluginNotFoundError(f"no {called(group, name)} is installed", hint=hint, plugin=f"{group}/{name}")

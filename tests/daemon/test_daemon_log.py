@@ -1,6 +1,7 @@
 """The daemon's log: for people, for the journal, for programs."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -133,3 +134,53 @@ def test_a_file_that_cannot_be_written_is_told_with_what_to_do(tmp_path):
             log.set_up("info", "plain", {}, str(path))
         assert caught.value.message == f"--log-file: {path}: cannot be written: {why}"
         assert caught.value.hint == hint
+
+
+# --- lines that repeat ---
+
+
+def written(lines):
+    """The texts that are written of (seconds, level, text)."""
+    repeats, found = log.Repeats(), []
+    for when, level, text in lines:
+        record = logging.LogRecord("kurmad", level, "", 0, "%s", (text,), None)
+        record.created = 1_700_000_000 + when
+        if repeats.filter(record):
+            found.append((when, record.getMessage()))
+    return found
+
+
+def test_an_error_at_each_second_is_at_most_ten_lines_in_an_hour():
+    lines = written((second, logging.ERROR, "pod web cannot be taken down: busy") for second in range(3600))
+    assert [when for when, _ in lines] == [0, 10, 30, 70, 150, 310, 630, 1270, 2550]
+    assert lines[1][1] == "pod web cannot be taken down: busy (10 times since 2023-11-14T22:13:20Z)"
+    assert lines[2][1].endswith("(20 times since 2023-11-14T22:13:30Z)")
+
+
+def test_what_differs_is_told():
+    """Other pods and reasons are other lines; processes and pauses are not."""
+    busy = [(0, logging.ERROR, f"pod web{number} cannot be taken down") for number in range(5)]
+    assert len(written(busy)) == 5
+    tried = [(n, logging.WARNING, f"no stager waits (process {n}): tried again in {2**n} s") for n in range(5)]
+    assert len(written(tried)) == 1
+    assert len(written([(0, logging.WARNING, "x"), (1, logging.ERROR, "x")])) == 2
+
+
+def test_what_was_done_is_always_told():
+    asked = [(0, logging.INFO, "user 0, process 5 asks for POST /v1/pods")] * 3
+    assert len(written(asked)) == 3
+
+
+def test_after_a_quiet_hour_a_line_is_new():
+    lines = written([(0, logging.ERROR, "x"), (1, logging.ERROR, "x"), (3700, logging.ERROR, "x")])
+    assert lines == [(0, "x"), (3700, "x")]
+    # As is one after the clock was set back.
+    assert len(written([(0, logging.ERROR, "x"), (-50, logging.ERROR, "x")])) == 2
+
+
+def test_as_many_lines_as_there_are_are_not_all_remembered():
+    many = [(0, logging.ERROR, f"pod x{number}") for number in range(3000)]
+    repeats = log.Repeats()
+    for _, level, text in many:
+        repeats.filter(logging.LogRecord("kurmad", level, "", 0, text, (), None))
+    assert len(repeats._lines) == 1000

@@ -514,3 +514,24 @@ def test_config_check_finds_what_is_in_use_and_disabled_and_what_is_there_twice(
     wrong = registry("stagers: {mine: {driver: default, config: {graphStorage: cpy}}}")
     said = 'stagers.mine.config.graphStorage: expected one of "", "overlay", "copy", "given", found "cpy"'
     assert any(said in error.message for error in check(wrong._config, wrong))
+
+
+def test_a_mistyped_group_is_told(install, registry, network):
+    install("kurma-test", {"one": network}, group="kurma.network")
+    plugins = registry()
+    info = row(plugins, "network", "one")
+    assert (info.distribution, info.status) == ("kurma-test", "failed")
+    assert info.reason == "kurma.network is no kind of plugin; the nearest is kurma.networks"
+    with pytest.raises(PluginNotFoundError) as caught:
+        plugins.driver(NETWORKS, "one")
+    assert caught.value.hint == f"kurma-test 1.0 has one of that name, but {info.reason}"
+
+
+def test_a_disabled_driver_takes_down_and_does_nothing_else(install, registry, network):
+    install("kurma-test", {"one": network})
+    plugins = registry("plugins: {networks: {one: {enabled: false}}}")
+    assert plugins.driver(NETWORKS, "one", teardown=True) is not None
+    with pytest.raises(PluginNotFoundError, match="is disabled in"):
+        plugins.driver(NETWORKS, "one")
+    with pytest.raises(PluginNotFoundError, match="no network plugin 'gone' is installed"):
+        plugins.driver(NETWORKS, "gone", teardown=True)

@@ -61,7 +61,8 @@ def _rows(session: Session, load: bool, here: bool = False) -> list[PluginInfo]:
         found = [
             _tried(row, registry.status) if row.status == "found" and not row.reason else row for row in found
         ]
-    return sorted(found, key=lambda row: (KINDS.index(row.kind), row.name))
+    order = {kind: number for number, kind in enumerate(KINDS)}
+    return sorted(found, key=lambda row: (order.get(row.kind, len(order)), row.kind, row.name))
 
 
 def _merged(theirs: PluginInfo, ours: PluginInfo | None) -> PluginInfo:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 #: Directories that only root and the caller may write to, below the state directory.
 _BELOW = ("", "/keys", "/images", "/pods")
 _NAMED = "--dir, KURMA_DIR or `state_dir` in kurma.yml name"
+_FETCHERS = "kurma.fetchers"
 _NETWORKS, _STAGERS, _ISOLATORS = "kurma.networks", "kurma.stagers", "kurma.isolators"
 
 
@@ -253,10 +254,46 @@ def problems(managers: Managers) -> tuple[KurmaError, ...]:
     found = list(configuration.check(config, managers.registry))
     for problem in found:
         problem.message = _placed(problem, config)
-    for further in (_of_networks, _of_isolators, _of_pods):
+    for further in (_of_locators, _of_networks, _of_isolators, _of_pods):
         told = {word for problem in found for word in (str(problem.data.get("plugin")), problem.message)}
         found += further(managers, told)
     return tuple(found)
+
+
+def _of_locators(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
+    """Finds locators that no enabled fetcher serves. Their text is not shown: it may hold a password."""
+    from kurma_core.fetching import parse_locator
+
+    config, registry = managers.config, managers.registry
+    schemes = registry.names(_FETCHERS)
+    for key, text in _locators(config):
+        origin = configuration.origin(key, config.origins)
+        try:
+            found = parse_locator(text, registry.locator_kind, config.fetchers.paths, directory=None)
+        except KurmaError as error:
+            yield ConfigError(f"{origin}: {key}: {error.message}", hint=error.hint, file=origin, path=key)
+            continue
+        scheme = found.scheme or config.fetchers.names
+        if scheme not in schemes and f"{_FETCHERS}/{scheme}" not in told:
+            plugin = f"{_FETCHERS}/{scheme}"
+            told.add(plugin)
+            yield PluginNotFoundError(f"{origin}: {key}: {_missing(managers, _FETCHERS, scheme)}", plugin=plugin)
+
+
+def _locators(config: Config) -> Iterator[tuple[str, str]]:
+    """The locators in the configuration, with their keys."""
+    for key, scheme in (("paths", config.fetchers.paths), ("names", config.fetchers.names)):
+        if f"fetchers.{key}" in config.origins and config.origins[f"fetchers.{key}"] != "default":
+            yield f"fetchers.{key}", f"{scheme}://"
+    for index, pod in enumerate(config.initial_pods):
+        for app in pod.template.get("apps", ()):
+            if isinstance(app.get("image"), str):
+                yield f"initial_pods[{index}]", app["image"]
+    for index, locator in enumerate(config.prefetch_images):
+        yield f"prefetch_images[{index}]", locator
+    for name, stager in config.stagers.items():
+        if stager.image is not None and stager.driver is None:
+            yield f"stagers.{name}.image", stager.image
 
 
 def _of_networks(managers: Managers, told: set[str]) -> Iterator[KurmaError]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kurma_core.daemon.process.threads import Poller, Timetable, Workers
+from kurma_core.daemon.process.threads import Poller, Timetable, Workers, pause_after
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.linux.inotify import IN_CREATE, IN_IGNORED, IN_MOVED_TO, IN_Q_OVERFLOW, Watch
 from kurma_core.linux.process import pidfd_open
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("kurmad")
 #: Pods that are checked at a time. A slow check waits for the kernel, not for the CPU.
 _AT_ONCE = 4
-#: Seconds between two checks of a dead pod that another process takes down.
-_LOOK_AGAIN = 1.0
 #: Seconds from the start until remains of half-made and half-removed pods are removed, and their age in seconds:
 #: of some remains it cannot be seen whether a process is at work on them.
 _SWEEP_AFTER, _REMAINS = 2.0, 1.0
@@ -57,6 +56,9 @@ class Recovery:
         self._lock = threading.Lock()
         #: UUIDs of pods to check.
         self._waiting: set[str] = set()
+        #: By UUID: looks that were to be repeated, without one that was not; when a pause after a failure ends.
+        self._attempts: dict[str, int] = {}
+        self._pauses: dict[str, float] = {}
         self._closing = False
         self._later = Timetable("later", 2)
         #: Set once every pod that existed at the start has been checked.
@@ -105,9 +107,10 @@ class Recovery:
         self.on_done()
 
     def look_soon(self, uuid: str) -> None:
-        """Looks at that pod, in the background."""
+        """Looks at that pod, in the background; after a failure only when its pause is over, since the failed look
+        has changed the pod's directory, which is watched."""
         with self._lock:
-            if self._closing or uuid in self._waiting:
+            if self._closing or uuid in self._waiting or time.monotonic() < self._pauses.get(uuid, 0.0):
                 return
             self._waiting.add(uuid)
         with suppress(RuntimeError):  # it closes
@@ -119,17 +122,43 @@ class Recovery:
         if self._closing or self._owners.running(uuid) is not None:
             return
         try:
-            self._see(uuid)
+            again = self._see(uuid)
             self._seen(uuid)
         except PodNotFoundError:
+            again = False
             self._seen(uuid)  # it was half-made or ephemeral, or another process has removed it
         except KurmaError as error:
             # The error concerns this pod only: the others are checked all the same.
             _LOG.error("%s", error.message)
+            self._look_again(uuid, pausing=True)
+            return
         except Exception:  # noqa: BLE001 (the daemon goes on)
             _LOG.exception("pod %s cannot be looked at", uuid)
+            self._look_again(uuid, pausing=True)
+            return
+        if again:
+            self._look_again(uuid)
+        else:
+            with self._lock:
+                self._attempts.pop(uuid, None)
+                self._pauses.pop(uuid, None)
 
-    def _see(self, uuid: str) -> None:
+    def _look_again(self, uuid: str, *, pausing: bool = False) -> None:
+        """Plans another look, later each time. :param pausing: none before that."""
+        with self._lock:
+            attempts = self._attempts[uuid] = self._attempts.get(uuid, -1) + 1
+            pause = pause_after(attempts)
+            if pausing:
+                self._pauses[uuid] = time.monotonic() + pause
+        self._later.at(uuid, pause, lambda: self._look_now(uuid))
+
+    def _look_now(self, uuid: str) -> None:
+        with self._lock:
+            self._pauses.pop(uuid, None)
+        self.look_soon(uuid)
+
+    def _see(self, uuid: str) -> bool:
+        """:returns: whether to look again: the owner is dead, and another process takes the pod down."""
         pods = self._pods
         # First, so that later changes are seen.
         self._watcher.watch_pod(uuid)
@@ -140,7 +169,7 @@ class Recovery:
                 _LOG.info("pod %s goes on with kurmad as its owner", uuid)
                 if pods.finish_change(uuid):
                     _LOG.info("pod %s is cleared of a half-made change of its apps", uuid)
-                return
+                return False
         state = pods.state(uuid)
         if state.state in ENDED_STATES:
             if pods.is_ephemeral(uuid) and not pods.is_owned(uuid) and not self._owners.holds(uuid):
@@ -149,9 +178,10 @@ class Recovery:
                 self._ended(uuid)
         elif state.live or state.state == "preparing":
             pid = state.owner
-            if isinstance(pid, int) and pid not in (0, os.getpid()) and not self._watcher.watch_owner(uuid, pid):
-                # The owner is dead, and another process takes the pod down: look whether it finishes.
-                self._later.at(uuid, _LOOK_AGAIN, lambda: self.look_soon(uuid))
+            return (
+                isinstance(pid, int) and pid not in (0, os.getpid()) and not self._watcher.watch_owner(uuid, pid)
+            )
+        return False
 
 
 class PodWatcher:

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -31,6 +32,63 @@ _CREDENTIALS = re.compile(
 )
 
 
+#: Parts of a message that differ when it is repeated: numbers of processes, pauses, times.
+_VARYING = re.compile(r"\b(process |pid |PID |(?:in|after) )\d+(?:\.\d+)?|\d{4}-\d\d-\d\dT[\d:.]+Z?")
+#: Seconds from a warning to the first line that repeats it, and the longest time between two such lines. After a
+#: quiet time of that length, a line is new.
+_FIRST_PAUSE, _LONGEST_PAUSE = 10.0, 3600.0
+#: Warnings that are remembered.
+_MOST_REPEATS = 1000
+
+
+class Repeats(logging.Filter):
+    """Drops warnings and errors that repeat an earlier line, but for one after 10 s, one 20 s after that, and so
+    on. That one says how often the line was repeated. Other lines say what was done, and are not dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        #: By level and text, the oldest first.
+        self._lines: dict[tuple[int, str], _Repeated] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        text, now = record.getMessage(), record.created
+        key = record.levelno, _VARYING.sub(r"\1", text)
+        with self._lock:
+            line = self._lines.pop(key, None)
+            if line is None or not line.since <= now <= line.last + _LONGEST_PAUSE:
+                line = _Repeated(now)
+            self._lines[key] = line
+            if len(self._lines) > _MOST_REPEATS:
+                del self._lines[next(iter(self._lines))]
+            line.last = now
+            if now < line.due:
+                line.dropped += 1
+                return False
+            if line.dropped:
+                record.msg, record.args = f"{text} ({line.dropped + 1} times since {timestamp(line.since)})", ()
+            line.written(now)
+        return True
+
+
+class _Repeated:
+    """A line that may be repeated. :ivar due: when it is written next. :ivar dropped: how often it was not."""
+
+    __slots__ = ("_pause", "dropped", "due", "last", "since")
+
+    def __init__(self, now: float) -> None:
+        self._pause = _FIRST_PAUSE
+        self.last = self.since = self.due = now
+        self.dropped = 0
+
+    def written(self, now: float) -> None:
+        self.since, self.dropped = now, 0
+        self.due = now + self._pause
+        self._pause = min(_LONGEST_PAUSE, self._pause * 2)
+
+
 @contextmanager
 def about(**fields: str) -> Iterator[None]:
     """Adds the fields to the JSON lines that this thread logs inside the ``with`` statement."""
@@ -51,6 +109,7 @@ def set_up(level: str, format: str, environment: MutableMapping[str, str], file:
     journal = environment.pop("JOURNAL_STREAM", "")
     handler: logging.Handler = _Handler() if file is None else _opened(file)
     to_journal = file is None and _is(2, journal)
+    handler.addFilter(Repeats())
     handler.setFormatter(Json() if format == "json" else Plain(priorities=to_journal))
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -403,3 +403,28 @@ def test_a_plugin_that_is_enabled_is_read_by_a_reload(kurmad: Callable[[], Place
     done = place.kurma("plugins", "disable", "fetchers", "docker", env={"KURMA_CONFIG": str(etc.parent)})
     assert done.returncode == 0, done.stderr
     assert "kurma: kurmad has not read it: kurma daemon reload" in done.stderr.splitlines()
+
+
+def test_an_uninstalled_network_is_left_by_the_pods_that_are_joined(kurmad: Callable[[], Place]) -> None:
+    """By the driver that kurmad has made before."""
+    example = Path(__file__).parents[3] / "examples/plugins/network/kurma_example_cable.py"
+    place = kurmad()
+    place.site.install("0.1.0", example.read_text())
+    place.configure(container_networks=[{"name": "mine", "plugin": "cable", "subnet": "10.77.0.0/24"}])
+    place.reload()
+    words = ("--net", "mine", "--exec", "/bin/sleep", place.kurma.image, "--", "1000")
+    uuid = place.kurma.out("run", "-d", *words).strip()
+
+    def links() -> set[str]:
+        return {link["ifname"] for link in json.loads(subprocess.check_output(["ip", "-j", "link"]))}
+
+    (attachment,) = [one for one in place.kurma.pod(uuid)["attachments"] if one["network"] == "mine"]
+    assert attachment["driver"] == "cable"
+    before = links()
+    place.configure()
+    place.site.uninstall()
+    assert len(place.reload()) == 2
+    place.kurma.out("stop", uuid)
+    assert len(before - links()) == 1
+    place.kurma.out("rm", uuid)
+    assert "cable" not in place.log.read_text().partition("uninstalled")[2]
