@@ -331,7 +331,12 @@ REQUIRED_ISOLATORS = ("kurma.io/pids-limit", "kurma.io/seccomp-profile", "os/lin
 _POLICIES = ("signed", "digest", "any")
 
 _PLUGIN = (
-    Key("enabled", "boolean", True, "false: nothing new uses it; it is loaded only to take down what pods have of it"),
+    Key(
+        "enabled",
+        "boolean",
+        True,
+        "false: nothing new uses it; it is loaded only to take down what pods have of it",
+    ),
     Key("required", "boolean", False, "true: Kurma refuses to start a pod when it is missing, skipped or broken"),
     Key("config", "mapping", {}, "its own options; `kurma plugins show` lists them"),
 )

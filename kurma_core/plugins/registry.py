@@ -47,6 +47,8 @@ _OBSERVERS = "kurma.observers"
 _COMMANDS = "kurma.commands"
 #: Groups whose plugins no pod needs.
 _NOT_FOR_PODS = ("kurma.services", _COMMANDS)
+#: Groups whose plugins a pod needs to its end.
+_OF_RUNNING_PODS = ("kurma.networks", "kurma.stagers")
 
 
 class _Loaded:
@@ -241,7 +243,8 @@ class PluginRegistry:
         with self._lock, earlier._lock:
             self._installed = self._index.find(anew=True)
             made = {key: loaded.driver for key, loaded in earlier._loaded.items() if loaded.driver is not None}
-            self._earlier = {**earlier._earlier, **made}
+            kept = {key: driver for key, driver in made.items() if key[0] in _OF_RUNNING_PODS}
+            self._earlier = {**earlier._earlier, **kept}
 
     def installed(self) -> Mapping[tuple[str, str], str]:
         """Distributions and versions of all installed plugins, by kind and name, disabled ones too."""
