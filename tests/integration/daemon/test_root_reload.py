@@ -418,7 +418,7 @@ def test_an_uninstalled_network_is_left_by_the_pods_that_are_joined(kurmad: Call
     def links() -> set[str]:
         return {link["ifname"] for link in json.loads(subprocess.check_output(["ip", "-j", "link"]))}
 
-    (attachment,) = [one for one in place.kurma.pod(uuid)["attachments"] if one["network"] == "mine"]
+    (attachment,) = [one for one in place.kurma.pod(uuid)["networks"] if one["network"] == "mine"]
     assert attachment["driver"] == "cable"
     before = links()
     place.configure()

@@ -55,16 +55,16 @@ def links() -> set[str]:
 
 
 @pytest.mark.parametrize("plugins", [DISABLED, UNLISTED], ids=["disabled", "unlisted"])
-@pytest.mark.parametrize("way", ["stop", "killed"])
+@pytest.mark.parametrize("end", ["stop", "killed"])
 def test_a_pod_whose_plugins_are_disabled(
-    kurma: Kurma, configure: Callable[..., None], running: subprocess.Popen[str], plugins: Any, way: str
+    kurma: Kurma, configure: Callable[..., None], running: subprocess.Popen[str], plugins: Any, end: str
 ) -> None:
     used = {link for link in links() if link.startswith("kv")}
     assert used
     configure(plugins=plugins)
     refused = kurma("run", "--net", "default", kurma.image)
     assert refused.returncode == 125
-    if way == "killed":
+    if end == "killed":
         running.send_signal(signal.SIGKILL)
         running.communicate()
     kurma.out("--host", "local", "stop", "web")
