@@ -427,4 +427,4 @@ def test_an_uninstalled_network_is_left_by_the_pods_that_are_joined(kurmad: Call
     place.kurma.out("stop", uuid)
     assert len(before - links()) == 1
     place.kurma.out("rm", uuid)
-    assert "cable" not in place.log.read_text().partition("uninstalled")[2]
+    assert "error: " not in place.log.read_text().rpartition("→ uninstalled")[2]
