@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from kurma_core.daemon.pods import recovery
 from kurma_core.daemon.pods.owned import OwnedPods
 from kurma_core.daemon.pods.recovery import Recovery
 from kurma_core.pods.daemon_interface import DaemonInterface
@@ -68,12 +67,9 @@ def test_who_waits_for_a_pod_hears_of_its_end_whatever_fails(what: str, caplog: 
     os.close(stager)
 
 
-def test_a_look_that_is_still_to_come_keeps_nobody_from_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_that_is_still_to_come_keeps_nobody_from_the_end(tmp_path: Path) -> None:
     """Somebody takes down a pod whose owner is dead: whether he does is looked at, until the daemon ends."""
     looks = []
-    monkeypatch.setattr(recovery, "_LOOK_AGAIN", 0.5)
     store = PodStore(str(tmp_path))
     directory, lock = store.create(UUID, "one")
     owner = subprocess.run(
