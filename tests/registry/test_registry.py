@@ -521,7 +521,7 @@ def test_a_mistyped_group_is_told(install, registry, network):
     plugins = registry()
     info = row(plugins, "network", "one")
     assert (info.distribution, info.status) == ("kurma-test", "failed")
-    assert info.reason == "kurma.network is no kind of plugin; the nearest is kurma.networks"
+    assert info.reason == "there is no group kurma.network; the nearest is kurma.networks"
     with pytest.raises(PluginNotFoundError) as caught:
         plugins.driver(NETWORKS, "one")
     assert caught.value.hint == f"kurma-test 1.0 has one of that name, but {info.reason}"
