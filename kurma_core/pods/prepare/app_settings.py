@@ -1,5 +1,5 @@
-"""Decides the settings with which an app is started (overrides of its manifest, terminal and input), and builds the
-:class:`PodSetup` for the stager's driver."""
+"""Decides the settings with which an app is started (overrides of its manifest, terminal and input), and builds
+the :class:`PodSetup` for the stager's driver."""
 
 from __future__ import annotations
 
