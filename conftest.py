@@ -15,8 +15,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _hear_signals()
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import settings
-
-        from kurma_core.testing.graphs import examples
+        from kurma_testing.graphs import examples
 
         # How long one example takes is the machine's business: on a busy one, any may take long.
         settings.register_profile("kurma", deadline=None, max_examples=examples(25))

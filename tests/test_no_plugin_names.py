@@ -24,11 +24,10 @@ SETTING = "a key or a column, or the origin of a value that no file sets"
 PARAMETER = "a parameter of a command"
 ENTRY = "the kind of a directory entry"
 KERNEL = "the kernel's own name: a file system, a kind of link, an interface"
-HTTP = "HTTP itself: of the specification's types, of kurmad, of the metadata service, of the tests' server"
+HTTP = "HTTP itself: of the specification's types, of kurmad, of the metadata service"
 TRANSPORT = "a word of `transport`, which the contract of fetchers defines"
 SLOT = "a slot of a class"
 RELAXATION = "the relaxation `--insecure-options=http`"
-KIT = "the library of kurma-core[testing]"
 NETWORK_KEY = "a key of the Kurma Network Specification"
 SPECIFICATION = "a word of the App Container specification"
 MODULE = "a module of the core"
@@ -45,17 +44,14 @@ EXCEPTIONS = [
     (KERNEL, "overlay", "client/local/host_checks.py spawner/client.py spawner/root.py trees/overlay.py"),
     (KERNEL, "bridge", "linux/netlink.py"),
     (KERNEL, "default", "networking/interfaces.py"),
-    (KERNEL, "lo", "testing/networks.py"),
     (SLOT, "copy", "trees/merging.py"),
     (HTTP, "http", "api/describe.py daemon/http/exchange.py pods/run/pod_metadata.py"),
-    (HTTP, "http https", "appc/types.py testing/webserver.py"),
+    (HTTP, "http https", "appc/types.py"),
     (HTTP, "https", "config/schema.py"),
     (RELAXATION, "http", "cli/values.py images/trust_policy.py"),
     (TRANSPORT, "file http https", "models/image.py"),
     (NETWORK_KEY, "aci", "config/__init__.py config/schema.py networking/catalog.py"),
-    (NETWORK_KEY, "aci default", "testing/networks.py"),
-    (KIT, "kurma-testing", "testing/contract.py"),
-    (SPECIFICATION, "linux", "appc/image.py testing/fetchers.py"),
+    (SPECIFICATION, "linux", "appc/image.py"),
     (SPECIFICATION, "appc", "staging/stager_process.py"),
     (MODULE, "appc", "api/images.py api/pods.py hookspecs/fetcher.py"),
 ]

@@ -7,6 +7,7 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kurma_testing.graphs import examples
 
 from kurma_core.appc.early_image import convert_any
 from kurma_core.appc.early_pod import convert_pod
@@ -14,7 +15,6 @@ from kurma_core.appc.image import App, ImageManifest
 from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.template import PodTemplate
 from kurma_core.errors import ManifestError
-from kurma_core.testing.graphs import examples
 from tests.appc.early_samples import APP, FILESET, POD
 
 _LATE_KEYS = sorted(

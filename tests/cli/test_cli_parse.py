@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kurma_testing.graphs import examples
 
 from kurma_core.cli import typer_app
 from kurma_core.cli.command_line import Call, Command, Option, load, parse
 from kurma_core.cli.commands import TABLE, Entry, Group
 from kurma_core.errors import UsageError
-from kurma_core.testing.graphs import examples
 
 PATHS = [
     *((name,) for name, entry in TABLE.items() if isinstance(entry, Entry)),

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import trustme
+from kurma_testing.webserver import Page, web_server
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.cli.main import main
@@ -20,7 +21,6 @@ from kurma_core.errors import FetchError, FetchRefusedError, TrustError, UsageEr
 from kurma_core.fetching import Fetching
 from kurma_core.hookspecs.fetcher import FetcherHooks, PublicKey, RemoteLayers
 from kurma_core.images.keys import KeyManager
-from kurma_core.testing.webserver import Page, web_server
 from kurma_core.trust import Trust
 from tests.kit.keys import Signers, gnupg_home
 
@@ -224,8 +224,7 @@ def manager(tmp_path: Path, driver: Any, notes: list[str], *schemes: str) -> Key
 @pytest.fixture
 def web(tmp_path: Path) -> Any:
     import kurma_fetch_http.plugin
-
-    from kurma_core.testing import load_driver
+    from kurma_testing import load_driver
 
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))

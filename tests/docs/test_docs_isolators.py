@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from kurma_isolators_linux import plugin
+from kurma_testing import load_driver
 
 from kurma_core.errors import IsolatorError, ManifestError
 from kurma_core.hookspecs.isolator import Compiled, IsolatorHooks, IsolatorHost
 from kurma_core.json_text import dumps, loads
 from kurma_core.models.isolator import IsolatorPlan
-from kurma_core.testing import load_driver
 from kurma_core.value import fields, replace
 from tests.docs.isolator_hosts import HOSTS
 

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/plugins.md").read_text()
 EXCERPTS = re.findall(r"```\w+\n# (examples/\S+)\n(.*?)```", TEXT, re.DOTALL)
-SUITES = re.findall(r"`(kurma_core\.testing\.\w+)\.(\w+)`", TEXT)
+SUITES = re.findall(r"`(kurma_testing\.\w+)\.(\w+)`", TEXT)
 
 
 @pytest.mark.parametrize(("path", "text"), EXCERPTS)
@@ -26,11 +26,11 @@ def test_suites_are_there(module, name):
 
 def test_no_suite_is_left_out():
     found = set()
-    for file in (ROOT / "kurma_core/testing").glob("*.py"):
+    for file in (ROOT / "libs/testing/kurma_testing").glob("*.py"):
         for node in ast.parse(file.read_text()).body:
             if isinstance(node, ast.ClassDef) and node.name.endswith("Contract"):
-                found.add((f"kurma_core.testing.{file.stem}", node.name))
-    found.remove(("kurma_core.testing.contract", "DriverContract"))  # the base of all
+                found.add((f"kurma_testing.{file.stem}", node.name))
+    found.remove(("kurma_testing.contract", "DriverContract"))  # the base of all
     assert set(SUITES) == found
 
 

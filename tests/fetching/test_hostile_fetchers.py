@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kurma_testing import bound
 
 from kurma_core.errors import FetchError, FetchNotFoundError, KurmaError, PluginError
 from kurma_core.fetching import Fetching
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive
-from kurma_core.testing import bound
 
 REQUEST = FetchRequest("linux", "amd64", frozenset())
 

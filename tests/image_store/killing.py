@@ -20,12 +20,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from kurma_testing.webserver import Page, web_server
+
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import ImageError, ImageNotFoundError
 from kurma_core.image_store import ImageStore
 from kurma_core.image_store.durable import try_lock
 from kurma_core.models.image import Provenance
-from kurma_core.testing.webserver import Page, web_server
 from tests.kit.archives import directory, file, hardlink, image, stage_and_commit, symlink, tar
 from tests.kit.client import open_client
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kurma_testing.graphs import examples
 
 from kurma_core.errors import ImageError, KurmaError
 from kurma_core.image_store import ImageStore, Limits
-from kurma_core.testing.graphs import examples
 from tests.kit.archives import directory, everything_below, file, hardlink, image, symlink, validate
 
 SPARSE = {

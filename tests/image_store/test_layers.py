@@ -10,12 +10,12 @@ import tarfile
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kurma_testing.graphs import examples
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import ArchiveError, StoreError
 from kurma_core.image_store import ImageStore
 from kurma_core.models.image import ImageRecord
-from kurma_core.testing.graphs import examples
 from tests.kit.archives import (
     LOCAL,
     MANIFEST,

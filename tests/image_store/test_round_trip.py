@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kurma_testing.graphs import examples
 
 from kurma_core.errors import ArchiveError, UsageError
 from kurma_core.image_store import ImageStore
 from kurma_core.image_store.builder import TarWriter, add_manifest, build_archive
 from kurma_core.image_store.tar_entries import CHARACTER, DIRECTORY, FILE, HARDLINK, SYMLINK, Entry
-from kurma_core.testing.graphs import examples
 from tests.kit.archives import LOCAL, MANIFEST, stage_and_commit, validate
 
 NAMES = st.one_of(

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from kurma_testing.webserver import WebServer
+
     from kurma_core.client import Client
     from kurma_core.image_store import ImageStore
-    from kurma_core.testing.webserver import WebServer
     from tests.kit.command import Kurma
     from tests.kit.house import House
     from tests.kit.keys import Signers
@@ -35,7 +36,7 @@ def store(tmp_path: Path) -> ImageStore:
 @pytest.fixture
 def server() -> Iterator[WebServer]:
     """A web server without pages."""
-    from kurma_core.testing.webserver import web_server
+    from kurma_testing.webserver import web_server
 
     with web_server() as server:
         yield server

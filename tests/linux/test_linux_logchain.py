@@ -10,10 +10,10 @@ from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kurma_testing.graphs import examples
 
 from kurma_core.formats.rotated_log import LogChain
 from kurma_core.linux.beneath import open_regular
-from kurma_core.testing.graphs import examples
 
 
 def turns(path: str, count: int) -> Iterator[None]:

@@ -8,9 +8,9 @@ import stat
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kurma_testing.graphs import examples
 
 from kurma_core.linux import beneath
-from kurma_core.testing.graphs import examples
 from kurma_core.trees import mount_targets
 
 

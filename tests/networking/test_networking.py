@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from kurma_testing import bound
 
 from kurma_core import config as configuration
 from kurma_core.errors import KurmaError, NetworkError, PluginError, UsageError
@@ -14,7 +15,6 @@ from kurma_core.hookspecs.network import NetworkHooks
 from kurma_core.models.network import AddressResult, Attachment, NetworkRequest, NetworkResult, PortMapping
 from kurma_core.networking.manager import Networking
 from kurma_core.networking.network_records import pin_path
-from kurma_core.testing import bound
 
 UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 POD = {"pod": UUID, "pod_name": "p", "namespace": pin_path("net", UUID)}

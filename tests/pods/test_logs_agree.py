@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kurma_stager_default.inside.callins import logs
 from kurma_stager_default.inside.streams import app_log
+from kurma_testing.graphs import examples
 
 from kurma_core.formats import cri_log
 from kurma_core.formats.timestamps import moment, stamp
 from kurma_core.models.streams import LogText
 from kurma_core.pods.inside.logs import LogReader
-from kurma_core.testing.graphs import examples
 
 EPOCH = 1_767_225_600_000_000_000  # 2026-01-01T00:00:00Z
 SECOND = 1_000_000_000

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 import pytest
+from kurma_testing import bound
 
 from kurma_core.cancellation import Cancellation, current, governing
 from kurma_core.errors import (
@@ -20,7 +21,6 @@ from kurma_core.errors import (
     PluginSkipped,
 )
 from kurma_core.hookspecs import Hooks, hookimpl, hookspec
-from kurma_core.testing import bound
 
 
 class Part(Hooks):

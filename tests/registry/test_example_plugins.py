@@ -67,7 +67,7 @@ def test_a_suite_makes_the_driver_of_an_entry_point(site, tmp_path, one):
     needed = {"memo": {"directory": str(tmp_path / "memo")}, "webhook": {"url": "http://127.0.0.1:1/"}}
     config = needed.get(one.name, {})
     program = (
-        "import sys; from kurma_core.testing import load_driver; "
+        "import sys; from kurma_testing import load_driver; "
         f"load_driver(({one.group!r}, {one.name!r}), {str(tmp_path)!r}, {config!r}); "
         f"print(sys.modules[{one.module!r}].__file__)"
     )

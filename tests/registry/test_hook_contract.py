@@ -10,13 +10,13 @@ from typing import Any
 
 import pluggy
 import pytest
+from kurma_testing import bound
 
 from kurma_core.errors import KurmaError, PluginError
 from kurma_core.hookspecs import SPECS, Hooks, hookimpl, hookspec, implements
 from kurma_core.hookspecs.isolator import Compiled, IsolatorHooks, IsolatorHost
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.plugins import contract
-from kurma_core.testing import bound
 
 KINDS = [kind for group in SPECS for kind in contract.kinds(group)]
 HOOKS = [

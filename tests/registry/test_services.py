@@ -5,6 +5,7 @@ import sys
 import threading
 
 import pytest
+from kurma_testing.services import Answers
 
 from kurma_core.api.operations import Api
 from kurma_core.client import Settings
@@ -13,7 +14,6 @@ from kurma_core.config import load
 from kurma_core.daemon import services as module
 from kurma_core.daemon.services import Services
 from kurma_core.errors import PluginError
-from kurma_core.testing.services import Answers
 from tests.kit.waiting import until
 
 GROUP = module.GROUP

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from kurma_render_copy.plugin import CopyRenderer
 from kurma_render_overlay.plugin import OverlayRenderer
+from kurma_testing import graphs, trees
+from kurma_testing.graphs import ImageModel, Store, plain
+from kurma_testing.renderers import check_same, render_model, render_node
+from kurma_testing.trees import file
 
 from kurma_core.hookspecs.renderer import RendererHooks
 from kurma_core.linux.beneath import remove_tree
-from kurma_core.testing import graphs, trees
-from kurma_core.testing.graphs import ImageModel, Store, plain
-from kurma_core.testing.renderers import check_same, render_model, render_node
-from kurma_core.testing.trees import file
 
 pytestmark = pytest.mark.root
 

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from kurma_testing import trees
+from kurma_testing.trees import directory, file
 
 from kurma_core.appc.layering import Step
-from kurma_core.testing import trees
-from kurma_core.testing.trees import directory, file
 from kurma_core.trees import copying, merging
 
 

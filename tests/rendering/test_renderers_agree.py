@@ -16,6 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from kurma_render_copy.plugin import CopyRenderer
 from kurma_render_overlay.plugin import OverlayRenderer
+from kurma_testing import graphs, trees
+from kurma_testing.graphs import ImageModel, Store
+from kurma_testing.renderers import check_same, render_model
 
 from kurma_core.hookspecs.renderer import RendererHooks
 from kurma_core.image_store import ImageStore
@@ -25,9 +28,6 @@ from kurma_core.images.trust_policy import TrustPolicy
 from kurma_core.linux import mounts
 from kurma_core.models.image import ImageRecord, Provenance, RenderedLayer
 from kurma_core.rendering import render
-from kurma_core.testing import graphs, trees
-from kurma_core.testing.graphs import ImageModel, Store
-from kurma_core.testing.renderers import check_same, render_model
 from kurma_core.trees.overlay import mount_overlay
 from kurma_core.trees.unmount import unmount_below
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kurma_testing import bound, trees
+from kurma_testing.graphs import ImageModel, LayerModel, Store, plain
 
 from kurma_core.errors import PluginError, RenderError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.renderer import ImageNode, RenderCache, RendererHooks
 from kurma_core.models.image import RenderedImage, RenderedLayer
 from kurma_core.rendering import render
-from kurma_core.testing import bound, trees
-from kurma_core.testing.graphs import ImageModel, LayerModel, Store, plain
 
 Work = Callable[[ImageNode, RenderCache], tuple[RenderedLayer, ...]]
 

@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from kurma_testing.stagers import StagerContract, StagerImageSourceContract
 
 from kurma_core.api.host import CheckLine
 from kurma_core.cli.main import main
@@ -15,12 +16,11 @@ from kurma_core.errors import StagerError
 from kurma_core.stager_check import probe
 from kurma_core.stager_check.pods import Probe
 from kurma_core.stager_check.report import LINES, NotDone, Report, Untidy, Wrong, equal
-from kurma_core.testing.stagers import StagerContract, StagerImageSourceContract
 from tests.cli.cli_fakes import FakeClient
 
 
 def test_the_suites_for_drivers_say_the_same() -> None:
-    """18: each line that a suite of kurma_core.testing has, too, and the page names them all."""
+    """18: each line that a suite of kurma_testing has, too, and the page names them all."""
     found = {
         name
         for suite in (StagerContract, StagerImageSourceContract)

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import kurma_example_uptime
 import pytest
+from kurma_testing.commands import CommandContract
 
 from kurma_core.formats.timestamps import timestamp
-from kurma_core.testing.commands import CommandContract
 
 
 def pods():

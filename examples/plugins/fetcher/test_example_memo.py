@@ -2,10 +2,10 @@
 
 import kurma_example_memo
 import pytest
+from kurma_testing.fetchers import FetcherContract
 
 from kurma_core.errors import ConfigError, FetchNotFoundError, PluginSkipped, UsageError
 from kurma_core.hookspecs.fetcher import FetchRequest
-from kurma_core.testing.fetchers import FetcherContract
 
 REQUEST = FetchRequest("linux", "amd64")
 

@@ -2,8 +2,7 @@
 
 import kurma_example_nofile
 import pytest
-
-from kurma_core.testing.isolators import IsolatorContract
+from kurma_testing.isolators import IsolatorContract
 
 NAME = kurma_example_nofile.NAME
 

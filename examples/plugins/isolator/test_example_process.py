@@ -3,10 +3,10 @@
 import kurma_example_process
 import pytest
 from kurma_example_process import GROUPS, IO, NICE, REALTIME, UMASK
+from kurma_testing.isolators import IsolatorContract
 
 from kurma_core.hookspecs.isolator import Power
 from kurma_core.models.isolator import IoPriority, IsolatorPlan, Scheduling
-from kurma_core.testing.isolators import IsolatorContract
 
 
 @pytest.mark.kurma_driver(kurma_example_process)

@@ -5,10 +5,10 @@ import socket
 
 import kurma_example_cable
 import pytest
+from kurma_testing.networks import NetworkContract
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux.namespaces import in_network_namespace
-from kurma_core.testing.networks import NetworkContract
 
 
 @pytest.mark.kurma_root

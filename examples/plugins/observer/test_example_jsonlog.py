@@ -4,8 +4,7 @@ import json
 
 import kurma_example_jsonlog
 import pytest
-
-from kurma_core.testing.observers import ObserverContract, event
+from kurma_testing.observers import ObserverContract, event
 
 pytestmark = pytest.mark.kurma_driver(kurma_example_jsonlog)
 

@@ -2,8 +2,7 @@
 
 import kurma_example_flat
 import pytest
-
-from kurma_core.testing.renderers import RendererContract
+from kurma_testing.renderers import RendererContract
 
 
 @pytest.mark.kurma_driver(kurma_example_flat)

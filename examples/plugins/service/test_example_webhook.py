@@ -8,12 +8,12 @@ from types import MappingProxyType
 
 import kurma_example_webhook
 import pytest
+from kurma_testing import driver_context, load_driver
+from kurma_testing.services import ServiceContract
 
 from kurma_core.api.host import Event
 from kurma_core.errors import ConfigError
 from kurma_core.hookspecs.driver import HostCheck
-from kurma_core.testing import driver_context, load_driver
-from kurma_core.testing.services import ServiceContract
 
 EVENTS = [Event(number, "2024-02-29T12:00:00Z", "pod", "running", "146d7cef", "web", {}) for number in (7, 8)]
 

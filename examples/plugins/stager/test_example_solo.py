@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from kurma_example_solo import plugin
+from kurma_testing.stagers import PATIENCE, StagerContract, pod_setup
 
 from kurma_core.errors import StagerError
 from kurma_core.hookspecs.pod_setup import VolumeSetup
-from kurma_core.testing.stagers import PATIENCE, StagerContract, pod_setup
 from kurma_core.value import replace
 
 

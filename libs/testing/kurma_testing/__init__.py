@@ -1,127 +1,137 @@
-"""A pytest plugin for authors of Kurma's plugins, which the extra ``kurma-core[testing]`` installs.
+"""Test kit for plugin authors: a contract suite for each kind of plugin, and drivers made without installation.
 
-- ``@pytest.mark.kurma_driver(WHAT, OPTIONS)`` makes the fixtures ``make_driver`` and ``driver``, for the suites of
-  :mod:`kurma_core.testing` and for other tests.
-- ``@pytest.mark.kurma_root`` marks tests that need root and a host of their own.
-- ``pytest --kurma-host`` runs all tests in such a host: mounts and a network apart from the machine's.
+pytest loads this module and :mod:`.plugin` wherever ``kurma-testing`` is installed, so they import Kurma only when
+they are used.
 
-It is a distribution of its own because pytest rewrites the assertions of each module of a distribution with a
-pytest plugin.
+===========================================  ========================================
+suite to subclass                            for
+===========================================  ========================================
+:class:`.fetchers.FetcherContract`           ``kurma.fetchers``
+:class:`.renderers.RendererContract`         ``kurma.renderers``
+:class:`.stagers.StagerContract`             ``kurma.stagers``: drivers
+:class:`.stagers.StagerImageSourceContract`  ``kurma.stagers``: images
+:class:`.networks.NetworkContract`           ``kurma.networks``
+:class:`.isolators.IsolatorContract`         ``kurma.isolators``
+:class:`.observers.ObserverContract`         ``kurma.observers``
+:class:`.services.ServiceContract`           ``kurma.services``
+:class:`.commands.CommandContract`           ``kurma.commands``
+===========================================  ========================================
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pytest
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.driver import Driver
-    from kurma_core.testing.contract import MakeDriver
+    from kurma_core.hookspecs import Hooks
+    from kurma_core.hookspecs.driver import Driver, DriverContext
 
-_DRIVER = """kurma_driver(what, options={}, skips=False): the plugin that `driver` and `make_driver` are made of.
-what: its module, or group and name of its entry point, ("kurma.stagers", "solo"). options: its section of
-kurma.yml. skips: PluginSkipped skips the test"""
-#: Set in the environment of such a host, for processes that pytest starts.
-_IN_HOST = "KURMA_TEST_HOST"
-_ROOT = "kurma_root: needs root and a host of its own: `pytest --kurma-host`"
+H = TypeVar("H", bound="Hooks")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("kurma").addoption(
-        "--kurma-host",
-        action="store_true",
-        help="run the tests marked kurma_root: as root, with mounts and a network that the machine does not see",
+def driver_context(
+    directory: str | os.PathLike[str],
+    config: Mapping[str, Any] | None = None,
+    *,
+    note: Callable[[str], None] = lambda text: None,
+) -> DriverContext:
+    """Makes the arguments of a driver's factory, with state and credentials under ``directory``.
+
+    :param config: the driver's complete configuration: unlike :func:`load_driver`, this fills in no defaults and
+        checks nothing.
+    """
+    from kurma_core.hookspecs.driver import DriverContext
+
+    root = os.fspath(directory)
+    return DriverContext(
+        config=dict(config or {}),
+        state_dir=os.path.join(root, "state"),
+        registries={"insecure": [], "mirrors": {}},
+        auth_dir=os.path.join(root, "auth.d"),
+        note=note,
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    for marker in (_DRIVER.replace("\n", " "), _ROOT):
-        config.addinivalue_line("markers", marker)
-    if config.getoption("--kurma-host") and not in_host():
-        if os.geteuid() != 0:
-            raise pytest.UsageError("--kurma-host needs root")
-        enter_host()
+def group_of(module: object) -> str:
+    """Returns the entry-point group of the hook that the module implements.
 
-
-def enter_host() -> None:
-    """Moves this process into mount and network namespaces of its own: only ``lo``, which is up, and an empty
-    ``/run``. Must run before the process has other threads."""
-    from kurma_core.linux import loopback, mounts, namespaces
-
-    namespaces.unshare(namespaces.CLONE_NEWNS | namespaces.CLONE_NEWNET)
-    mounts.make_private("/")
-    loopback.raise_lo()
-    mounts.mount("tmpfs", "/run", "tmpfs", 0, "mode=0755")
-    os.environ[_IN_HOST] = "1"
-
-
-def in_host() -> bool:
-    """Whether this process is root in such a host."""
-    return os.geteuid() == 0 and bool(os.environ.get(_IN_HOST))
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("kurma_root") is not None and not in_host():
-        pytest.skip("needs root and a host of its own: run `pytest --kurma-host` as root")
-
-
-@pytest.fixture
-def options(request: pytest.FixtureRequest) -> Mapping[str, Any]:
-    """The plugin's section of ``kurma.yml``, as the mark has it. Override it where it needs a ``tmp_path``."""
-    mark = _marked(request)
-    if mark is None:
-        return {}
-    found: Mapping[str, Any] = mark.kwargs.get("options") or (mark.args[1] if len(mark.args) > 1 else {})
-    return found
-
-
-@pytest.fixture
-def make_driver(request: pytest.FixtureRequest, options: Mapping[str, Any], tmp_path: Path) -> MakeDriver:
-    """``make_driver(**OPTIONS)`` makes a driver as a new process does: each has the same state directory.
-
-    Its arguments are options besides those of the fixture ``options``.
+    :raises TypeError: it implements none, or more than one.
     """
-    from kurma_core.errors import PluginSkipped
-    from kurma_core.testing import load_driver
+    from kurma_core.hookspecs import GROUPS, is_hook
 
-    mark = _marked(request)
-    if mark is None:
-        raise pytest.UsageError(
-            f"{request.node.nodeid}: mark it with @pytest.mark.kurma_driver(MODULE), or define the fixture driver"
-        )
-
-    def make(**changes: Any) -> Any:
-        try:
-            return load_driver(mark.args[0], tmp_path / "plugin", {**options, **changes})
-        except PluginSkipped as error:
-            if not mark.kwargs.get("skips"):
-                raise
-            pytest.skip(f"the plugin skips this host: {error}")
-
-    return make
+    groups = [group for group, hook in GROUPS.items() if is_hook(getattr(module, hook, None))]
+    if len(groups) != 1:
+        raise TypeError(f"{module!r} implements {len(groups)} hooks; a plugin implements one")
+    return groups[0]
 
 
-@pytest.fixture
-def driver(make_driver: MakeDriver) -> Any:
-    """A driver of the plugin that the mark names."""
-    return make_driver()
+def load_driver(
+    what: object | tuple[str, str],
+    directory: str | os.PathLike[str],
+    config: Mapping[str, Any] | None = None,
+) -> Any:
+    """Makes the plugin's driver in the same way as Kurma: checks hook and driver against their contract and the
+    configuration against the plugin's options, and fills in defaults.
+
+    :param what: the plugin's module, which its entry point names; or group and name of an entry point of an
+        installed distribution: ``("kurma.stagers", "solo")``.
+    :param directory: see :func:`driver_context`.
+    :param config: the plugin's section of the configuration.
+    :return: the driver; for an observer its hook, to be called with ``event=``.
+    :raises pluggy.PluginValidationError: a hook's name or argument does not exist.
+    :raises TypeError: hook, declaration or driver break the contract.
+    :raises LookupError: no installed distribution has such an entry point.
+    :raises ConfigError: the configuration has a key or a value that the options do not allow.
+    """
+    from kurma_core.plugins import contract
+    from kurma_core.plugins.calls import Source
+
+    module, group = _plugin(what)
+    declaration = contract.declared(group, "tested", module)
+    values = contract.options(config or {}, declaration.options, "config", {})
+    source = Source(group, "tested", getattr(module, "__name__", repr(module)))
+    return source.made(declaration, driver_context(directory, values))
 
 
-@pytest.fixture
-def declaration(request: pytest.FixtureRequest) -> Driver:
-    """What the plugin's hook declares."""
-    from kurma_core.testing import declaration_of
+def declaration_of(what: object | tuple[str, str]) -> Driver:
+    """Returns what the plugin's hook declares. :param what: as in :func:`load_driver`. :raises TypeError: as
+    there."""
+    from kurma_core.plugins import contract
 
-    mark = _marked(request)
-    if mark is None:
-        pytest.skip("the suite makes its own driver, without kurma_driver")
-    return declaration_of(mark.args[0])
+    module, group = _plugin(what)
+    return contract.declared(group, "tested", module)
 
 
-def _marked(request: pytest.FixtureRequest) -> pytest.Mark | None:
-    found: pytest.Mark | None = request.node.get_closest_marker("kurma_driver")
-    return found
+def _plugin(what: object | tuple[str, str]) -> tuple[object, str]:
+    """The plugin's module, and the group of its hook."""
+    module = _installed(*what) if isinstance(what, tuple) else what
+    group = group_of(module)
+    if isinstance(what, tuple) and group != what[0]:
+        raise TypeError(f"entry point {what[1]} of {what[0]} names a module that implements {group}")
+    return module, group
+
+
+def _installed(group: str, name: str) -> object:
+    """Imports the module of an installed entry point. :raises LookupError: there is none, or there are several."""
+    from importlib.metadata import entry_points
+
+    found = {entry.value: entry for entry in entry_points(group=group, name=name)}
+    if len(found) != 1:
+        named = ", ".join(sorted({entry.name for entry in entry_points(group=group)})) or "none"
+        raise LookupError(f"{len(found)} installed distributions have {name!r} in {group}, which has: {named}")
+    (entry,) = found.values()
+    return entry.load()
+
+
+def bound(kind: type[H], driver: object, group: str = "kurma.plugins", name: str = "tested") -> H:
+    """Makes the object that stands for a driver in Kurma: checks it against the specification of its kind, names
+    it in errors, and checks its answers.
+
+    :param kind: the specification (:class:`kurma_core.hookspecs.network.NetworkHooks`).
+    :raises TypeError: the driver breaks the contract.
+    """
+    from kurma_core.plugins.calls import Source
+
+    return Source(group, name, type(driver).__module__).bound((kind,), driver)

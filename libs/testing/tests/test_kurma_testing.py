@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -43,7 +45,7 @@ RIGHT = {
 }
 SUITE = """
 import mine, pytest
-from kurma_core.testing.isolators import IsolatorContract
+from kurma_testing.isolators import IsolatorContract
 
 @pytest.mark.kurma_driver(mine)
 class TestMine(IsolatorContract):
@@ -88,6 +90,19 @@ def test_each_mistake_fails_its_test(run, mistakes, test):
         line.split("::")[2].split("[")[0].split(" ")[0] for line in found.outlines if line.startswith("FAILED")
     }
     assert test in failed, failed
+
+
+def test_a_failure_shows_the_compared_values(run):
+    """pytest rewrites the suites' assertions, also where the distribution is installed as editable."""
+    found = run(SUITE.replace('"example.com/mine", 3', '"example.com/other", 3'), "-k", "every_name")
+    assert any("{'example.com/other'} == {'example.com/mine'}" in line for line in found.outlines), found.outlines
+
+
+def test_the_plugin_loads_no_suite_and_nothing_of_kurma():
+    """pytest loads it for every test run where it is installed."""
+    program = "import sys, kurma_testing.plugin; print(*sorted(m for m in sys.modules if m.startswith('kurma')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["kurma_testing", "kurma_testing.plugin"]
 
 
 def test_the_fixtures_are_for_other_tests_too(run):

@@ -9,7 +9,7 @@ import json
 import tarfile
 from pathlib import Path
 
-from kurma_core.testing.webserver import Page, WebServer
+from kurma_testing.webserver import Page, WebServer
 
 
 def sha256(content: bytes) -> str:

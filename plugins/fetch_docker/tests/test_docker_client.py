@@ -19,6 +19,8 @@ from kurma_fetch_docker.registries import Endpoints, is_loopback
 from kurma_fetch_docker.registry_client import Client
 from kurma_fetch_docker.registry_tokens import RegistryAuthorizer, parse_challenge
 from kurma_fetch_http.transport import Transport
+from kurma_testing import driver_context, load_driver
+from kurma_testing.webserver import Page, WebServer, proxy, web_server
 
 from kurma_core.errors import (
     FetchDigestError,
@@ -29,8 +31,6 @@ from kurma_core.errors import (
     FetchUnauthorizedError,
 )
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
-from kurma_core.testing import driver_context, load_driver
-from kurma_core.testing.webserver import Page, WebServer, proxy, web_server
 from kurma_core.value import replace
 from plugins.fetch_docker.tests.docker_parts import BLOB, CONFIG, MANIFEST, PACKED, serve, sha256
 from plugins.fetch_http.tests.endless import endless

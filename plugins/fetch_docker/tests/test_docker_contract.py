@@ -12,6 +12,9 @@ import kurma_fetch_docker.local_images
 import kurma_fetch_docker.plugin
 import pytest
 from kurma_fetch_docker import conversion
+from kurma_testing import bound, driver_context
+from kurma_testing.fetchers import FetcherContract
+from kurma_testing.webserver import WebServer, web_server
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import FetchError, FetchNotFoundError, UsageError
@@ -20,9 +23,6 @@ from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, ImageFiles, RemoteLayer, RemoteLayers
 from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.images import user_groups
-from kurma_core.testing import bound, driver_context
-from kurma_core.testing.fetchers import FetcherContract
-from kurma_core.testing.webserver import WebServer, web_server
 from plugins.fetch_docker.tests.docker_parts import CONFIG, LAYER, serve, sha256, write_layout
 
 

@@ -13,10 +13,10 @@ import trustme
 from kurma_fetch_http.resuming_reader import ResumingReader
 from kurma_fetch_http.transport import Transport
 from kurma_fetch_http.web_archive import web_archive
+from kurma_testing.webserver import Page, WebServer, web_server
 
 from kurma_core.cancellation import Cancellation, current, governing
 from kurma_core.errors import Cancelled
-from kurma_core.testing.webserver import Page, WebServer, web_server
 from tests.kit.waiting import until
 
 #: Seconds in which what is cancelled ends; the servers here say nothing for far longer.

@@ -8,10 +8,10 @@ from pathlib import Path
 import kurma_fetch_http.file_archive
 import kurma_fetch_http.plugin
 import pytest
+from kurma_testing.fetchers import FetcherContract
+from kurma_testing.webserver import Page, WebServer, web_server
 
 from kurma_core.hookspecs.fetcher import FetchRequest
-from kurma_core.testing.fetchers import FetcherContract
-from kurma_core.testing.webserver import Page, WebServer, web_server
 
 CONTENT = bytes(range(256)) * 100
 

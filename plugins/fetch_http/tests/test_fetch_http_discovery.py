@@ -18,6 +18,9 @@ import pytest
 import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kurma_testing import load_driver
+from kurma_testing.fetchers import FetcherContract
+from kurma_testing.webserver import Page, Proxy, WebServer, proxy, web_server
 
 from kurma_core.errors import (
     FetchError,
@@ -28,9 +31,6 @@ from kurma_core.errors import (
     UsageError,
 )
 from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive
-from kurma_core.testing import load_driver
-from kurma_core.testing.fetchers import FetcherContract
-from kurma_core.testing.webserver import Page, Proxy, WebServer, proxy, web_server
 
 NAMES = ("example.com", "storage.example.com", "secret.example.com")
 REQUEST = FetchRequest("linux", "amd64")

@@ -15,10 +15,10 @@ from kurma_fetch_http import transport
 from kurma_fetch_http.deadline import LowSpeed
 from kurma_fetch_http.transport import Transport
 from kurma_fetch_http.web_archive import web_archive
+from kurma_testing import load_driver
 
 from kurma_core.errors import FetchError, FetchTimeoutError
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
-from kurma_core.testing import load_driver
 from plugins.fetch_http.tests.endless import endless
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import kurma_fetch_http.plugin
 import pytest
 import trustme
+from kurma_testing import load_driver
+from kurma_testing.webserver import Page, WebServer, proxy, web_server
 
 from kurma_core.errors import FetchError, FetchRefusedError, FetchTimeoutError, FetchTLSError
 from kurma_core.hookspecs.fetcher import FetchRequest
-from kurma_core.testing import load_driver
-from kurma_core.testing.webserver import Page, WebServer, proxy, web_server
 
 CONTENT = bytes(range(256)) * 100
 

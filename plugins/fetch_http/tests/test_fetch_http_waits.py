@@ -10,9 +10,9 @@ from email.utils import formatdate
 
 import pytest
 from kurma_fetch_http.transport import LONGEST_WAIT, Transport, content
+from kurma_testing.webserver import Page, WebServer, web_server
 
 from kurma_core.errors import FetchError, FetchRefusedError
-from kurma_core.testing.webserver import Page, WebServer, web_server
 
 
 class Clock:

@@ -14,6 +14,8 @@ import kurma_fetch_http.plugin
 import pytest
 import trustme
 from kurma_fetch_http.transport import Transport
+from kurma_testing import load_driver
+from kurma_testing.webserver import Page, WebServer, web_server
 
 from kurma_core.errors import (
     ConfigError,
@@ -27,8 +29,6 @@ from kurma_core.errors import (
     UsageError,
 )
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
-from kurma_core.testing import load_driver
-from kurma_core.testing.webserver import Page, WebServer, web_server
 
 CONTENT = bytes(range(256)) * 1000
 HTTP = frozenset({"http"})

@@ -9,9 +9,9 @@ import pytest
 from kurma_isolators_linux import plugin
 from kurma_isolators_linux.about import ABOUT
 from kurma_isolators_linux.driver import LinuxIsolators
+from kurma_testing.isolators import HOSTS, IsolatorContract
 
 from kurma_core.hookspecs.isolator import IsolatorHost
-from kurma_core.testing.isolators import HOSTS, IsolatorContract
 from kurma_core.value import replace
 
 CAPS = "os/linux/capabilities-{}-set".format

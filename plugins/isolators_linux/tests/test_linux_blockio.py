@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from kurma_isolators_linux import bandwidth, plugin
+from kurma_testing import load_driver
 
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import IsolatorHost
-from kurma_core.testing import load_driver
 from kurma_core.value import replace
 
 BANDWIDTH, IOPS = "resource/block-bandwidth", "resource/block-iops"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from kurma_isolators_linux import plugin
+from kurma_testing import load_driver
 
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import IsolatorHost
-from kurma_core.testing import load_driver
 from kurma_core.value import replace
 
 V1 = IsolatorHost(cgroups=dict.fromkeys(("cpu", "memory", "pids"), 1), cpus=4)

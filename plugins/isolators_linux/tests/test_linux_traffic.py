@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from kurma_isolators_linux import plugin
+from kurma_testing import load_driver
 
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.models.isolator import TrafficLimit
-from kurma_core.testing import load_driver
 from kurma_core.value import replace
 
 HOST = IsolatorHost(cgroups={}, cpus=1)

@@ -10,11 +10,11 @@ import uuid
 
 import pytest
 from kurma_isolators_linux.driver import LinuxIsolators
+from kurma_testing.networks import interfaces_in, pod_namespace
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.models.isolator import TrafficLimit
-from kurma_core.testing.networks import interfaces_in, pod_namespace
 
 pytestmark = pytest.mark.root
 

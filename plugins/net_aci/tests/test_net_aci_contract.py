@@ -4,8 +4,7 @@ import os
 import subprocess
 
 import pytest
-
-from kurma_core.testing.networks import NetworkContract, interfaces_in
+from kurma_testing.networks import NetworkContract, interfaces_in
 
 pytestmark = [pytest.mark.root, pytest.mark.full]
 

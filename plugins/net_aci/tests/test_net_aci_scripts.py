@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from kurma_net_aci.plugin import kurma_network
+from kurma_testing.networks import context, pod_namespace
 
 from kurma_core.errors import NetworkError, TrustError
 from kurma_core.hookspecs.network import Leak
 from kurma_core.linux.namespaces import unpin
 from kurma_core.linux.process import boot_id
-from kurma_core.testing.networks import context, pod_namespace
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -15,13 +15,13 @@ from kurma_net_bridge import links
 from kurma_net_bridge.links import host_end
 from kurma_net_bridge.plugin import kurma_network
 from kurma_net_bridge.records import NetworkRecords
+from kurma_testing.networks import NetworkContract, context, interfaces_in
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.linux.namespaces import in_network_namespace, unpin
 from kurma_core.linux.netlink import Netlink
 from kurma_core.models.network import NetworkRequest, PortMapping
-from kurma_core.testing.networks import NetworkContract, context, interfaces_in
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 from kurma_net_bridge.links import remove_pair
+from kurma_testing.networks import pod_namespace
 
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.linux.netlink import Netlink, NetlinkError
-from kurma_core.testing.networks import pod_namespace
 
 pytestmark = pytest.mark.root
 BRIDGE, PORT = "kltest0", "kvtest0"

@@ -5,10 +5,10 @@ from kurma_cni.chain import parse_chain
 from kurma_net_cni.driver import _arguments, _runtime
 from kurma_net_cni.plugin import kurma_network
 from kurma_net_cni.quirks import host_links, pod_chains
+from kurma_testing.networks import context
 
 from kurma_core.models.isolator import TrafficLimit
 from kurma_core.models.network import NetworkRequest, PortMapping
-from kurma_core.testing.networks import context
 
 
 def test_a_plugin_gets_the_capabilities_that_it_declares():

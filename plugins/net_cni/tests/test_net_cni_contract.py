@@ -6,12 +6,12 @@ import uuid
 
 import pytest
 from kurma_net_cni.plugin import kurma_network
+from kurma_testing.networks import NetworkContract, context, interfaces_in
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.linux.namespaces import in_network_namespace, unpin
 from kurma_core.models.network import NetworkRequest, PortMapping
-from kurma_core.testing.networks import NetworkContract, context, interfaces_in
 
 pytestmark = [pytest.mark.root, pytest.mark.full]
 BIN_DIRS = ["/opt/cni/bin", "/usr/lib/cni"]
@@ -310,7 +310,7 @@ class TestStaticAddress(CniContract):
 
 
 def test_namespaces_are_entered_by_a_thread_alone(tmp_path):
-    from kurma_core.testing.networks import pod_namespace
+    from kurma_testing.networks import pod_namespace
 
     own = os.stat("/proc/self/ns/net").st_ino
     pod = str(uuid.uuid4())

@@ -11,11 +11,11 @@ from kurma_net_cni.discover import discover
 from kurma_net_cni.driver import CniNetwork
 from kurma_net_cni.plugin import kurma_network
 from kurma_net_cni.records import Records
+from kurma_testing.networks import context
 
 from kurma_core.errors import ConfigError, FormatVersionError, NetworkError
 from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.linux.programs import ProgramTimeout, run
-from kurma_core.testing.networks import context
 from plugins.net_cni.tests.stub import POD
 
 RESULT = '{"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]}'

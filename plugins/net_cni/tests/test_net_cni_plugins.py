@@ -11,13 +11,13 @@ from contextlib import ExitStack, suppress
 
 import pytest
 from kurma_net_cni.plugin import kurma_network
+from kurma_testing.networks import context, interfaces_in, pod_namespace
 
 from kurma_core.errors import NetworkError
 from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.models.isolator import TrafficLimit
 from kurma_core.models.network import PortMapping
-from kurma_core.testing.networks import context, interfaces_in, pod_namespace
 
 pytestmark = pytest.mark.root
 BIN_DIRS = ["/opt/cni/bin", "/usr/lib/cni"]

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from kurma_net_cni.driver import CniNetwork
 from kurma_net_cni.records import Records
+from kurma_testing.networks import context
 
 from kurma_core.errors import NetworkError
 from kurma_core.models.isolator import TrafficLimit
 from kurma_core.models.network import NetworkRequest, PortMapping
-from kurma_core.testing.networks import context
 from plugins.net_cni.tests.stub import POD, RESULT, Stub, calls
 
 OLD = {"ip4": {"ip": "10.0.0.2/24", "gateway": "10.0.0.1", "routes": [{"dst": "0.0.0.0/0"}]}}

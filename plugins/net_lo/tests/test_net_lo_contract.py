@@ -2,10 +2,10 @@
 
 import kurma_net_lo.plugin
 import pytest
+from kurma_testing.networks import NetworkContract
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux.namespaces import in_network_namespace
-from kurma_core.testing.networks import NetworkContract
 
 
 @pytest.mark.root

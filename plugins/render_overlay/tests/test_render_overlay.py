@@ -6,13 +6,13 @@ import os
 
 import kurma_render_overlay.plugin
 import pytest
+from kurma_testing import trees
+from kurma_testing.contract import MakeDriver
+from kurma_testing.graphs import ImageModel, LayerModel, Store, plain
+from kurma_testing.renderers import RendererContract, render_model
 
 from kurma_core.errors import ConfigError
 from kurma_core.hookspecs.renderer import RendererHooks
-from kurma_core.testing import trees
-from kurma_core.testing.contract import MakeDriver
-from kurma_core.testing.graphs import ImageModel, LayerModel, Store, plain
-from kurma_core.testing.renderers import RendererContract, render_model
 
 
 @pytest.mark.kurma_driver(kurma_render_overlay.plugin)

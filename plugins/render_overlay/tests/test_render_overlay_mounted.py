@@ -8,11 +8,11 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, given, settings
 from kurma_render_overlay.plugin import MOST_LAYERS, OverlayRenderer
+from kurma_testing import graphs, trees
+from kurma_testing.graphs import ImageModel, Store, plain
+from kurma_testing.renderers import check_same, render_model
 
 from kurma_core.linux import mounts
-from kurma_core.testing import graphs, trees
-from kurma_core.testing.graphs import ImageModel, Store, plain
-from kurma_core.testing.renderers import check_same, render_model
 from kurma_core.trees.overlay import mount_overlay
 from kurma_core.trees.unmount import unmount_below
 

@@ -8,11 +8,11 @@ import sys
 import kurma_stager_default
 import pytest
 from kurma_stager_default import image, plugin
+from kurma_testing.stagers import StagerImageSourceContract
 
 import kurma_core
 from kurma_core.errors import StagerError
 from kurma_core.hookspecs.driver import DriverContext
-from kurma_core.testing.stagers import StagerImageSourceContract
 
 
 def make_driver(tmp_path):

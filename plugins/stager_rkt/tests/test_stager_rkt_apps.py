@@ -7,10 +7,10 @@ from kurma_stager_rkt import apps, entrypoints, pod_files, roots
 from kurma_stager_rkt.apps import PodApps
 from kurma_stager_rkt.records import Note, app_statuses
 from kurma_stager_rkt.stage1_image import ENTRYPOINTS, Stage1
+from kurma_testing.stagers import pod_setup
 
 from kurma_core.errors import StagerError
 from kurma_core.models.isolator import IsolatorPlan
-from kurma_core.testing.stagers import pod_setup
 from kurma_core.value import replace
 
 UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"

@@ -7,6 +7,7 @@ from kurma_stager_rkt import pod_files
 from kurma_stager_rkt.enter_attach import attach_arguments
 from kurma_stager_rkt.removal import why
 from kurma_stager_rkt.run_arguments import check, decide, lifted_of_pod
+from kurma_testing.stagers import pod_setup
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import StagerError
@@ -16,7 +17,6 @@ from kurma_core.models.isolator import Device, IsolatorPlan
 from kurma_core.models.network import Attachment, NetworkRequest
 from kurma_core.models.pod import MountSetup
 from kurma_core.models.streams import Stdio
-from kurma_core.testing.stagers import pod_setup
 from kurma_core.value import replace
 
 ALL = ("capabilities", "paths", "seccomp")

@@ -2,10 +2,10 @@
 
 import pytest
 from kurma_stager_rkt import plugin, settings, stage1_image
+from kurma_testing import load_driver
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import StagerError
-from kurma_core.testing import load_driver
 
 PREFIX = "coreos.com/rkt/stage1/"
 

@@ -6,6 +6,7 @@ import os
 import pytest
 from kurma_stager_rkt import plugin
 from kurma_stager_rkt.pod_directories import Places
+from kurma_testing.stagers import ID, pod_setup
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.pod import PodManifest
@@ -15,7 +16,6 @@ from kurma_core.models.image import RenderedLayer
 from kurma_core.models.isolator import IsolatorPlan, TrafficLimit
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
 from kurma_core.models.pod import MountSetup
-from kurma_core.testing.stagers import ID, pod_setup
 from kurma_core.value import replace
 
 STAGE1 = "sha512-" + "1" * 128

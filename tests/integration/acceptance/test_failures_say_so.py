@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from kurma_testing.webserver import web_server
 
-from kurma_core.testing.webserver import web_server
 from tests.kit.command import PROGRAM, Kurma, one_line
 from tests.kit.host import small_file_system
 from tests.kit.images import foreign_stager

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kurma_testing.webserver import Page, WebServer, web_server
 
-from kurma_core.testing.webserver import Page, WebServer, web_server
 from tests.kit.command import Kurma
 from tests.kit.images import busybox_root
 

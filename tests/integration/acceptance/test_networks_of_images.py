@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+from kurma_testing.webserver import Page, web_server
 
-from kurma_core.testing.webserver import Page, web_server
 from tests.kit.command import Kurma, one_line
 from tests.kit.keys import Signers
 from tests.kit.registry import OciDir, Registry

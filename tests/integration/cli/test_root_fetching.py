@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kurma_testing.webserver import Page
 
-from kurma_core.testing.webserver import Page
 from tests.integration.cli.shop import Shop, one_line, open_shop
 from tests.kit.command import KURMA, Kurma
 from tests.kit.keys import Signers

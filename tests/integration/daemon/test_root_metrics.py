@@ -10,13 +10,13 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from kurma_testing.graphs import examples
 from prometheus_client.parser import text_string_to_metric_families
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 
 from kurma_core.client.remote.http import Connection
-from kurma_core.testing.graphs import examples
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import trustme
+from kurma_testing.webserver import Page, WebServer, web_server
 
 from kurma_core.image_store.builder import build_archive
-from kurma_core.testing.webserver import Page, WebServer, web_server
 from tests.kit.keys import Signers
 
 DOMAINS = ("example.com", "other.example")

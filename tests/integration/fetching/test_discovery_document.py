@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kurma_testing.webserver import Page
 
-from kurma_core.testing.webserver import Page
 from tests.integration.fetching.publisher import Publisher, publisher
 from tests.kit.keys import Signers
 

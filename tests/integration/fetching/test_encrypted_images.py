@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kurma_testing.webserver import Page, WebServer
 
 from kurma_core.config import load
 from kurma_core.errors import ArchiveError, DecryptionError, TrustError
 from kurma_core.images.manager import ImageManager
 from kurma_core.plugins.registry import PluginRegistry
-from kurma_core.testing.webserver import Page, WebServer
 from tests.kit.keys import Signers
 
 pytestmark = pytest.mark.root

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kurma_testing.webserver import Page, WebServer
 
 from kurma_core.errors import FetchRefusedError, ImageError, StoreError, TrustError
-from kurma_core.testing.webserver import Page, WebServer
 from tests.integration.fetching.parts import Machine, MakeMachine
 from tests.kit.registry import BUSYBOX, OciDir
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kurma_testing.webserver import Page, WebServer
 
 from kurma_core.errors import (
     ArchiveError,
@@ -24,7 +25,6 @@ from kurma_core.errors import (
     TrustError,
     UsageError,
 )
-from kurma_core.testing.webserver import Page, WebServer
 from tests.integration.fetching.parts import Machine, MakeMachine, watched_steps
 
 pytestmark = pytest.mark.root

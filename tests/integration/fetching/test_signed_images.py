@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from kurma_testing.webserver import Page, WebServer
 
 from kurma_core.errors import ImageError, RenderError, TrustError
-from kurma_core.testing.webserver import Page, WebServer
 from tests.integration.fetching.parts import Machine, MakeMachine
 from tests.kit.keys import Signers
 

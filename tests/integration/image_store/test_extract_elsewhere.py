@@ -11,6 +11,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from kurma_testing.trees import read_tree, shared_names
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import (
@@ -23,7 +24,6 @@ from kurma_core.errors import (
 )
 from kurma_core.image_store import ImageStore, Limits
 from kurma_core.image_store.extract_image import extract, extract_stored
-from kurma_core.testing.trees import read_tree, shared_names
 from tests.kit.archives import (
     LOCAL,
     MANIFEST,

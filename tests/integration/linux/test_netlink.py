@@ -5,10 +5,10 @@ import os
 import subprocess
 
 import pytest
+from kurma_testing.networks import pod_namespace
 
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.linux.netlink import Netlink, NetlinkError
-from kurma_core.testing.networks import pod_namespace
 
 pytestmark = pytest.mark.root
 MAC = bytes.fromhex("026b00000001")

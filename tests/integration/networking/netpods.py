@@ -7,12 +7,13 @@ import subprocess
 import uuid
 from ipaddress import ip_interface
 
+from kurma_testing.networks import pod_namespace
+
 from kurma_core import config as configuration
 from kurma_core.api.network_options import parse_net, parse_ports
 from kurma_core.networking.manager import Networking
 from kurma_core.networking.network_records import pin_path
 from kurma_core.plugins.registry import PluginRegistry
-from kurma_core.testing.networks import pod_namespace
 from tests.integration.networking.world import Place
 
 GROUP = "kurma.networks"

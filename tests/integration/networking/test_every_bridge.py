@@ -8,9 +8,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from kurma_testing.networks import interfaces_in
 
 from kurma_core.errors import NetworkError
-from kurma_core.testing.networks import interfaces_in
 from tests.integration.networking.netpods import NetPod, bridged, networking_of, on_host
 from tests.integration.networking.world import HOST, NEIGHBOUR, QUICK, SERVER
 

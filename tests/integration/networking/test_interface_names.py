@@ -5,11 +5,11 @@ import socket
 import uuid
 
 import pytest
+from kurma_testing.networks import interfaces_in, pod_namespace
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.networking.interfaces import assign, check_name
-from kurma_core.testing.networks import interfaces_in, pod_namespace
 
 pytestmark = pytest.mark.root
 

@@ -4,11 +4,11 @@ import os
 import uuid
 
 import pytest
+from kurma_testing.networks import pod_namespace
 
 from kurma_core.errors import HostError
 from kurma_core.linux import namespaces
 from kurma_core.networking.network_records import JoinRecords
-from kurma_core.testing.networks import pod_namespace
 
 pytestmark = pytest.mark.root
 

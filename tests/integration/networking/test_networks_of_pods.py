@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from ipaddress import ip_interface, ip_network
 
 import pytest
+from kurma_testing.networks import interfaces_in, pod_namespace
 
 from kurma_core import config as configuration
 from kurma_core.api.network_options import parse_net, parse_ports
@@ -19,7 +20,6 @@ from kurma_core.models.network import NetworkRequest
 from kurma_core.networking.manager import Networking
 from kurma_core.networking.network_records import pin_path
 from kurma_core.plugins.registry import PluginRegistry
-from kurma_core.testing.networks import interfaces_in, pod_namespace
 
 pytestmark = pytest.mark.root
 

@@ -19,8 +19,9 @@ import subprocess
 import time
 import uuid
 
+from kurma_testing.networks import pod_namespace
+
 from kurma_core.linux.namespaces import in_network_namespace
-from kurma_core.testing.networks import pod_namespace
 
 #: The host's interface on its link.
 UPLINK = "up0"

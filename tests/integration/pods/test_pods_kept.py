@@ -6,9 +6,9 @@ import struct
 import subprocess
 
 import pytest
+from kurma_testing import trees
+from kurma_testing.trees import Entry, directory, file
 
-from kurma_core.testing import trees
-from kurma_core.testing.trees import Entry, directory, file
 from tests.kit.images import archive, image_id, shell
 from tests.kit.waiting import until
 

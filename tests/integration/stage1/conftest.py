@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kurma_testing.stagers import pod_setup
 
 from kurma_core.hookspecs.pod_setup import PodSetup
 from kurma_core.linux import mounts
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.streams import Stdio
-from kurma_core.testing.stagers import pod_setup
 from kurma_core.trees.unmount import unmount_below
 from tests.integration.stage1.driven import UUID
 from tests.kit.command import KURMA, Kurma

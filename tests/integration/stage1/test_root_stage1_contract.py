@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from kurma_testing.stagers import StagerContract, pod_setup
 
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.testing.stagers import StagerContract, pod_setup
 from tests.integration.stage1.driven import driven
 from tests.kit.images import busybox_root
 

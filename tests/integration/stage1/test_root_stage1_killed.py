@@ -11,12 +11,12 @@ import pytest
 from kurma_stager_rkt import entrypoints
 from kurma_stager_rkt.driver import Stage1Stager
 from kurma_stager_rkt.pod_directories import Places
+from kurma_testing.stagers import pod_setup
 
 from kurma_core.linux import mounts
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.mounts import mounts_at_or_below
 from kurma_core.models.streams import Stdio
-from kurma_core.testing.stagers import pod_setup
 from tests.integration.stage1.driven import driven
 from tests.kit.waiting import until
 

@@ -13,7 +13,7 @@ import pytest
 from kurma_core.errors import FetchNotFoundError, KurmaError, UsageError
 from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive, RemoteBlob, RemoteLayers
 from kurma_core.models.image import TRANSPORTS
-from kurma_core.testing.contract import (
+from kurma_testing.contract import (
     HOSTILE,
     DriverContract,
     cancelled,

@@ -14,7 +14,7 @@ import pytest
 
 from kurma_core.hookspecs.observer import ObserverHooks
 from kurma_core.models.pod import PodEvent
-from kurma_core.testing.contract import HOSTILE, DriverContract, nothing_left_open
+from kurma_testing.contract import HOSTILE, DriverContract, nothing_left_open
 
 #: The kinds of events.
 KINDS = ("prepared", "starting", "running", "stopping", "stopped", "errored", "removed")

@@ -20,8 +20,8 @@ from typer.main import get_command
 from kurma_core.api.operations import Api
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs.command import CommandHooks
-from kurma_core.testing.contract import HOSTILE, DriverContract
-from kurma_core.testing.services import Answers
+from kurma_testing.contract import HOSTILE, DriverContract
+from kurma_testing.services import Answers
 
 
 class TestSession:

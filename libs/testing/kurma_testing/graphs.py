@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from kurma_core.appc.image import ImageManifest
 from kurma_core.hookspecs.renderer import ImageLayer, ImageNode
 from kurma_core.models.image import RenderedLayer
-from kurma_core.testing import trees
-from kurma_core.testing.trees import Entry, Keep, Tree
+from kurma_testing import trees
+from kurma_testing.trees import Entry, Keep, Tree
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from kurma_core.linux import namespaces
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.models.isolator import TrafficLimit
 from kurma_core.models.network import Attachment, NetworkRequest, NetworkResult, PortMapping
-from kurma_core.testing.contract import STRANGE, DriverContract, MakeDriver, cancelled, nothing_left_open, refusing
 from kurma_core.value import replace
+from kurma_testing.contract import STRANGE, DriverContract, MakeDriver, cancelled, nothing_left_open, refusing
 
 MakePod = Callable[[], str]
 _OF_THE_CORE = frozenset(("name", "plugin", "aci", "containerInterface", "default", "optional", "names"))

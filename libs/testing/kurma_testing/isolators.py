@@ -18,7 +18,7 @@ import pytest
 from kurma_core.errors import IsolatorError, ManifestError
 from kurma_core.hookspecs.isolator import Compiled, IsolatorHooks, IsolatorHost
 from kurma_core.models.isolator import IsolatorPlan
-from kurma_core.testing.contract import STRANGE, DriverContract, check_refusal, nothing_left_open, refusing
+from kurma_testing.contract import STRANGE, DriverContract, check_refusal, nothing_left_open, refusing
 
 #: Name, value, scope.
 Case = tuple[str, Any, str]

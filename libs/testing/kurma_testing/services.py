@@ -19,7 +19,7 @@ from kurma_core.api.operations import Api, Operation, Transport
 from kurma_core.cancellation import Cancellation, current, governing
 from kurma_core.errors import BusyError, Cancelled, UsageError
 from kurma_core.hookspecs.service import ServiceHooks, ServiceHost
-from kurma_core.testing.contract import DriverContract, nothing_left_open
+from kurma_testing.contract import DriverContract, nothing_left_open
 
 
 class Answers(Transport):

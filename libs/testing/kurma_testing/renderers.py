@@ -25,10 +25,10 @@ from hypothesis import strategies as st
 from kurma_core.errors import RenderError
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.models.image import RenderedLayer
-from kurma_core.testing import graphs, trees
-from kurma_core.testing.contract import DriverContract, cancelled, nothing_left_open
-from kurma_core.testing.graphs import ImageModel, LayerModel, Store, plain
-from kurma_core.testing.trees import Entry, directory, file, link
+from kurma_testing import graphs, trees
+from kurma_testing.contract import DriverContract, cancelled, nothing_left_open
+from kurma_testing.graphs import ImageModel, LayerModel, Store, plain
+from kurma_testing.trees import Entry, directory, file, link
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.renderer import ImageNode, RendererHooks

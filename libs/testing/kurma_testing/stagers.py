@@ -42,7 +42,7 @@ from kurma_core.models.image import RenderedLayer
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.models.pod import AppStatus
 from kurma_core.models.streams import Stdio
-from kurma_core.testing.contract import DriverContract, cancelled, check_refusal, nothing_left_open
+from kurma_testing.contract import DriverContract, cancelled, check_refusal, nothing_left_open
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStagerHooks
