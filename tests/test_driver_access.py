@@ -12,7 +12,6 @@ PROTOCOLS = {
     "ImageFiles": "of the core",
     "RenderCache": "of the core",
     "Started": "of the core",
-    "RemoteBlob": "a field of the values that fetchers return; the download names the plugin in its errors",
 }
 
 

@@ -16,21 +16,22 @@ from kurma_core.appc.image_name import ImageName, parse_image_name
 from kurma_core.cancellation import abandoning
 from kurma_core.errors import FetchDigestError, FetchError, PluginError, StoreError, UsageError
 from kurma_core.fetching.download import Download, Partial
-from kurma_core.models.image import TRANSPORTS
+from kurma_core.models.image import LOCAL, TRANSPORTS
 from kurma_core.named_files import absolute_locator, split_locator
 from kurma_core.plugins.calls import plugin_error
-from kurma_core.value import frozen, replace
+from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from kurma_core.api.operations import Progress
     from kurma_core.appc.image import ImageManifest
     from kurma_core.hookspecs.fetcher import (
+        DetachedSignature,
         FetcherHooks,
         FetchRequest,
         ImageFiles,
         PublicKey,
         RemoteArchive,
-        RemoteBlob,
+        RemoteBlobHooks,
         RemoteLayers,
     )
 
@@ -145,15 +146,27 @@ class Fetching:
         except PluginError as error:
             error.prefix(found.text)
             raise
-        from kurma_core.hookspecs.fetcher import RemoteArchive
-
         if remote.transport not in TRANSPORTS:
             what = f"{remote.transport!r}, not {', '.join(TRANSPORTS)}"
             raise plugin_error(fetcher, f"returned for {found.text} an image with the transport {what}")
-        if isinstance(remote, RemoteArchive) and not local:
-            find = remote.signature
-            return replace(remote, signature=lambda: abandoning(find))
         return remote
+
+    @staticmethod
+    def signature(remote: RemoteArchive) -> DetachedSignature | None:
+        """Reads the detached signature of an archive; None: it has none. As :meth:`resolve`, the call is abandoned
+        if the operation is cancelled.
+
+        :raises FetchError: it cannot be read. :raises PluginError: the fetcher failed.
+        """
+        try:
+            if remote.transport == LOCAL:
+                return remote.blob.signature()
+            return abandoning(remote.blob.signature)
+        except PluginError as error:
+            error.prefix(remote.locator)
+            raise
+        except OSError as error:
+            raise FetchError(f"cannot read the signature of {remote.locator}: {error}") from error
 
     def complete_manifest(self, locator: Locator, manifest: ImageManifest, files: ImageFiles) -> ImageManifest:
         """Has the locator's fetcher fill in what only the image's files tell.
@@ -239,7 +252,7 @@ class Fetching:
     @contextmanager
     def download(
         self,
-        blob: RemoteBlob,
+        blob: RemoteBlobHooks,
         what: str,
         *,
         progress: Progress | None = None,

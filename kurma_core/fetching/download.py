@@ -17,18 +17,16 @@ from kurma_core.errors import (
     FetchDigestError,
     FetchError,
     FetchTruncatedError,
-    KurmaError,
     PluginError,
     StoreError,
 )
 from kurma_core.linux.files import is_at
-from kurma_core.shortage import words
 
 if TYPE_CHECKING:
     from typing import BinaryIO, TypeVar
 
     from kurma_core.api.operations import Progress
-    from kurma_core.hookspecs.fetcher import RemoteBlob
+    from kurma_core.hookspecs.fetcher import RemoteBlobHooks
 
     T = TypeVar("T")
 
@@ -62,7 +60,7 @@ class Download(io.RawIOBase):
 
     def __init__(
         self,
-        blob: RemoteBlob,
+        blob: RemoteBlobHooks,
         what: str,
         progress: Progress | None,
         partial: Partial | None,
@@ -178,9 +176,7 @@ class Download(io.RawIOBase):
             return self._partial.read(min(size, self._replay - self._position), self._position)
         if self._source is None:
             return b""
-        data: object = self._read(self._source, size)
-        if not isinstance(data, bytes):
-            raise broken(self._blob, f"failed on {self._what}: read {data!r}, which is no bytes")
+        data = self._read(self._source, size)
         if data and self._partial is not None:
             self._partial.append(data)
         return data
@@ -196,19 +192,18 @@ class Download(io.RawIOBase):
             return self._ask(lambda: source.read(size))
 
     def _ask(self, source: Callable[[], T]) -> T:
-        """Calls the plugin's code, and turns unexpected exceptions into errors that name the plugin.
+        """Calls the plugin.
 
-        :raises FetchError: the source cannot be read. :raises PluginError: the plugin raised another exception.
+        :raises FetchError: the source cannot be read. :raises PluginError: the plugin failed.
         """
         try:
             return source()
-        except KurmaError:
+        except PluginError as error:
+            error.prefix(self._what)
             raise
         except OSError as error:
             reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
             raise FetchError(f"{self._what}: cannot be read: {reason}", errno=error.errno) from error
-        except Exception as error:
-            raise broken(self._blob, f"failed on {self._what}: {words(error)}") from error
 
     def _check(self) -> None:
         size = self._blob.size
@@ -291,12 +286,6 @@ class Partial:
         if not keep or not self.size():
             os.unlink(self._path)
         os.close(self._descriptor)
-
-
-def broken(part: object, what: str) -> PluginError:
-    """Returns an error that names the plugin at fault. :param part: an object of the plugin."""
-    plugin = type(part).__module__.partition(".")[0]
-    return PluginError(" ".join(f"fetcher {plugin} {what}".split()), plugin=plugin)
 
 
 def _close(source: BinaryIO) -> None:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import Driver, DriverContext, HostCheck
 
     F = TypeVar("F", bound=Callable[..., Any])
+    Check = Callable[[Any], bool]
+    #: Makes the object that stands for an object of the plugin, by its specification.
+    Bound = Callable[[type["Hooks"], object], Any]
+    Bind = Callable[[Any, Bound], Any]
 
 #: Name of pluggy's project. pluggy's own markers set the attributes ``kurma_impl`` and ``kurma_spec``.
 PROJECT = "kurma"
@@ -117,67 +121,78 @@ class Answer:
     """The type of an answer: an annotation, read when the first value is checked.
 
     It is made of classes, ``X | Y``, ``None``, ``Json`` and ``object`` (any value), ``tuple[X, ...]``,
-    ``tuple[X, Y]``, ``Sequence[X]``, ``Collection[X]``, ``frozenset[X]`` and ``Mapping[X, Y]``. ``X`` and
-    ``X | None``, where X is a specification, stand for an object with hooks. A name that its module imports only
-    for type checkers is listed in the module's ``_WHERE``, with the name's module.
+    ``tuple[X, Y]``, ``Sequence[X]``, ``Collection[X]``, ``frozenset[X]`` and ``Mapping[X, Y]``. A specification
+    stands for an object with hooks, ``BinaryIO`` for a :class:`Stream`. The fields of a value that this package
+    defines are checked, too. A name that its module imports only for type checkers is listed in the module's
+    ``_WHERE``, with the name's module.
     """
 
-    __slots__ = ("_check", "_module", "kind", "text")
+    __slots__ = ("_check", "_module", "bind", "text")
 
     def __init__(self, text: str, module: str) -> None:
         self.text = text
-        #: The specification of the object that is returned; None: the answer is a plain value.
-        self.kind: type[Hooks] | None = None
+        #: Replaces objects of the plugin in an accepted value by those that stand for them; None: there are none.
+        self.bind: Bind | None = None
         self._module = module
-        self._check: Callable[[Any], bool] | None = None
+        self._check: Check | None = None
 
     def accepts(self, value: object) -> bool:
         if self._check is None:
-            self._check = self._read(self.text)
+            self._check, self.bind = self._read(self.text)
         return self._check(value)
 
-    def _read(self, text: str) -> Callable[[Any], bool]:
+    def _read(self, text: str) -> tuple[Check, Bind | None]:
         from kurma_core.schema import split
 
         choices = split(text, "|")
         if len(choices) > 1:
-            checks = [self._read(choice) for choice in choices]
-            return lambda value: any(check(value) for check in checks)
+            return _either([self._read(choice) for choice in choices])
         head, bracket, rest = text.partition("[")
         if not bracket:
             return self._plain(text)
         arguments = split(rest[:-1], ",")
         inner = [self._read(argument) for argument in arguments if argument != "..."]
+        checks = [check for check, _ in inner]
         kind = _CONTAINERS[head]
         if len(inner) == 1:
-            (each,) = inner
-            return lambda value: (
-                isinstance(value, kind) and not isinstance(value, str | bytes) and all(map(each, value))
+            ((each, bind),) = inner
+            return (
+                lambda value: (
+                    isinstance(value, kind) and not isinstance(value, str | bytes) and all(map(each, value))
+                ),
+                None if bind is None else lambda value, bound: tuple(bind(one, bound) for one in value),
             )
         if kind is tuple:
-            return lambda value: (
-                isinstance(value, tuple)
-                and len(value) == len(inner)
-                and all(check(one) for check, one in zip(inner, value, strict=True))
+            return (
+                lambda value: (
+                    isinstance(value, tuple)
+                    and len(value) == len(checks)
+                    and all(check(one) for check, one in zip(checks, value, strict=True))
+                ),
+                None,
             )
-        key, item = inner
-        return lambda value: (
-            isinstance(value, kind) and all(key(name) and item(one) for name, one in value.items())
+        key, item = checks
+        return (
+            lambda value: isinstance(value, kind) and all(key(name) and item(one) for name, one in value.items()),
+            None,
         )
 
-    def _plain(self, name: str) -> Callable[[Any], bool]:
+    def _plain(self, name: str) -> tuple[Check, Bind | None]:
         if name in ("Json", "Any", "object"):
-            return lambda value: True
+            return lambda value: True, None
         if name == "None":
-            return lambda value: value is None
+            return lambda value: value is None, None
+        if name == "BinaryIO":
+            return _is_stream, lambda value, bound: bound(Stream, value)
         kind = self._class(name)
         if issubclass(kind, Hooks):
-            self.kind = kind
-            return lambda value: value is not None
+            return lambda value: value is not None, lambda value, bound: bound(kind, value)
         if kind in (int, float):
             kinds = (int, float) if kind is float else int
-            return lambda value: isinstance(value, kinds) and not isinstance(value, bool)
-        return lambda value: isinstance(value, kind)
+            return lambda value: isinstance(value, kinds) and not isinstance(value, bool), None
+        if kind.__module__.startswith(f"{__name__}."):
+            return _of_value(kind)
+        return lambda value: isinstance(value, kind), None
 
     def _class(self, name: str) -> type:
         module = vars(sys.modules[self._module])
@@ -189,6 +204,42 @@ class Answer:
         import builtins
 
         return module.get(name) or getattr(builtins, name)  # type: ignore[no-any-return]
+
+
+def _either(choices: Sequence[tuple[Check, Bind | None]]) -> tuple[Check, Bind | None]:
+    def bind(value: Any, bound: Bound) -> Any:
+        found = next(bind for check, bind in choices if check(value))
+        return value if found is None else found(value, bound)
+
+    checks = [check for check, _ in choices]
+    has_objects = any(bind is not None for _, bind in choices)
+    return lambda value: any(check(value) for check in checks), bind if has_objects else None
+
+
+#: By class of a value, the types of its fields.
+_FIELDS: dict[type, Mapping[str, Answer]] = {}
+
+
+def field_types(cls: type) -> Mapping[str, Answer]:
+    """The types of the fields of a value that this package defines, by name; empty: another class."""
+    return _FIELDS.get(cls, {})
+
+
+def _of_value(cls: type) -> tuple[Check, Bind | None]:
+    fields = _FIELDS[cls] = {name: Answer(text, cls.__module__) for name, text in cls.__annotations__.items()}
+    reads = {name: answer._read(answer.text) for name, answer in fields.items()}
+    checks = [(name, check) for name, (check, _) in reads.items()]
+    binds = {name: bind for name, (_, bind) in reads.items() if bind is not None}
+
+    def bind(value: Any, bound: Bound) -> Any:
+        from kurma_core.value import replace
+
+        return replace(value, **{name: bind(getattr(value, name), bound) for name, bind in binds.items()})
+
+    return (
+        lambda value: isinstance(value, cls) and all(check(getattr(value, name)) for name, check in checks),
+        bind if binds else None,
+    )
 
 
 _CONTAINERS: Mapping[str, Any] = {
@@ -233,6 +284,28 @@ class Hooks:
             attributes = {name: Answer(text, cls.__module__) for name, text in cls.__annotations__.items()}
             cls.HOOKS = {**cls.HOOKS, **own}
             cls.ATTRIBUTES = {**cls.ATTRIBUTES, **attributes}
+
+
+class Stream(Hooks):
+    """An open file of a plugin. It may be of any class with these methods, which have no marks."""
+
+    @hookspec(required=True, raises=(OSError,))
+    def read(self, size: int) -> bytes:
+        """Returns at most ``size`` bytes; empty: the end."""
+
+    @hookspec(required=True)
+    def close(self) -> object:
+        """May be called while another thread waits in ``read``, and again."""
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _is_stream(value: Any) -> bool:
+    return all(callable(getattr(value, name, None)) for name in Stream.HOOKS)
 
 
 def implements(driver: Hooks, hook: Callable[..., object]) -> bool:

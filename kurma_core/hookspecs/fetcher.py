@@ -4,45 +4,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kurma_core.hookspecs import Hooks, hookspec
-from kurma_core.value import field, frozen
+from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import BinaryIO
 
     from kurma_core.appc.image import ImageManifest
     from kurma_core.models.image import Conventions
 
 #: Modules of the types of answers.
 _WHERE = {"Conventions": "kurma_core.models.image", "ImageManifest": "kurma_core.appc.image"}
-
-
-class RemoteBlob(Protocol):
-    """Remote bytes that can be read from any offset on.
-
-    ``key`` identifies the content, so that a download can be resumed (a digest, or the URL with its validator);
-    None: it cannot be resumed. ``size`` is in bytes, None when unknown. The core checks ``digest`` (``sha256:…``)
-    when it is set.
-    """
-
-    @property
-    def key(self) -> str | None: ...
-    @property
-    def size(self) -> int | None: ...
-    @property
-    def digest(self) -> str | None: ...
-
-    def open(self, offset: int = 0) -> BinaryIO:
-        """Returns a reader from ``offset`` on. The reader retries broken connections itself, as far as that is
-        sensible. The core may call its ``close`` while another thread waits in ``read``: this must end the wait,
-        so that a cancelled operation ends (:mod:`kurma_core.cancellation`).
-
-        :raises FetchError: one of its subclasses, from here and from ``read``.
-        """
-        ...
 
 
 @frozen
@@ -58,6 +33,37 @@ class DetachedSignature:
     data: bytes
     over: str = "archive"
     url: str | None = None
+
+
+class RemoteBlobHooks(Hooks):
+    """Remote bytes that can be read from any offset on: an object of the plugin, with these attributes and hooks.
+
+    ``key`` identifies the content, so that a download can be resumed (a digest, or the URL with its validator);
+    None: it cannot be resumed. ``size`` is in bytes, None when unknown. The core checks ``digest`` (``sha256:…``)
+    when it is set. They are read once.
+    """
+
+    key: str | None
+    size: int | None
+    digest: str | None
+
+    @hookspec(required=True, raises=(OSError,))
+    def open(self, offset: int) -> BinaryIO:
+        """Returns a reader from ``offset`` on, of any class with ``read`` and ``close``. The reader retries broken
+        connections itself, as far as that is sensible. The core may call its ``close`` while another thread waits
+        in ``read``: this must end the wait, so that a cancelled operation ends (:mod:`kurma_core.cancellation`).
+
+        :raises FetchError: one of its subclasses, from here and from ``read``.
+        """
+
+    @hookspec(raises=(OSError,))
+    def signature(self) -> DetachedSignature | None:
+        """Reads the detached signature of an archive; the core calls it only when it needs one.
+
+        :returns: None: the source has none.
+        :raises FetchError: one of its subclasses.
+        """
+        return None
 
 
 @frozen
@@ -78,16 +84,13 @@ class RemoteArchive:
     :param transport: ``file`` (this machine), ``https`` (TLS of any protocol) or ``http`` (none): decides the
         trust policy, unless the locator is a name. The core asks again for a ``file`` at each use; an image that
         came otherwise is used from the store.
-    :param signature: reads the detached signature; the core calls it only when it needs one. Returns None when the
-        source has none.
     :param max_age: seconds for which the source calls its answer fresh; 0: the core must ask each time.
     """
 
     locator: str
     url: str
     transport: str
-    blob: RemoteBlob
-    signature: Callable[[], DetachedSignature | None] = field(default=lambda: None)
+    blob: RemoteBlobHooks
     max_age: int = 0
 
 
@@ -102,9 +105,9 @@ class RemoteLayer:
     """
 
     diff_id: str
-    blob: RemoteBlob
+    blob: RemoteBlobHooks
     compression: str = ""
-    others: tuple[RemoteBlob, ...] = ()
+    others: tuple[RemoteBlobHooks, ...] = ()
 
 
 @frozen
@@ -166,8 +169,8 @@ class FetcherHooks(Hooks):
     """Resolves a locator of its scheme to an archive or layers that the core can read. It stores and verifies
     nothing.
 
-    The core calls ``resolve``, ``public_keys``, ``RemoteArchive.signature`` and ``RemoteBlob.open`` in threads of
-    their own, as part of the caller's operation. When the operation is cancelled, waits inside of
+    The core calls ``resolve``, ``public_keys``, and the hooks of blobs in threads of their own, as part of the
+    caller's operation. When the operation is cancelled, waits inside of
     ``cancellation.current().waking(…)`` end; the core abandons other calls after
     :data:`kurma_core.cancellation.GRACE` seconds.
     """

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import Json
     from kurma_core.models.isolator import IsolatorPlan, TrafficLimit
 
+_WHERE = {"IsolatorPlan": "kurma_core.models.isolator"}
+
 
 @frozen
 class IsolatorHost:

@@ -22,7 +22,13 @@ from kurma_core.errors import (
 )
 from kurma_core.fetching import Fetching, Locator, locator_of
 from kurma_core.formats.timestamps import timestamp
-from kurma_core.hookspecs.fetcher import DetachedSignature, FetchRequest, RemoteArchive, RemoteLayers
+from kurma_core.hookspecs.fetcher import (
+    DetachedSignature,
+    FetchRequest,
+    RemoteArchive,
+    RemoteBlobHooks,
+    RemoteLayers,
+)
 from kurma_core.images.locator_cache import KnownImage, LocatorCache
 from kurma_core.images.trust_policy import HostTrustPolicy, TrustPolicy, Voucher, tell_relaxations
 from kurma_core.models.image import LOCAL, NAMED, REGISTRY, Conventions, ImageRecord, Provenance
@@ -260,20 +266,24 @@ class Acquisition:
 _UPLOAD = "upload"
 
 
-class _StreamBlob:
+class _StreamBlob(RemoteBlobHooks):
     """An open file. :param stream: seekable; it stays open."""
 
     key = None
     digest = None
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, signature: DetachedSignature | None) -> None:
         self._stream = stream
+        self._signature = signature
         self.size = stream.seek(0, os.SEEK_END)
 
-    def open(self, offset: int = 0) -> BinaryIO:
+    def open(self, offset: int) -> BinaryIO:
         again = open(os.dup(self._stream.fileno()), "rb")  # noqa: SIM115 - the caller closes it
         again.seek(offset)
         return again
+
+    def signature(self) -> DetachedSignature | None:
+        return self._signature
 
 
 def uploaded(stream: BinaryIO, name: str, signature: bytes | None) -> tuple[Locator, RemoteArchive]:
@@ -287,7 +297,7 @@ def uploaded(stream: BinaryIO, name: str, signature: bytes | None) -> tuple[Loca
 
     text = f"{_UPLOAD}:{quote(os.fsencode(name))}"
     signed = None if signature is None else DetachedSignature(signature, "archive", f"{text}.asc")
-    archive = RemoteArchive(text, text, LOCAL, _StreamBlob(stream), lambda: signed)
+    archive = RemoteArchive(text, text, LOCAL, _StreamBlob(stream, signed))
     return Locator(_UPLOAD, text), archive
 
 

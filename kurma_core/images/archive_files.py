@@ -192,7 +192,7 @@ class ArchiveFiles:
 
         remote = self._fetching.resolve(os.path.abspath(path), FetchRequest(*host_platform()))
         assert isinstance(remote, RemoteArchive), "what a file's fetcher gives"
-        return remote.signature()
+        return self._fetching.signature(remote)
 
     def _examined(self, path: str, decrypt: Decrypt) -> tuple[str, str]:
         """ID and name of what must be a whole image."""

@@ -116,7 +116,7 @@ class KeyManager:
 def _whole(remote: RemoteArchive) -> bytes:
     """:raises FetchError: it is too large, or in one of its kinds."""
     content = b""
-    with remote.blob.open() as stream:
+    with remote.blob.open(0) as stream:
         while len(content) <= _LARGEST and (piece := stream.read(1 << 16)):
             content += piece
     if len(content) > _LARGEST:

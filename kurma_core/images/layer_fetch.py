@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kurma_core.api.operations import Progress
     from kurma_core.fetching import Fetching
-    from kurma_core.hookspecs.fetcher import RemoteBlob, RemoteLayer, RemoteLayers
+    from kurma_core.hookspecs.fetcher import RemoteBlobHooks, RemoteLayer, RemoteLayers
     from kurma_core.image_store import ImageStore
 
 #: Layers fetched at once.
@@ -81,7 +81,7 @@ def _fetch(
 
 
 def _fetch_from(
-    blob: RemoteBlob,
+    blob: RemoteBlobHooks,
     store: ImageStore,
     fetching: Fetching,
     layer: RemoteLayer,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import TrustError, UsageError
+from kurma_core.fetching import Fetching
 from kurma_core.models.image import LOCAL, NAMED, PLAIN, REGISTRY, TLS, TRUST
 from kurma_core.value import field, frozen
 
@@ -127,7 +128,7 @@ class TrustPolicy:
         assert self.keys is not None
         name = staged.manifest.name
         keys = self.keys.keys_for(name) if not required else {}
-        signature = remote.signature() if required or keys else None
+        signature = Fetching.signature(remote) if required or keys else None
         if signature is None:
             if not required:
                 return Voucher("local")
@@ -178,7 +179,7 @@ class TrustPolicy:
             return False
         if any(one.trust == "signed" and one.locator == remote.locator for one in record.provenance):
             return False  # by a key that still counts: the record was accepted
-        return bool(self.keys.keys_for(record.name)) and remote.signature() is not None
+        return bool(self.keys.keys_for(record.name)) and Fetching.signature(remote) is not None
 
     def trust(self, record: ImageRecord) -> str:
         """The strongest word that vouches for an image of the store now. A signature does not count if its key was
@@ -294,7 +295,7 @@ class HostTrustPolicy:
         if self._pinned is not None:
             self._check_pin(remote.locator, (staged.id, _file_digest(staged.archive_path)))
             return Voucher("digest", digest=self._pinned)
-        signature = remote.signature()
+        signature = Fetching.signature(remote)
         if signature is None:
             raise TrustError(
                 f"{remote.locator}: runs with host privilege, and is not signed (there is no {remote.url}.asc)",

@@ -9,7 +9,7 @@ that the driver lacks is the method of the specification.
 from __future__ import annotations
 
 from kurma_core.errors import HostError, KurmaError, PluginError, PluginSkipped
-from kurma_core.hookspecs import Hooks, ModuleHooks
+from kurma_core.hookspecs import Hooks, ModuleHooks, Stream, field_types
 from kurma_core.plugins import contract
 
 TYPE_CHECKING = False
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, TypeVar
 
-    from kurma_core.hookspecs import Hook
+    from kurma_core.hookspecs import Answer, Hook
     from kurma_core.hookspecs.driver import Driver, DriverContext, HostCheck
 
     H = TypeVar("H", bound=Hooks)
     #: By hook, the arguments that a class takes.
     Taken = Mapping[str, Sequence[str]]
 
+#: A stream has no marks that could be checked.
+_STREAM: Taken = {hook.name: hook.arguments for hook in Stream.HOOKS.values()}
 #: Characters of a plugin's message that are shown.
 _LONGEST = 500
 
@@ -76,6 +78,8 @@ class Source:
             return driver  # type: ignore[return-value]  # bound before
         cls = type(driver)
         for kind in kinds:
+            if kind is Stream:
+                return self._bind(kind, driver, _STREAM)
             taken = self._known.get(class_key(cls, kind))
             if taken is not None and kind.HOOKS.keys().isdisjoint(getattr(driver, "__dict__", ())):
                 return self._bind(kind, driver, taken)
@@ -84,6 +88,10 @@ class Source:
         self._known[class_key(cls, kind)] = taken
         self._keep(cls, kind, taken)
         return bound
+
+    def bound_object(self, kind: type[H], found: object) -> H:
+        """As :meth:`bound`, for an object that a hook returned."""
+        return self.bound((kind,), found)
 
     def _bind(self, kind: type[H], driver: object, taken: Taken) -> H:
         bound = object.__new__(kind)
@@ -128,7 +136,7 @@ class Source:
     def wrong(self, hook: Hook, answer: object) -> PluginError:
         """Makes the error of an answer of another type."""
         return PluginError(
-            f"{self} answered {hook.name} with {shown(answer)}, not {hook.answer.text}",
+            f"{self} answered {hook.name} with {_unlike(answer, hook.answer)}",
             hint="this is a mistake in the plugin",
             plugin=f"{self.group}/{self.name}",
             call=hook.name,
@@ -171,8 +179,8 @@ def _call(hook: Hook, function: Callable[..., Any], takes: tuple[str, ...], sour
             answer = function(*arguments, **named)
             if not accepts(answer):
                 raise source.wrong(hook, answer)
-            if answer_type.kind is not None and answer is not None:
-                return source.bound((answer_type.kind,), answer)
+            if answer_type.bind is not None:
+                return answer_type.bind(answer, source.bound_object)
         except KurmaError as error:  # in the plugin's own words
             error.data.setdefault("call", f"{source.group}/{source.name} {hook.name}")
             raise
@@ -242,6 +250,15 @@ def shown(value: object) -> str:
     except Exception:  # noqa: BLE001 (a plugin's object may fail even there)
         return f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _unlike(value: object, expected: Answer) -> str:
+    """What is wrong with a value that a hook's type does not accept."""
+    for name, answer in field_types(type(value)).items():
+        found = getattr(value, name)
+        if not answer.accepts(found):
+            return f"a {type(value).__name__} whose {name} is {_unlike(found, answer)}"
+    return f"{shown(value)}, not {expected.text}"
 
 
 def interrupts(error: BaseException) -> bool:

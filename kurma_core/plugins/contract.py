@@ -36,33 +36,49 @@ _RESERVED: Mapping[str, tuple[str, ...]] = {"kurma.fetchers": ("archive", "built
 
 
 def hook(group: str, name: str, module: object) -> Callable[..., Any]:
-    """The plugin's hook of that group, checked by pluggy.
+    """The plugin's hook of that group, checked.
 
-    :raises pluggy.PluginValidationError: a hook of an unknown name, or arguments that the hook does not have.
-    :raises TypeError: the hook of the group is missing.
+    :raises TypeError: tells everything that is wrong with the module's hooks, in one line.
+    :raises pluggy.PluginValidationError: pluggy refuses them.
     """
-    manager = _registered(ModuleHooks, module, f"{group}/{name}")
-    caller: pluggy.HookCaller = getattr(manager.hook, GROUPS[group])
-    if not caller.get_hookimpls():
+    import inspect
+
+    wanted = GROUPS[group]
+    wrong: list[str] = []
+    functions = {each: found for each in dir(module) if inspect.isroutine(found := getattr(module, each, None))}
+    for each in (wanted, CHECKS):
+        if each in functions:
+            _module_arguments(each, functions[each], wrong)
+    others = functions.keys() - ModuleHooks.HOOKS.keys()
+    wrong += [
+        f"{each} is not a hook of a plugin's module{_nearest(each, ModuleHooks.HOOKS)}"
+        for each in sorted(others)
+        if is_hook(functions[each])
+    ]
+    if wanted not in functions:
+        close = _close(wanted, others)
+        near = f"; its function {close} is not a hook" if close else ""
         module_name = getattr(module, "__name__", repr(module))
-        unmarked = callable(getattr(module, GROUPS[group], None))
-        without = f"; mark its function {GROUPS[group]} with @hookimpl" if unmarked else ""
-        raise TypeError(f"{module_name} implements no {GROUPS[group]} hook, which {group} asks for{without}")
-    checks = getattr(module, CHECKS, None)
-    if checks is not None:
-        module_arguments(CHECKS, checks)
+        wrong.append(f"{module_name} implements no {wanted} hook, which {group} asks for{near}")
+    if wrong:
+        raise TypeError("; ".join(wrong))
+    caller: pluggy.HookCaller = getattr(_registered(ModuleHooks, module, f"{group}/{name}").hook, wanted)
     return caller
 
 
 def module_arguments(name: str, function: Any) -> tuple[str, ...]:
     """The arguments that a module's implementation of a hook takes. :raises TypeError: it breaks the contract."""
     wrong: list[str] = []
-    found = _arguments(ModuleHooks.HOOKS[name], function, function, wrong)
-    if not is_hook(function):
-        wrong.append(f"its function {name} has the name of a hook: mark it with @hookimpl, or rename it _{name}")
+    found = _module_arguments(name, function, wrong)
     if wrong:
         raise TypeError("; ".join(wrong))
     return found
+
+
+def _module_arguments(name: str, function: Any, wrong: list[str]) -> tuple[str, ...]:
+    if not is_hook(function):
+        wrong.append(f"its function {name} has the name of a hook: mark it with @hookimpl, or rename it _{name}")
+    return _arguments(ModuleHooks.HOOKS[name], function, function, wrong)
 
 
 def _registered(kind: type[Hooks], plugin: object, name: str) -> pluggy.PluginManager:

@@ -29,7 +29,7 @@ CLASSES = {
     for file in SOURCES
     for node in ast.parse(file.read_text()).body
     if isinstance(node, ast.ClassDef) and node.name == ONLY.get(file.name, node.name)
-    if node.name not in ("Answer", "Hook", "Hooks")  # what specifications are made of
+    if node.name not in ("Answer", "Hook", "Hooks", "Stream")  # what specifications are made of
 }
 HOOKS = {node.name: node for node in CLASSES.pop("ModuleHooks").body if isinstance(node, ast.FunctionDef)}
 

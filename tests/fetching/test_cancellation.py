@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kurma_testing import bound
 
 from kurma_core import cancellation
 from kurma_core.cancellation import GRACE, Cancellation, abandoning, current, governing, shielded
 from kurma_core.errors import Cancelled, FetchError, KurmaError
 from kurma_core.fetching import Fetching
-from kurma_core.hookspecs.fetcher import FetchRequest, RemoteArchive
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive, RemoteBlobHooks
 
 REQUEST = FetchRequest("linux", "amd64")
 
@@ -196,28 +198,19 @@ def test_ctrl_c_leaves_it_too(held: threading.Event) -> None:
 class Stranger:
     """Waits in one of its methods, and knows nothing of operations."""
 
-    key, size, digest = "key", None, None
-
     def __init__(self, held: threading.Event, waits_in: str) -> None:
         self._held = held
         self._waits_in = waits_in
         self.closed = threading.Event()
 
-    def _wait(self, where: str) -> None:
+    def wait(self, where: str) -> None:
         if where == self._waits_in:
             self._held.wait(20)
 
-    def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive:
-        self._wait("resolve")
-
-        def signature() -> None:
-            self._wait("signature")
-
-        return RemoteArchive(locator, locator, "https", self, signature)
-
-    def open(self, offset: int = 0) -> Any:
-        self._wait("open")
-        return self
+    @hookimpl
+    def resolve(self, locator: str) -> RemoteArchive:
+        self.wait("resolve")
+        return RemoteArchive(locator, locator, "https", StrangersBlob(self))
 
     def read(self, size: int = -1) -> bytes:
         if self._waits_in == "read":
@@ -231,15 +224,31 @@ class Stranger:
             self._held.wait(20)  # and this may not hold up anybody
 
 
+class StrangersBlob(RemoteBlobHooks):
+    key, size, digest = "key", None, None
+
+    def __init__(self, stranger: Stranger) -> None:
+        self._stranger = stranger
+
+    @hookimpl
+    def open(self) -> Any:
+        self._stranger.wait("open")
+        return self._stranger
+
+    @hookimpl
+    def signature(self) -> None:
+        self._stranger.wait("signature")
+
+
 @pytest.mark.parametrize("where", ["resolve", "signature", "open", "read"])
 def test_a_fetcher_that_knows_nothing_of_it(held: threading.Event, tmp_path: Path, where: str) -> None:
     stranger = Stranger(held, where)
-    fetching = Fetching(lambda scheme: stranger, str(tmp_path), kind={"x": "address"}.get)
+    fetching = Fetching(lambda scheme: bound(FetcherHooks, stranger), str(tmp_path), kind={"x": "address"}.get)
 
     def fetch() -> None:
         remote = fetching.resolve("x://y", REQUEST)
         assert isinstance(remote, RemoteArchive)
-        remote.signature()
+        fetching.signature(remote)
         with fetching.download(remote.blob, "y") as download:
             download.read()
 
@@ -255,10 +264,10 @@ def test_a_fetcher_that_knows_nothing_of_it(held: threading.Event, tmp_path: Pat
 
 
 def io_blob() -> Any:
-    class Blob:
+    class Blob(RemoteBlobHooks):
         key, size, digest = "key", 7, None
 
-        def open(self, offset: int = 0) -> io.BytesIO:
+        def open(self, offset: int) -> io.BytesIO:
             return io.BytesIO(b"content"[offset:])
 
     return Blob()
@@ -268,10 +277,10 @@ def test_what_came_before_is_kept(tmp_path: Path) -> None:
     operation = Cancellation()
     asked: list[int] = []
 
-    class Blob:
+    class Blob(RemoteBlobHooks):
         key, size, digest = "key", 12, None
 
-        def open(self, offset: int = 0) -> io.BytesIO:
+        def open(self, offset: int) -> io.BytesIO:
             asked.append(offset)
             return io.BytesIO(b"contentafter"[offset:])
 

@@ -17,12 +17,12 @@ import pytest
 from kurma_core.cancellation import Cancellation, governing
 from kurma_core.errors import Cancelled, FetchDigestError, FetchError, FetchTruncatedError, StoreError
 from kurma_core.fetching import Fetching
-from kurma_core.hookspecs.fetcher import FetcherHooks
+from kurma_core.hookspecs.fetcher import FetcherHooks, RemoteBlobHooks
 
 CONTENT = bytes(range(250)) * 4000
 
 
-class Blob:
+class Blob(RemoteBlobHooks):
     """A source in memory that remembers from where it was read, and may break."""
 
     def __init__(self, content: bytes = CONTENT, *, key: str | None = "blob", cut: int | None = None) -> None:
@@ -33,7 +33,7 @@ class Blob:
         self.cut = cut
         self.offsets: list[int] = []
 
-    def open(self, offset: int = 0) -> BinaryIO:
+    def open(self, offset: int) -> BinaryIO:
         self.offsets.append(offset)
         return _Stream(self.content[offset:], self.cut)
 
@@ -164,7 +164,7 @@ def test_finish_checks_what_the_reader_left(fetching: Fetching) -> None:
 
 def test_a_source_that_changed_is_read_from_the_start(fetching: Fetching) -> None:
     class Changed(Blob):
-        def open(self, offset: int = 0) -> BinaryIO:
+        def open(self, offset: int) -> BinaryIO:
             if offset:
                 raise FetchTruncatedError("changed", changed=True)
             return super().open(offset)

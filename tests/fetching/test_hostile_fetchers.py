@@ -4,6 +4,7 @@ import errno
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import pytest
 from kurma_testing import bound
@@ -11,7 +12,7 @@ from kurma_testing import bound
 from kurma_core.errors import FetchError, FetchNotFoundError, KurmaError, PluginError
 from kurma_core.fetching import Fetching
 from kurma_core.hookspecs import hookimpl
-from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive
+from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive, RemoteBlobHooks
 
 REQUEST = FetchRequest("linux", "amd64", frozenset())
 
@@ -38,12 +39,74 @@ def test_whatever_it_returns(returned: object, tmp_path: Path) -> None:
         _fetching(lambda locator, request: returned, tmp_path).resolve("x://image", REQUEST)
 
 
-@pytest.mark.parametrize("transport", ["ftp", "", "HTTPS", None], ids=repr)
+@pytest.mark.parametrize("transport", ["ftp", "", "HTTPS"], ids=repr)
 def test_an_unknown_transport(transport: str, tmp_path: Path) -> None:
     """It decides the trust policy."""
-    image = RemoteArchive("x://image", "x://image", transport, blob=None)  # type: ignore[arg-type]
+    image = RemoteArchive("x://image", "x://image", transport, Blob(None))
     with pytest.raises(PluginError, match=r"an image with the transport .*, not file, http, https"):
         _fetching(lambda locator, request: image, tmp_path).resolve("x://image", REQUEST)
+
+
+def _open(self: object, offset: int) -> BinaryIO:
+    return io.BytesIO()
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"open": hookimpl(_open), "key": None, "size": None}, r"\(Wrong\): lacks digest$"),
+        ({"key": None, "size": None, "digest": None}, r"\(Wrong\): lacks open$"),
+        (
+            {"open": lambda self: None, "key": None, "size": None, "digest": None},
+            "its method open has the name of a hook",
+        ),
+        (
+            {"opem": hookimpl(_open), "key": None, "size": None, "digest": None},
+            "opem is not a hook of RemoteBlobHooks; the nearest is open",
+        ),
+        ({"open": hookimpl(_open), "key": 5, "size": None, "digest": None}, r"Wrong\.key is 5, not str \| None"),
+        ({"open": hookimpl(_open), "key": None, "size": True, "digest": None}, r"Wrong\.size is True, not int"),
+    ],
+)
+def test_a_wrong_blob(members: dict[str, object], said: str, tmp_path: Path) -> None:
+    """It is refused when the image is found, before anything is read."""
+    image = RemoteArchive("x://image", "x://image", "file", type("Wrong", (), members)())
+    with pytest.raises(PluginError, match=f"^x://image: .* failed in resolve: TypeError: its .*{said}"):
+        _fetching(lambda locator, request: image, tmp_path).resolve("x://image", REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"signature", "^x://image: .* answered signature with b'signature', not DetachedSignature"),
+        (KeyError("x"), "^x://image: .* failed in signature: KeyError"),
+        (
+            OSError(errno.EIO, "Input/output error"),
+            "^cannot read the signature of x://image: .*Input/output error",
+        ),
+    ],
+    ids=repr,
+)
+def test_a_wrong_signature(answer: object, said: str, tmp_path: Path) -> None:
+    class Signed(Blob):
+        @hookimpl
+        def signature(self) -> object:  # type: ignore[override]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    image = RemoteArchive("x://image", "x://image", "file", Signed(None))
+    fetching = _fetching(lambda locator, request: image, tmp_path)
+    remote = fetching.resolve("x://image", REQUEST)
+    assert isinstance(remote, RemoteArchive)
+    with pytest.raises(KurmaError, match=said):
+        fetching.signature(remote)
+
+
+def test_a_blob_without_a_signature_has_none(tmp_path: Path) -> None:
+    image = RemoteArchive("x://image", "x://image", "https", Blob(None))
+    fetching = _fetching(lambda locator, request: image, tmp_path)
+    assert fetching.signature(cast("RemoteArchive", fetching.resolve("x://image", REQUEST))) is None
 
 
 @pytest.mark.parametrize("error", [ValueError("many\nlines"), KeyError("x"), RecursionError()], ids=repr)
@@ -72,30 +135,31 @@ class Stream(io.RawIOBase):
         return then  # type: ignore[return-value]
 
 
-class Blob:
+class Blob(RemoteBlobHooks):
     size, digest, key = None, None, "key"
 
     def __init__(self, then: object, *, opens: bool = True) -> None:
         self._then = then
         self._opens = opens
 
-    def open(self, offset: int = 0) -> Stream:
+    @hookimpl
+    def open(self, offset: int) -> BinaryIO:
         if not self._opens:
             assert isinstance(self._then, BaseException)
             raise self._then
-        return Stream(self._then)
+        return cast("BinaryIO", Stream(self._then))
 
 
 @pytest.mark.parametrize(
     ("then", "kind", "text"),
     [
-        (ValueError("many\nlines"), PluginError, "failed on layer 1: ValueError: many lines"),
-        (KeyError("x"), PluginError, "failed on layer 1: KeyError"),
+        (ValueError("many\nlines"), PluginError, "^layer 1: .* failed in (open|read): ValueError: many lines"),
+        (KeyError("x"), PluginError, "^layer 1: .* failed in (open|read): KeyError"),
         (OSError(errno.EIO, "Input/output error"), FetchError, "^layer 1: cannot be read: Input/output error$"),
         (OSError(), FetchError, "^layer 1: cannot be read: OSError$"),
         (FetchNotFoundError("gone"), FetchNotFoundError, "^gone$"),
-        (None, PluginError, "read None, which is no bytes"),
-        ("text", PluginError, "read 'text', which is no bytes"),
+        (None, PluginError, "^layer 1: .* answered read with None, not bytes"),
+        ("text", PluginError, "^layer 1: .* answered read with 'text', not bytes"),
     ],
     ids=repr,
 )
@@ -104,7 +168,7 @@ def test_whatever_its_stream_does(tmp_path: Path, then: object, kind: type[Kurma
     for opens in (True, False) if isinstance(then, Exception) else (True,):
         with (
             pytest.raises(KurmaError, match=text) as caught,
-            fetching.download(Blob(then, opens=opens), "layer 1") as download,  # type: ignore[arg-type]
+            fetching.download(bound(RemoteBlobHooks, Blob(then, opens=opens)), "layer 1") as download,
         ):
             download.finish()
         assert type(caught.value) is kind

@@ -8,7 +8,7 @@ import pytest
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import TrustError
-from kurma_core.hookspecs.fetcher import RemoteArchive, RemoteLayers
+from kurma_core.hookspecs.fetcher import RemoteArchive, RemoteBlobHooks, RemoteLayers
 from kurma_core.images.trust_policy import TrustPolicy
 
 DEFAULTS = {"named": "signed", "https": "signed", "http": "signed", "registry": "digest", "file": "any"}
@@ -63,8 +63,7 @@ def judged(url: str, *insecure: str, transport: str = "", source: str = "", **po
         locator=url,
         url=url,
         transport=transport or scheme,
-        blob=None,  # type: ignore[arg-type]
-        signature=lambda: None,
+        blob=RemoteBlobHooks(),
     )
     staged = SimpleNamespace(manifest=SimpleNamespace(name="example.com/a"), id="sha512-0", archive_path="/none")
     keys = SimpleNamespace(keys_for=lambda name: {})

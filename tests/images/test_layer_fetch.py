@@ -11,7 +11,7 @@ import pytest
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import ArchiveError, FetchNotFoundError
 from kurma_core.fetching import Fetching
-from kurma_core.hookspecs.fetcher import RemoteLayer, RemoteLayers
+from kurma_core.hookspecs.fetcher import RemoteBlobHooks, RemoteLayer, RemoteLayers
 from kurma_core.image_store import ImageStore
 from kurma_core.image_store.tar_entries import Limits
 from kurma_core.images.layer_fetch import fetch_layers
@@ -19,20 +19,20 @@ from kurma_core.images.layer_fetch import fetch_layers
 PIECES = 400
 
 
-class Missing:
+class Missing(RemoteBlobHooks):
     key, size, digest = None, None, None
 
-    def open(self, offset: int = 0) -> io.BytesIO:
+    def open(self, offset: int) -> io.BytesIO:
         raise FetchNotFoundError("https://r.example/blob: not found")
 
 
-class Slow(io.RawIOBase):
+class Slow(RemoteBlobHooks, io.RawIOBase):
     """A layer that takes its time, and counts how often it was asked."""
 
     key, size, digest = None, None, None
     asked = 0
 
-    def open(self, offset: int = 0) -> Slow:
+    def open(self, offset: int) -> Slow:
         return self
 
     def read(self, size: int = -1) -> bytes:
@@ -41,10 +41,10 @@ class Slow(io.RawIOBase):
         return bytes(512) if self.asked < PIECES else b""
 
 
-class Zeros(io.BytesIO):
+class Zeros(RemoteBlobHooks, io.BytesIO):
     key, size, digest = None, None, None
 
-    def open(self, offset: int = 0) -> Zeros:
+    def open(self, offset: int) -> Zeros:
         return self
 
 

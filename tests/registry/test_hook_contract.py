@@ -12,13 +12,25 @@ import pluggy
 import pytest
 from kurma_testing import bound
 
+from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import KurmaError, PluginError
 from kurma_core.hookspecs import SPECS, Hooks, hookimpl, hookspec, implements
-from kurma_core.hookspecs.isolator import Compiled, IsolatorHooks, IsolatorHost
+from kurma_core.hookspecs.fetcher import (
+    DetachedSignature,
+    PublicKey,
+    RemoteArchive,
+    RemoteBlobHooks,
+    RemoteLayer,
+    RemoteLayers,
+)
+from kurma_core.hookspecs.isolator import Compiled, IsolatorAbout, IsolatorHooks, IsolatorHost, Power
+from kurma_core.hookspecs.stager import CallInHooks, RunningStagerHooks, StagerFeatures
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.plugins import contract
 
+#: The specifications of drivers, and of objects that drivers return.
 KINDS = [kind for group in SPECS for kind in contract.kinds(group)]
+KINDS += [RunningStagerHooks, CallInHooks, RemoteBlobHooks]
 HOOKS = [
     pytest.param(kind, hook, id=f"{kind.__name__}.{hook.name}") for kind in KINDS for hook in kind.HOOKS.values()
 ]
@@ -70,16 +82,19 @@ def test_the_answer_of_a_driver_without_an_optional_hook_is_of_its_type(kind, ho
 
 
 def all_hooks(kind, arguments=lambda hook: hook.arguments, leave_out=""):
-    """A driver that implements every hook of a kind and remembers the arguments that it got."""
+    """A driver that implements every hook of a kind, remembers the arguments that it got and returns its
+    attribute ``answer``."""
     source = "\n".join(
-        f"def {hook.name}(self{''.join(f', {name}' for name in arguments(hook))}): self.got = locals()"
+        f"def {hook.name}(self{''.join(f', {name}' for name in arguments(hook))}):\n"
+        "    self.got = locals()\n"
+        "    return vars(self).get('answer')"
         for hook in kind.HOOKS.values()
         if hook.name != leave_out
     )
     members: dict[str, Any] = {}
     exec(source, members)
     members = {name: hookimpl(members[name]) for name in kind.HOOKS if name != leave_out}
-    values = {"tuple[str, ...]": ("a",), "str": "a", "int": 1}
+    values = {"tuple[str, ...]": ("a",), "str": "a", "int": 1, "str | None": None, "int | None": None}
     attributes = {name: values.get(answer.text, {}) for name, answer in kind.ATTRIBUTES.items()}
     return type("Driver", (), {**members, **attributes})()
 
@@ -120,6 +135,86 @@ def test_a_driver_of_yesterday_works_when_the_core_adds_an_argument(kind, hook, 
         call(**values) if by_name else call(*values.values())
     del values[absent]
     assert driver.got == {"self": driver, **values}
+
+
+OBJECT = object()
+_NO_TEXTS = (None, "ab", ["a"], ("a", 1), (b"a",), {"a": "b"}, 1)
+_NO_TABLE = (None, "a", [("a", "b")], (), {1: "a"})
+_NO_OBJECT = (None, 1, "a", OBJECT, ())
+#: Answers that a hook of that type cannot have: another type, a wrong element, True for 1, None.
+WRONG: dict[str, tuple[Any, ...]] = {
+    "None": (0, "", (), OBJECT),
+    "bool": (None, 1, "yes"),
+    "bool | str": (None, 1, ()),
+    "int": (None, True, "1", 1.0),
+    "int | None": (True, "1", 1.0),
+    "str": (None, 1, b"a", ("a",)),
+    "str | None": (1, b"a", ("a",)),
+    "tuple[str, ...]": _NO_TEXTS,
+    "tuple[str, ...] | None": _NO_TEXTS[1:],
+    "frozenset[str]": (None, {"a"}, frozenset((1,)), "a"),
+    "Collection[str]": (None, "a", (1,), 1),
+    "Collection[frozenset[str]]": (None, "a", (("a",),), (frozenset((1,)),)),
+    "tuple[tuple[str, Json], ...]": (None, (("a",),), ((1, "a"),), [("a", 1)], {"a": 1}),
+    "Mapping[str, str]": (*_NO_TABLE, {"a": 1}),
+    "Mapping[str, Json]": _NO_TABLE,
+    "Mapping[str, Json] | None": _NO_TABLE[1:],
+    "Mapping[str, Mapping[str, Json]]": (*_NO_TABLE, {"a": 1}),
+    "Mapping[str, Collection[str] | None] | None": (*_NO_TABLE[1:], {"a": 1}, {"a": "b"}),
+    "Mapping[str, AppStatus]": (*_NO_TABLE, {"a": OBJECT}),
+    "Sequence[Leak]": (None, "a", (OBJECT,), 1),
+    "tuple[Power, ...]": (None, [], (OBJECT,), (Power(name=1),), (Power("a", least=2),)),  # type: ignore[arg-type]
+    "tuple[PublicKey, ...]": (None, [], (OBJECT,), (PublicKey("text", "url"),)),  # type: ignore[arg-type]
+    "tuple[RenderedLayer, ...]": (None, [], (OBJECT,)),
+    "ImageManifest | None": (1, "a", OBJECT),
+    "NetworkResult | None": (1, "a", OBJECT),
+    "Conventions": _NO_OBJECT,
+    "StagerError": (*_NO_OBJECT, ValueError()),
+    "Typer": _NO_OBJECT,
+    "Compiled": (*_NO_OBJECT, Compiled(IsolatorPlan(), outcome=5), Compiled(plan=None)),  # type: ignore[arg-type]
+    "IsolatorAbout": (*_NO_OBJECT, IsolatorAbout("app", "", None)),  # type: ignore[arg-type]
+    "StagerFeatures": (*_NO_OBJECT, StagerFeatures(status_file="yes")),  # type: ignore[arg-type]
+    "DetachedSignature | None": (1, b"a", OBJECT, DetachedSignature("text")),  # type: ignore[arg-type]
+    "BinaryIO": (None, b"bytes", OBJECT),
+    "RemoteArchive | RemoteLayers": (
+        *_NO_OBJECT,
+        RemoteArchive("a", "b", "file", None),  # type: ignore[arg-type]
+        RemoteArchive("a", "b", "file", OBJECT),  # type: ignore[arg-type]
+        RemoteArchive("a", "b", "file", RemoteBlobHooks(), max_age="1"),  # type: ignore[arg-type]
+        RemoteLayers("a", "b", "file", ImageManifest("a"), [], "sha256:0"),  # type: ignore[arg-type]
+        RemoteLayers("a", "b", "file", ImageManifest("a"), (RemoteLayer("a", None),), "sha256:0"),  # type: ignore[arg-type]
+        RemoteLayers("a", "b", "file", ImageManifest("a"), (RemoteLayer("a", OBJECT),), "sha256:0"),  # type: ignore[arg-type]
+    ),
+    "StagerHooks": _NO_OBJECT,
+    "RunningStagerHooks": _NO_OBJECT,
+    "RunningStagerHooks | None": _NO_OBJECT[1:],
+    "CallInHooks": _NO_OBJECT,
+}
+
+
+@pytest.mark.parametrize(("kind", "hook"), HOOKS)
+def test_a_wrong_answer_of_any_hook_is_the_plugins_fault(kind, hook):
+    """It names plugin and hook; nothing of the core gets the answer."""
+    driver = all_hooks(kind)
+    call = getattr(bound(kind, driver, "kurma.networks", "wild"), hook.name)
+    for answer in WRONG[hook.answer.text]:
+        driver.answer = answer
+        with pytest.raises(PluginError) as caught:
+            call(*(OBJECT for _ in hook.arguments))
+        message = str(caught.value)
+        answered = f"network plugin 'wild' of {type(driver).__module__} answered {hook.name} with "
+        failed = (
+            f"network plugin 'wild' of {type(driver).__module__} failed in {hook.name}: TypeError: its driver ("
+        )
+        assert message.startswith((answered, failed)), message
+        assert "\n" not in message
+
+
+def test_the_field_of_a_wrong_value_is_named():
+    driver = all_hooks(IsolatorHooks)
+    driver.answer = Compiled(IsolatorPlan(), outcome=5)
+    with pytest.raises(PluginError, match=r"answered compile with a Compiled whose outcome is 5, not str$"):
+        bound(IsolatorHooks, driver).compile("a", 1, "app", HOST)
 
 
 def test_a_hook_may_take_its_arguments_in_another_order():

@@ -242,13 +242,20 @@ def test_skipped_later(install, registry, network, where):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("def kurma_network()", "def kurma_netwrok()"), "unknown hook 'kurma_netwrok'"),
         (
-            ("def kurma_network()", "def kurma_network(context)"),
-            "are declared in the hookimpl but can not be found in the hookspec",
+            ("def kurma_network()", "def kurma_netwrok()"),
+            "kurma_netwrok is not a hook of a plugin's module; the nearest is kurma_network",
+        ),
+        (
+            ("@hookimpl\ndef kurma_network()", "def kurma_netwrok()"),
+            "implements no kurma_network hook, which kurma.networks asks for; its function kurma_netwrok is not a",
+        ),
+        (
+            ("def kurma_network()", "def kurma_network(context=None)"),
+            "kurma_network takes context, which its hook does not pass",
         ),
         (("def kurma_network()", "def kurma_renderer()"), "implements no kurma_network hook"),
-        (("@hookimpl", ""), "implements no kurma_network hook"),
+        (("@hookimpl\ndef kurma_network", "def kurma_network"), "kurma_network has the name of a hook: mark it"),
         (("return Driver(", "return dict("), "hook returned {"),
         (
             ("return Driver(", "return Driver(locators='url', "),

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import BinaryIO
 
 from kurma_core.errors import FetchError, FetchNotFoundError, PluginSkipped, UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext, Option
-from kurma_core.hookspecs.fetcher import DetachedSignature, FetchRequest, RemoteArchive
+from kurma_core.hookspecs.fetcher import DetachedSignature, FetchRequest, RemoteArchive, RemoteBlobHooks
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(RemoteBlobHooks):
     """A file as the core reads it: from any offset on; ``key`` changes whenever the file does."""
 
-    path: str
-    key: str
-    size: int
-    digest: str | None = None
+    def __init__(self, path: str, key: str, size: int) -> None:
+        self.path = path
+        self.key = key
+        self.size = size
+        self.digest = None
 
-    def open(self, offset: int = 0) -> BinaryIO:
+    @hookimpl
+    def open(self, offset: int) -> BinaryIO:
         stream = open(self.path, "rb")  # noqa: SIM115 (the caller closes it)
         stream.seek(offset)
         return stream
+
+    @hookimpl
+    def signature(self) -> DetachedSignature | None:
+        """The detached signature beside the archive, if there is one."""
+        try:
+            with open(f"{self.path}.asc", "rb") as stream:
+                return DetachedSignature(stream.read(), url=f"{self.path}.asc")
+        except FileNotFoundError:
+            return None
 
 
 class Memo:
@@ -48,16 +57,7 @@ class Memo:
         except (OSError, ValueError) as error:  # a name that is too long, or that no file can have
             raise FetchError(f"{locator}: cannot be looked for: {error}", url=locator) from None
         key = f"memo {path} {info.st_ino} {info.st_size} {info.st_mtime_ns}"
-        return RemoteArchive(locator, locator, "file", File(path, key, info.st_size), lambda: signature(path))
-
-
-def signature(path: str) -> DetachedSignature | None:
-    """The detached signature beside the archive, if there is one."""
-    try:
-        with open(f"{path}.asc", "rb") as stream:
-            return DetachedSignature(stream.read(), url=f"{path}.asc")
-    except FileNotFoundError:
-        return None
+        return RemoteArchive(locator, locator, "file", File(path, key, info.st_size))
 
 
 @hookimpl

@@ -35,11 +35,11 @@ class TestMemo(FetcherContract):
 
 def test_it_resolves(driver, tmp_path):
     found = driver.resolve("memo:box", REQUEST)
-    assert (found.transport, found.blob.size, found.signature()) == ("file", 10, None)
+    assert (found.transport, found.blob.size, found.blob.signature()) == ("file", 10, None)
     with found.blob.open(4) as stream:
         assert stream.read() == b"456789"
     (tmp_path / "box.aci.asc").write_bytes(b"signature")
-    assert driver.resolve("memo:box", REQUEST).signature().data == b"signature"
+    assert driver.resolve("memo:box", REQUEST).blob.signature().data == b"signature"
 
 
 def test_what_it_refuses(driver):

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from kurma_core.errors import FetchNotFoundError, KurmaError, UsageError
-from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive, RemoteBlob, RemoteLayers
+from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive, RemoteBlobHooks, RemoteLayers
 from kurma_core.models.image import TRANSPORTS
 from kurma_testing.contract import (
     HOSTILE,
@@ -131,10 +131,10 @@ class FetcherContract(DriverContract):
                     stream.close()
 
 
-def _blobs(found: RemoteArchive | RemoteLayers) -> list[RemoteBlob]:
+def _blobs(found: RemoteArchive | RemoteLayers) -> list[RemoteBlobHooks]:
     return [found.blob] if isinstance(found, RemoteArchive) else [layer.blob for layer in found.layers]
 
 
-def _read(blob: RemoteBlob, offset: int) -> bytes:
+def _read(blob: RemoteBlobHooks, offset: int) -> bytes:
     with blob.open(offset) as stream:
         return b"".join(iter(lambda: stream.read(1000), b""))

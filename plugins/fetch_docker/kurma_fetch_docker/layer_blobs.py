@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from kurma_fetch_http.resuming_reader import ResumingReader, buffered, get_from
 
-from kurma_core.value import frozen
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.fetcher import RemoteBlobHooks
 
 if TYPE_CHECKING:
     from kurma_fetch_http.transport import Transport
@@ -17,50 +18,41 @@ if TYPE_CHECKING:
     from kurma_fetch_docker.registry_client import Client
 
 
-@frozen
-class _DescribedBlob:
+class _DescribedBlob(RemoteBlobHooks):
     """A blob as its manifest describes it, independent of its source. Its key is its digest, so that a layer from
     two registries is downloaded once."""
 
-    descriptor: Descriptor
-
-    @property
-    def key(self) -> str:
-        return self.descriptor.digest
-
-    @property
-    def digest(self) -> str:
-        return self.descriptor.digest
-
-    @property
-    def size(self) -> int:
-        return self.descriptor.size
+    def __init__(self, descriptor: Descriptor) -> None:
+        self.descriptor = descriptor
+        self.key = self.digest = descriptor.digest
+        self.size = descriptor.size
 
 
-@frozen
 class RegistryBlob(_DescribedBlob):
     """A blob of a registry. The registry is contacted only when the blob is opened.
 
     :param client: returns the client, and makes it at the first call.
     """
 
-    client: Callable[[], Client]
+    def __init__(self, descriptor: Descriptor, client: Callable[[], Client]) -> None:
+        super().__init__(descriptor)
+        self.client = client
 
-    def open(self, offset: int = 0) -> BinaryIO:
-        """See :meth:`kurma_core.hookspecs.fetcher.RemoteBlob.open`."""
+    @hookimpl
+    def open(self, offset: int) -> BinaryIO:
         return self.client().open_blob(self.descriptor, offset)
 
 
-@frozen
 class UrlBlob(_DescribedBlob):
     """A blob at a URL outside the registry, fetched without credentials."""
 
-    transport: Transport
-    url: str
+    def __init__(self, descriptor: Descriptor, transport: Transport, url: str) -> None:
+        super().__init__(descriptor)
+        self.transport = transport
+        self.url = url
 
-    def open(self, offset: int = 0) -> BinaryIO:
-        """See :meth:`kurma_core.hookspecs.fetcher.RemoteBlob.open`."""
-
+    @hookimpl
+    def open(self, offset: int) -> BinaryIO:
         def open_at(position: int) -> BaseHTTPResponse:
             # No validator is needed: the digest identifies the bytes.
             return get_from(self.transport, self.url, position)

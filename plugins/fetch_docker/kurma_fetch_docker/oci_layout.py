@@ -27,7 +27,7 @@ from kurma_fetch_docker.reference import check_digest, parse_reference
 from kurma_fetch_docker.remote_layers import remote_layers
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.fetcher import RemoteBlob
+    from kurma_core.hookspecs.fetcher import RemoteBlobHooks
 
 _NAME = "org.opencontainers.image.ref.name"
 _FULL_NAME = "io.containerd.image.name"
@@ -38,7 +38,7 @@ def resolve_layout(locator: str, rest: str, request: FetchRequest) -> RemoteLaye
     malformed."""
     path, tag, digest = split_path(rest, locator)
 
-    def blob(descriptor: Descriptor) -> RemoteBlob:
+    def blob(descriptor: Descriptor) -> RemoteBlobHooks:
         with _named(f"{path}: the layout lacks the blob {descriptor.digest}"):
             found = FileBlob.of(os.fsencode(_blob_path(path, descriptor.digest)))
         return FileBlob(found.path, found.key, found.size, descriptor.digest)
@@ -113,7 +113,7 @@ def from_index(
     *,
     index: bytes,
     load: Callable[[Descriptor], bytes],
-    blob: Callable[[Descriptor], RemoteBlob],
+    blob: Callable[[Descriptor], RemoteBlobHooks],
 ) -> RemoteLayers:
     """Resolves an image of a layout in a directory or in an archive.
 

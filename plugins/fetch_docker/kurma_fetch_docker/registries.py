@@ -24,7 +24,7 @@ from kurma_fetch_docker.remote_layers import remote_layers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kurma_core.hookspecs.fetcher import RemoteBlob
+    from kurma_core.hookspecs.fetcher import RemoteBlobHooks
     from kurma_fetch_docker.oci_documents import Descriptor
 
 
@@ -59,10 +59,10 @@ def _resolve_at(
     manifest = choose(content, digest, url, request, client.load)
     layers = manifest.layers
 
-    def blob(layer: Descriptor, host: str) -> RemoteBlob:
+    def blob(layer: Descriptor, host: str) -> RemoteBlobHooks:
         return RegistryBlob(layer, partial(endpoints.client, host, reference.repository))
 
-    def others(place: int) -> tuple[RemoteBlob, ...]:
+    def others(place: int) -> tuple[RemoteBlobHooks, ...]:
         return (*(blob(layers[place], host) for host in after), *endpoints.away(layers[place]))
 
     return remote_layers(

@@ -12,7 +12,7 @@ from kurma_fetch_docker.conversion import ImageOrigin, diff_ids, image_manifest
 from kurma_fetch_docker.oci_documents import Manifest, parse_json
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.fetcher import RemoteBlob
+    from kurma_core.hookspecs.fetcher import RemoteBlobHooks
 
 
 def remote_layers(
@@ -24,10 +24,10 @@ def remote_layers(
     request: FetchRequest,
     manifest: Manifest,
     config: bytes,
-    blobs: Sequence[RemoteBlob],
+    blobs: Sequence[RemoteBlobHooks],
     digest: str,
     pinned: bool,
-    others: Callable[[int], tuple[RemoteBlob, ...]] = lambda place: (),
+    others: Callable[[int], tuple[RemoteBlobHooks, ...]] = lambda place: (),
 ) -> RemoteLayers:
     """Makes the value that a fetcher returns for an image of layers.
 

@@ -14,7 +14,8 @@ from kurma_fetch_http.file_archive import open_regular
 
 from kurma_core.cancellation import check
 from kurma_core.errors import FetchError, FetchNotFoundError, FetchTruncatedError
-from kurma_core.value import frozen
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.fetcher import RemoteBlobHooks
 from kurma_fetch_docker.archive_index_cache import Remembered, Table, identity
 from kurma_fetch_docker.decompressed import is_compressed, unpacked
 
@@ -156,17 +157,19 @@ class _Unpack:
             os.close(self._number)
 
 
-@frozen
-class MemberBlob:
-    """One file in a tar, as a :class:`kurma_core.hookspecs.fetcher.RemoteBlob`."""
+class MemberBlob(RemoteBlobHooks):
+    """One file in a tar."""
 
-    tar: _Unpack
-    start: int
-    size: int
-    digest: str | None
-    key: str | None = None
+    key = None
 
-    def open(self, offset: int = 0) -> BinaryIO:
+    def __init__(self, tar: _Unpack, start: int, size: int, digest: str | None) -> None:
+        self.tar = tar
+        self.start = start
+        self.size: int = size
+        self.digest = digest
+
+    @hookimpl
+    def open(self, offset: int) -> BinaryIO:
         self.tar.descriptor()
         return cast("BinaryIO", _Span(self.tar, self.start + offset, self.start + self.size))
 

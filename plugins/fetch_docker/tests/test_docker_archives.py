@@ -45,7 +45,7 @@ def resolve(tmp_path: Path, locator: str) -> RemoteLayers:
 
 
 def layer_of(found: RemoteLayers) -> bytes:
-    with found.layers[0].blob.open() as stream:
+    with found.layers[0].blob.open(0) as stream:
         return b"".join(iter(lambda: stream.read(10_000), b""))
 
 

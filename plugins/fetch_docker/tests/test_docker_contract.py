@@ -20,7 +20,14 @@ from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import FetchError, FetchNotFoundError, UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import DriverContext
-from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, ImageFiles, RemoteLayer, RemoteLayers
+from kurma_core.hookspecs.fetcher import (
+    FetcherHooks,
+    FetchRequest,
+    ImageFiles,
+    RemoteBlobHooks,
+    RemoteLayer,
+    RemoteLayers,
+)
 from kurma_core.hookspecs.renderer import ImageLayer
 from kurma_core.images import user_groups
 from plugins.fetch_docker.tests.docker_parts import CONFIG, LAYER, serve, sha256, write_layout
@@ -100,14 +107,15 @@ class Bundles:
         return conversion.complete_manifest(manifest, files)
 
 
-class TarFile:
+class TarFile(RemoteBlobHooks):
     digest = None
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.key, self.size = str(path), path.stat().st_size
 
-    def open(self, offset: int = 0) -> BinaryIO:
+    @hookimpl
+    def open(self, offset: int) -> BinaryIO:
         stream = self._path.open("rb")
         stream.seek(offset)
         return stream

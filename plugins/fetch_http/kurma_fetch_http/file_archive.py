@@ -11,9 +11,14 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from kurma_core.errors import FetchError, FetchNotFoundError, FetchRefusedError, UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, DriverContext
-from kurma_core.hookspecs.fetcher import DetachedSignature, FetcherHooks, FetchRequest, RemoteArchive
+from kurma_core.hookspecs.fetcher import (
+    DetachedSignature,
+    FetcherHooks,
+    FetchRequest,
+    RemoteArchive,
+    RemoteBlobHooks,
+)
 from kurma_core.linux import beneath
-from kurma_core.value import frozen
 
 #: Most bytes of a detached signature, which has some hundred.
 SIGNATURE_LIMIT = 1 << 20
@@ -43,15 +48,7 @@ def local_archive(locator: str) -> RemoteArchive:
     :raises UsageError: the address names another host, or its path is not absolute.
     :raises FetchError: the file does not exist, cannot be read, or is not a regular file.
     """
-    path = path_of(locator)
-    blob = FileBlob.of(path)
-    return RemoteArchive(
-        locator=locator,
-        url=locator,
-        transport="file",
-        blob=blob,
-        signature=lambda: _signature(path),
-    )
+    return RemoteArchive(locator=locator, url=locator, transport="file", blob=FileBlob.of(path_of(locator)))
 
 
 def beside(path: str) -> tuple[tuple[str, str], ...]:
@@ -81,14 +78,14 @@ def path_of(locator: str) -> bytes:
     return path
 
 
-@frozen
-class FileBlob:
-    """A regular file as a :class:`kurma_core.hookspecs.fetcher.RemoteBlob`; ``key`` changes with the file."""
+class FileBlob(RemoteBlobHooks):
+    """A regular file; ``key`` changes with the file."""
 
-    path: bytes
-    key: str
-    size: int
-    digest: str | None = None
+    def __init__(self, path: bytes, key: str | None, size: int | None, digest: str | None = None) -> None:
+        self.path = path
+        self.key = key
+        self.size = size
+        self.digest = digest
 
     @classmethod
     def of(cls, path: bytes) -> FileBlob:
@@ -98,11 +95,26 @@ class FileBlob:
         key = f"file {os.fsdecode(path)!r} {found.st_dev} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
         return cls(path, f"{key} {found.st_ctime_ns}", found.st_size)
 
-    def open(self, offset: int = 0) -> BinaryIO:
+    @hookimpl
+    def open(self, offset: int) -> BinaryIO:
         """Opens the file. :raises FetchError: see :func:`open_regular`."""
         file = open_regular(self.path)
         file.seek(offset)
         return file
+
+    @hookimpl
+    def signature(self) -> DetachedSignature | None:
+        """Reads the file beside it, see :func:`beside`."""
+        for place, over in beside(os.fsdecode(self.path)):
+            try:
+                with open_regular(os.fsencode(place)) as file:
+                    content = file.read(SIGNATURE_LIMIT + 1)
+            except FetchNotFoundError:
+                continue
+            if len(content) > SIGNATURE_LIMIT:
+                raise FetchError(f"{place}: too long for a signature", url=place)
+            return DetachedSignature(content, over=over, url=place)
+        return None
 
 
 def open_regular(path: bytes) -> BinaryIO:
@@ -128,16 +140,3 @@ def _opening_error(name: str, error: OSError) -> FetchError:
         kind = "a directory" if stat.S_ISDIR(error.mode) else "not a regular file"
         return FetchError(f"{name}: {kind}", hint="name a file: an image archive (.aci), or one of keys", url=name)
     return FetchError(f"{name}: cannot be opened: {error.strerror}", url=name)
-
-
-def _signature(archive: bytes) -> DetachedSignature | None:
-    for place, over in beside(os.fsdecode(archive)):
-        try:
-            with open_regular(os.fsencode(place)) as file:
-                content = file.read(SIGNATURE_LIMIT + 1)
-        except FetchNotFoundError:
-            continue
-        if len(content) > SIGNATURE_LIMIT:
-            raise FetchError(f"{place}: too long for a signature", url=place)
-        return DetachedSignature(content, over=over, url=place)
-    return None

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit, urlunsplit
 
 from kurma_core.errors import FetchError, FetchNotFoundError
-from kurma_core.hookspecs.fetcher import DetachedSignature, RemoteArchive
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.fetcher import DetachedSignature, RemoteArchive, RemoteBlobHooks
 from kurma_fetch_http.file_archive import SIGNATURE_LIMIT, beside
 from kurma_fetch_http.resuming_reader import ResumingReader, buffered, get_from, validators
 from kurma_fetch_http.transport import Transport, content, shown
@@ -53,28 +54,36 @@ def web_archive(
     if not pages and answer.headers.get("Content-Type", "").lower().startswith("text/html"):
         answer.close()
         raise FetchNotFoundError(f"{shown(address)}: a page, and no image", url=shown(address), status=404)
-    blob = WebBlob(transport, address, final, answer, known)
+    blob = WebBlob(transport, address, final, answer, known, places)
     return RemoteArchive(
         locator=locator,
         url=shown(final),
         transport=urlsplit(final).scheme,
         blob=blob,
-        signature=lambda: _signature(transport, places),
         max_age=_max_age(answer.headers.get("Cache-Control", "")),
     )
 
 
-class WebBlob:
-    """A body at an address, as a :class:`kurma_core.hookspecs.fetcher.RemoteBlob`.
+class WebBlob(RemoteBlobHooks):
+    """A body at an address.
 
     It can be resumed only if the server sends a validator: without one the rest may belong to another body.
+
+    :param places: possible addresses of its signature, each with the signed content.
     """
 
     def __init__(
-        self, transport: Transport, url: str, final: str, answer: BaseHTTPResponse, known: str | None = None
+        self,
+        transport: Transport,
+        url: str,
+        final: str,
+        answer: BaseHTTPResponse,
+        known: str | None,
+        places: Sequence[tuple[str, str]],
     ) -> None:
         self._transport = transport
         self._url = url
+        self._places = places
         unchanged = answer.status == _NOT_MODIFIED and known is not None
         self._validator = _validator(known) if unchanged else next(iter(validators(answer)), None)
         chunked = "Transfer-Encoding" in answer.headers  # then Content-Length must be ignored (RFC 9112, 6.3)
@@ -86,8 +95,8 @@ class WebBlob:
         # If the image is in the store already, the body is not read; this closes its connection.
         weakref.finalize(self, answer.close)
 
-    def open(self, offset: int = 0) -> BinaryIO:
-        """See :meth:`kurma_core.hookspecs.fetcher.RemoteBlob.open`."""
+    @hookimpl
+    def open(self, offset: int) -> BinaryIO:
         with self._lock:
             first, self._first = self._first, None
         if first is not None and offset:
@@ -105,6 +114,14 @@ class WebBlob:
                 low_speed=self._transport.low_speed,
             )
         )
+
+    @hookimpl
+    def signature(self) -> DetachedSignature | None:
+        for place, over in self._places:
+            data = small_body(self._transport, place, SIGNATURE_LIMIT, "a signature")
+            if data is not None:
+                return DetachedSignature(data, over=over, url=shown(place))
+        return None
 
     def _open_at(self, offset: int) -> BaseHTTPResponse:
         return get_from(self._transport, self._url, offset, validator=self._validator)
@@ -145,14 +162,6 @@ def signature_places(url: str) -> tuple[tuple[str, str], ...]:
         (urlunsplit((parts.scheme, parts.netloc, path, parts.query, "")), over)
         for path, over in beside(parts.path)
     )
-
-
-def _signature(transport: Transport, places: Sequence[tuple[str, str]]) -> DetachedSignature | None:
-    for place, over in places:
-        data = small_body(transport, place, SIGNATURE_LIMIT, "a signature")
-        if data is not None:
-            return DetachedSignature(data, over=over, url=shown(place))
-    return None
 
 
 def small_body(transport: Transport, url: str, limit: int, what: str) -> bytes | None:

@@ -174,7 +174,7 @@ def test_while_the_body_does_not_come(length: bool) -> None:
         server.pages["/x"] = Page(bytes(100_000), stalls=[1000, 1000], length=length)
 
         def read() -> bytes:
-            with web_archive(server.url("/x"), transport()).blob.open() as stream:
+            with web_archive(server.url("/x"), transport()).blob.open(0) as stream:
                 return b"".join(iter(lambda: stream.read(1 << 16), b""))
 
         one = Running(read)
@@ -189,7 +189,7 @@ def test_a_reader_that_resumes_asks_no_more() -> None:
         page = server.pages["/x"] = Page(bytes(100_000), cuts=[1000])
 
         def read() -> bytes:
-            with web_archive(server.url("/x"), transport()).blob.open() as stream:
+            with web_archive(server.url("/x"), transport()).blob.open(0) as stream:
                 assert isinstance(stream, ResumingReader)
                 page.delay = 5
                 return b"".join(iter(lambda: stream.read(1 << 16), b""))

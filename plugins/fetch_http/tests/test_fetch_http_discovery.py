@@ -69,7 +69,7 @@ class Net:
 
     def find(self, name: str, *insecure: str, **options: object) -> RemoteArchive:
         found = self.fetcher(**options).resolve(name, FetchRequest("linux", "amd64", frozenset(insecure)))
-        with found.blob.open() as stream:
+        with found.blob.open(0) as stream:
             stream.read(1 << 16)
         return found
 
@@ -303,15 +303,15 @@ def test_the_late_signature(net: Net) -> None:
     net.pages["example.com/a"] = page(("example.com", "https://example.com/x.{ext}"))
     net.pages["example.com/x.aci"] = Page(b"image")
     found = net.find("example.com/a:1")
-    assert found.signature() is None
+    assert found.blob.signature() is None
     net.pages["example.com/x.sig"] = Page(b"early")
     net.pages["example.com/x.aci.asc"] = Page(b"late")
-    signature = found.signature()
+    signature = found.blob.signature()
     assert signature is not None
     assert (signature.data, signature.over) == (b"late", "archive")
     assert signature.url == "https://example.com/x.aci.asc"
     del net.pages["example.com/x.aci.asc"]
-    signature = found.signature()
+    signature = found.blob.signature()
     assert signature is not None
     assert (signature.data, signature.over) == (b"early", "tar")
 
@@ -323,13 +323,13 @@ def test_a_template_without_an_extension(net: Net) -> None:
     net.pages["example.com/x-1.sig"] = Page(b"early")
     found = net.find("example.com/a:1")
     assert found.url == "https://example.com/x-1.aci"
-    signature = found.signature()
+    signature = found.blob.signature()
     assert signature is not None
     assert signature.over == "tar"
     net.pages["example.com/x-2"] = Page(b"image")
     net.pages["example.com/x-2.asc"] = Page(b"late")
     found = net.find("example.com/a:2")
-    signature = found.signature()
+    signature = found.blob.signature()
     assert signature is not None
     assert (found.url, signature.over) == ("https://example.com/x-2", "archive")
 
@@ -343,7 +343,7 @@ def test_the_early_reading_is_tried_on_404(net: Net) -> None:
     found = net.find("example.com/reduce-worker:1.0.0")
     assert found.url == "https://storage.example.com/linux/amd64/reduce-worker-1.0.0.aci"
     assert net.asked[1] == "storage.example.com/linux/amd64/example.com/reduce-worker-1.0.0.aci"
-    signature = found.signature()
+    signature = found.blob.signature()
     assert signature is not None
     assert signature.over == "tar"
 
@@ -364,11 +364,11 @@ def test_a_bare_name_is_looked_for_beside_itself_first(net: Net) -> None:
     found = net.find("example.com/reduce-worker-1.0.0")
     assert found.url == "https://example.com/reduce-worker-1.0.0.aci"
     assert len(net.asked) == 1
-    signature = found.signature()
+    signature = found.blob.signature()
     assert signature is not None
     assert (signature.data, signature.over) == (b"late", "archive")
     net.pages["example.com/reduce-worker-1.0.0.sig"] = Page(b"early")
-    signature = found.signature()
+    signature = found.blob.signature()
     assert signature is not None
     assert (signature.data, signature.over) == (b"early", "tar")
 
@@ -501,7 +501,7 @@ def test_credentials_go_to_their_host_alone(net: Net, kind: str) -> None:
     net.pages["example.com/a"] = page(("example.com", "https://secret.example.com/x.{ext}"))
     net.pages["secret.example.com/x.aci"] = Page(b"image", authorization=wanted)
     net.pages["secret.example.com/x.aci.asc"] = Page(b"late", authorization=wanted)
-    assert net.find("example.com/a:1").signature() is not None
+    assert net.find("example.com/a:1").blob.signature() is not None
     sent = {seen.headers["Host"]: seen.headers.get("Authorization") for seen in net.server.seen}
     assert sent == {"example.com": None, "secret.example.com": wanted}
 

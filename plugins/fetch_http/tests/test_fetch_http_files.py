@@ -26,7 +26,7 @@ def test_names_need_not_be_utf8(tmp_path: Path) -> None:
     with open(path, "wb") as file:
         file.write(b"content")
     archive = local_archive(f"file://{tmp_path}/%FF.aci")
-    with archive.blob.open() as stream:
+    with archive.blob.open(0) as stream:
         assert stream.read() == b"content"
 
 
@@ -45,9 +45,9 @@ def test_only_regular_files_are_opened(tmp_path: Path, kind: str) -> None:
 def test_the_signature_is_the_file_beside_it(tmp_path: Path) -> None:
     (tmp_path / "image.aci").write_bytes(b"image")
     archive = local_archive(f"file://{tmp_path}/image.aci")
-    assert archive.signature() is None
+    assert archive.blob.signature() is None
     (tmp_path / "image.aci.asc").write_bytes(b"signature")
-    found = archive.signature()
+    found = archive.blob.signature()
     assert found is not None
     assert (found.data, found.over) == (b"signature", "archive")
 
@@ -56,7 +56,7 @@ def test_early_signatures_are_over_the_tar_and_come_last(tmp_path: Path) -> None
     (tmp_path / "image.aci").write_bytes(b"image")
     for name, over in (("image.aci.sig", "tar"), ("image.sig", "tar"), ("image.aci.asc", "archive")):
         (tmp_path / name).write_bytes(name.encode())
-        found = local_archive(f"file://{tmp_path}/image.aci").signature()
+        found = local_archive(f"file://{tmp_path}/image.aci").blob.signature()
         assert found is not None
         assert (found.data, found.over, found.url) == (name.encode(), over, f"{tmp_path}/{name}")
 
@@ -66,7 +66,7 @@ def test_something_huge_is_no_signature(tmp_path: Path) -> None:
     with open(tmp_path / "image.aci.asc", "wb") as file:
         file.truncate(2 << 20)
     with pytest.raises(FetchError, match="too long for a signature"):
-        local_archive(f"file://{tmp_path}/image.aci").signature()
+        local_archive(f"file://{tmp_path}/image.aci").blob.signature()
 
 
 def test_a_part_of_the_path_that_is_a_file_is_not_found(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def resolve(tmp_path: Path, server: Answers) -> RemoteArchive:
 
 
 def content(found: RemoteArchive) -> bytes:
-    with found.blob.open() as stream:
+    with found.blob.open(0) as stream:
         return b"".join(iter(lambda: stream.read(5000), b""))
 
 
@@ -202,7 +202,7 @@ def test_a_large_body_that_trickles(head: bytes) -> None:
         insecure={"http"}, retries=1, sleep=lambda seconds: None, low_speed=LowSpeed(10_000, 0.3), timeout=30
     )
     with endless(head, b"1", 0.01) as (url, asked):
-        with web_archive(f"{url}/a.aci", transport).blob.open() as stream:
+        with web_archive(f"{url}/a.aci", transport).blob.open(0) as stream:
             with pytest.raises(FetchTimeoutError, match="comes too slowly: less than 10000 bytes a second"):
                 list(iter(lambda: stream.read(1 << 18), b""))
     assert len(asked) <= 4, "the archive, its signatures, and once more"
@@ -212,7 +212,7 @@ def test_a_body_that_is_fast_enough_is_not_ended() -> None:
     """Several windows long, with a consumer that takes its time, which does not count."""
     transport = Transport(insecure={"http"}, retries=0, low_speed=LowSpeed(1, 0.1))
     with endless(_LENGTH, b"1", 0.01) as (url, _):
-        with web_archive(f"{url}/a.aci", transport).blob.open() as stream:
+        with web_archive(f"{url}/a.aci", transport).blob.open(0) as stream:
             for count in range(40):
                 assert stream.read(1 << 18)
                 if count == 20:

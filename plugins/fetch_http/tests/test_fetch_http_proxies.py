@@ -46,7 +46,7 @@ def secure(authority: trustme.CA, tmp_path: Path) -> Iterator[WebServer]:
 def fetch(tmp_path: Path, url: str, *insecure: str, **options: object) -> bytes:
     fetcher = load_driver(kurma_fetch_http.plugin, tmp_path, {"ca_file": str(tmp_path / "ca.pem"), **options})
     found = fetcher.resolve(url, FetchRequest("linux", "amd64", frozenset(insecure)))
-    with found.blob.open() as stream:
+    with found.blob.open(0) as stream:
         return b"".join(iter(lambda: stream.read(5000), b""))
 
 

@@ -151,7 +151,7 @@ def test_what_is_known_is_not_sent_again(tmp_path: Path, server: WebServer) -> N
     again = known_of(tmp_path, server.url("/moved"), first.blob.key)
     assert page.sent == 1
     assert (again.blob.key, again.url, again.max_age) == (first.blob.key, first.url, 7)
-    with again.blob.open() as stream:
+    with again.blob.open(0) as stream:
         assert stream.read(100) == b"image"
     with again.blob.open(2) as stream:
         assert stream.read(100) == b"age"
@@ -167,7 +167,7 @@ def test_another_place_with_the_same_validator_is_another_body(tmp_path: Path, s
     first = known_of(tmp_path, server.url("/x.aci"))
     other = known_of(tmp_path, server.url("/y.aci"), first.blob.key)
     assert other.blob.key != first.blob.key
-    with other.blob.open() as stream:
+    with other.blob.open(0) as stream:
         assert stream.read(100) == b"another"
 
 
@@ -193,20 +193,20 @@ def test_a_304_that_nobody_asked_for(tmp_path: Path, server: WebServer) -> None:
 
 def test_the_signature_stands_beside_it(tmp_path: Path, server: WebServer) -> None:
     archive = resolve(tmp_path, server.url("/image.aci"))
-    assert archive.signature() is None
+    assert archive.blob.signature() is None
     server.pages["/image.aci.asc"] = Page(b"signature")
-    found = archive.signature()
+    found = archive.blob.signature()
     assert found is not None
     assert (found.data, found.over) == (b"signature", "archive")
 
 
 def test_early_signatures_are_looked_for_last(tmp_path: Path, server: WebServer) -> None:
     archive = resolve(tmp_path, server.url("/image.aci"))
-    assert archive.signature() is None
+    assert archive.blob.signature() is None
     assert [one.path for one in server.seen][1:] == ["/image.aci.asc", "/image.sig", "/image.aci.sig"]
     for name, over in (("/image.aci.sig", "tar"), ("/image.sig", "tar"), ("/image.aci.asc", "archive")):
         server.pages[name] = Page(name.encode())
-        found = archive.signature()
+        found = archive.blob.signature()
         assert found is not None
         assert (found.data, found.over) == (name.encode(), over)
 
@@ -215,13 +215,13 @@ def test_something_huge_is_no_signature_on_the_web(tmp_path: Path, server: WebSe
     archive = resolve(tmp_path, server.url("/image.aci"))
     server.pages["/image.aci.asc"] = Page(bytes(2 << 20))
     with pytest.raises(FetchError, match="too long for a signature"):
-        archive.signature()
+        archive.blob.signature()
 
 
 def test_the_query_stays_behind_the_signatures_name(tmp_path: Path, server: WebServer) -> None:
     server.pages["/image.aci.asc"] = Page(b"signature")
     archive = resolve(tmp_path, server.url("/image.aci?token=1"))
-    archive.signature()
+    archive.blob.signature()
     assert server.seen[-1].path == "/image.aci.asc?token=1"
     assert "token" not in archive.url
 

@@ -32,7 +32,8 @@ class Blob:
     def __init__(self, server, path, key):
         self.key, self.size, self.digest, self._server, self._path = key, None, None, server, path
 
-    def open(self, offset=0):
+    @hookimpl
+    def open(self, offset):
         return io.BytesIO(self._server(self._path)[offset:])
 
 
