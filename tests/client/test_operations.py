@@ -21,7 +21,7 @@ from kurma_core.config import load
 from kurma_core.errors import UsageError
 
 #: Operations that only kurmad does.
-OF_KURMAD = {"answer", "healthz", "metrics", "openapi"}
+OF_KURMAD = {"answer", "healthz", "metrics", "openapi", "reload"}
 
 
 class Wire:

@@ -24,6 +24,7 @@ from tests.kit.waiting import until
 READ = {
     "events",
     "healthz",
+    "host_checks",
     "image",
     "images",
     "info",

@@ -144,6 +144,8 @@ def test_listed_and_used(example, run):
             "status": "ok",
             "reason": "",
             "enable": "",
+            "loaded": "0.1.0",
+            "process": "this command",
         }
     ]
     assert run(USE) == "(100, 100)"
