@@ -129,6 +129,9 @@ def _handler(server: WebServer) -> type[http.server.BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             self._answer(b"")
 
+        def do_DELETE(self) -> None:
+            self._answer(b"")
+
         def do_POST(self) -> None:
             self._answer(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
 

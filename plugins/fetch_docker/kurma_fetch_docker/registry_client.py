@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 
 #: How often one request is repeated with new credentials.
 _INTRODUCTIONS = 5
+#: Requests that change nothing and that registries ask credentials for even if they let everyone read: the names
+#: of all repositories, and the end of an upload that was never begun.
+_GUARDED = (
+    ("GET", "/v2/_catalog?n=1"),
+    ("DELETE", "/v2/kurma-login/blobs/uploads/00000000-0000-0000-0000-000000000000"),
+)
+_ANY_ERROR = range(400, 600)
 
 
 class Client:
@@ -50,9 +57,43 @@ class Client:
         self._lock = threading.Lock()
         self._authorization: str | None = None
 
-    def check_credentials(self) -> None:
-        """Asks for the API itself. :raises FetchUnauthorizedError: the registry refuses the credentials."""
-        discard(self._get(f"{self.base}/v2/", {}))
+    def check_credentials(self) -> bool:
+        """Has the registry check the credentials. Where it answers ``/v2/`` without any, asks for what it may
+        guard.
+
+        :returns: False: it asks for none at all, so that they were not checked.
+        :raises FetchUnauthorizedError: the registry, or its token server, refuses them.
+        """
+        url = f"{self.base}/v2/"
+        discard(self._get(url, {}))
+        if self._authorization is not None:
+            return True
+        if any(self._checks(method, self.base + path) for method, path in _GUARDED):
+            return True
+        # Some registries look at credentials only if they are sent.
+        self._send("GET", url, self._authorizer.authorize("Basic"))
+        return False
+
+    def _checks(self, method: str, url: str) -> bool:
+        """Whether the registry asks for credentials at that address, and accepts them."""
+        answer, final = self._transport.request(url, method=method, accept=_ANY_ERROR)
+        discard(answer)
+        if answer.status != 401 or urlsplit(final).netloc != urlsplit(url).netloc:
+            return False
+        # Without the scope: a token server may refuse that to users whose credentials are right.
+        found = self._authorizer.authorize(answer.headers.get("WWW-Authenticate", ""), scoped=False)
+        # The token server has accepted them; they may lack the right to do this.
+        return found.startswith("Bearer ") or self._send(method, url, found) != 403
+
+    def _send(self, method: str, url: str, authorization: str) -> int:
+        """:returns: the status. :raises FetchUnauthorizedError: it is 401."""
+        answer, _ = self._transport.request(
+            url, {"Authorization": authorization}, method=method, accept=_ANY_ERROR
+        )
+        discard(answer)
+        if answer.status == 401:
+            raise self._refused()
+        return answer.status
 
     # --- documents and blobs -------------------------------------------------------------------------------------
 
@@ -125,5 +166,8 @@ class Client:
                 shown = self._authorization
             if shown == refused:
                 break
+        raise self._refused()
+
+    def _refused(self) -> FetchUnauthorizedError:
         origin = self._authorizer.origin or "its token server"
-        raise self._authorizer.unauthorized(f"does not accept the credentials from {origin}")
+        return self._authorizer.unauthorized(f"does not accept the credentials from {origin}")

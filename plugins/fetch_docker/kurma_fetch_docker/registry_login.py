@@ -27,13 +27,17 @@ class _Given(Logins):
 
 
 def log_in(locator: str, user: str, secret: str, request: FetchRequest, context: DriverContext) -> str:
-    """See :meth:`kurma_core.hookspecs.fetcher.FetcherHooks.log_in`. The registry is asked, no mirror of it.
+    """See :meth:`kurma_core.hookspecs.fetcher.FetcherHooks.log_in`. The registry is asked, no mirror of it. Notes
+    that the registry asks for no credentials, and thus has not checked them.
 
     :raises ConfigError: another file of ``auth.d`` that is read earlier names the registry.
     """
     registry = registry_of(locator)
     given = _Given(Login(user, secret, origin="the command line"))
-    Endpoints(context, request, given).client(registry, "").check_credentials()
+    if not Endpoints(context, request, given).client(registry, "").check_credentials():
+        context.note(
+            f"registry {registry} asks for no credentials: those of {user} are kept, but were not checked"
+        )
     path = _path(context, registry)
     entry = {"hosts": [registry], "type": "basic", "user": user, "password": secret}
     try:

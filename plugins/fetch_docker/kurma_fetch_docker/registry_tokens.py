@@ -41,9 +41,10 @@ class RegistryAuthorizer:
         self._repository = repository
         self._logins = logins
 
-    def authorize(self, challenge: str) -> str:
+    def authorize(self, challenge: str, *, scoped: bool = True) -> str:
         """Returns the value of the ``Authorization`` header that the challenge asks for.
 
+        :param scoped: ask a token server for the challenge's rights; False: for a token without rights.
         :raises FetchUnauthorizedError: there are no credentials, or they are refused.
         :raises FetchError: the token server does not answer.
         """
@@ -59,7 +60,8 @@ class RegistryAuthorizer:
                 raise self.unauthorized(f"asks for a user and a password, and {login.origin} has a token alone")
             return basic(login.user, login.password)
         if scheme == "bearer" and parameters.get("realm"):
-            return f"Bearer {self.token(parameters, login)}"
+            wanted = parameters if scoped else {**parameters, "scope": ""}
+            return f"Bearer {self.token(wanted, login)}"
         raise self.unauthorized(f"asks for credentials in a way that is not understood: {challenge[:80]!r}")
 
     def token(self, parameters: Mapping[str, str], login: Login | None) -> str:

@@ -11,9 +11,14 @@ from typing import Any
 
 import pytest
 from kurma_fetch_docker.logins import Login, Logins, usual_files
+from kurma_fetch_docker.plugin import DockerFetcher
 from kurma_fetch_docker.reference import HUB
+from kurma_fetch_http.credentials import Credentials
+from kurma_testing import driver_context
+from kurma_testing.webserver import Page, WebServer
 
 from kurma_core.errors import FetchUnauthorizedError
+from kurma_core.hookspecs.fetcher import FetchRequest
 from tests.kit.waiting import alive, until
 
 
@@ -290,3 +295,65 @@ def test_helpers_that_are_not_there(tmp_path: Path, helper: Any) -> None:
     (tmp_path / "bin/docker-credential-odd").write_bytes(b"\x7fELF no program")
     with pytest.raises(FetchUnauthorizedError, match="docker-credential-odd: it cannot be executed: Exec format"):
         found(written(tmp_path / "g", credHelpers={"quay.io": "odd"}), "quay.io")
+
+
+# --- logging in ---
+
+CATALOG = "/v2/_catalog"
+UPLOAD = "/v2/kurma-login/blobs/uploads/00000000-0000-0000-0000-000000000000"
+
+
+def log_in(tmp_path: Path, server: WebServer, secret: str) -> list[str]:
+    """Logs in at a registry whose ``/v2/`` everyone may read. :returns: the notes about credentials."""
+    server.pages["/v2/"] = server.pages.get("/v2/", Page(b"{}"))
+    notes: list[str] = []
+    context = driver_context(tmp_path, note=notes.append)
+    given = entry("user", secret)
+    request = FetchRequest("linux", "amd64")
+    file = DockerFetcher(context).log_in(f"docker://{server.host}", "user", secret, request)
+    kept = Credentials(context.auth_dir).header(server.host)
+    assert (os.path.dirname(file), kept) == (context.auth_dir, f"Basic {given['auth']}")
+    return [note for note in notes if "credentials" in note]
+
+
+def guarded(server: WebServer, path: str, scheme: str) -> None:
+    """Has the registry ask for the user's password at that path, by ``basic`` or ``bearer``."""
+    ours = f"Basic {entry('user', 'secret')['auth']}"
+    if scheme == "basic":
+        server.pages[path] = Page(authorization=ours, headers={"WWW-Authenticate": 'Basic realm="r"'})
+        return
+    challenge = f'Bearer realm="{server.url("/token")}",service="s",scope="registry:catalog:*"'
+    server.pages[path] = Page(authorization="Bearer others", headers={"WWW-Authenticate": challenge})
+    server.pages["/token"] = Page(b'{"token": "t"}', authorization=ours)
+
+
+@pytest.mark.parametrize("scheme", ["basic", "bearer"])
+@pytest.mark.parametrize("path", [CATALOG, UPLOAD])
+def test_a_registry_that_everyone_may_read_checks_credentials_elsewhere(
+    tmp_path: Path, server: WebServer, path: str, scheme: str
+) -> None:
+    guarded(server, path, scheme)
+    with pytest.raises(FetchUnauthorizedError, match="does not accept the credentials from the command line"):
+        log_in(tmp_path, server, "wrong")
+    assert not list(tmp_path.glob("auth.d/*"))
+    assert log_in(tmp_path, server, "secret") == []
+    asked = [seen.path for seen in server.requests("/token")]
+    assert asked == (["/token?service=s"] * 2 if scheme == "bearer" else []), "no rights are asked for"
+
+
+def test_a_registry_that_looks_at_credentials_only_if_they_are_sent(tmp_path: Path, server: WebServer) -> None:
+    server.pages["/v2/"] = Page(statuses=[200, 401])
+    with pytest.raises(FetchUnauthorizedError, match="does not accept the credentials from the command line"):
+        log_in(tmp_path, server, "wrong")
+
+
+@pytest.mark.parametrize("answers", [(200, 200), (404, 405), (500, 503), (403, 403)])
+def test_a_registry_that_asks_for_no_credentials_has_not_checked_them(
+    tmp_path: Path, server: WebServer, answers: tuple[int, int]
+) -> None:
+    for path, status in zip((CATALOG, UPLOAD), answers, strict=True):
+        server.pages[path] = Page(statuses=[status])
+    (note,) = log_in(tmp_path, server, "anything")
+    assert note == (
+        f"registry {server.host} asks for no credentials: those of user are kept, but were not checked"
+    )
