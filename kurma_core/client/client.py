@@ -172,14 +172,15 @@ class Client(Api):
             return tuple(self.trust_find(address=source, insecure=insecure))
         return self.here.images.keys.read(source, insecure)
 
-    def stager_export(self, path: str, *, format: str, name: str | None = None) -> str:
+    def stager_export(self, path: str, *, format: str | None = None, name: str | None = None) -> str:
         """Exports a stager as an image for other runtimes. The store is not changed.
 
         :param path: the archive; a failure leaves no file.
-        :param format: the interface by which the other runtime calls it.
+        :param format: one that the stager exports; None: the only one.
         :param name: of the stager; None: the configured one.
         :returns: the image's ID.
         :raises StagerError: it cannot be exported in that format.
+        :raises UsageError: it has several formats, and none is named.
         :raises HostError: the file cannot be written.
         """
         import tempfile

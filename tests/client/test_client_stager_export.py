@@ -30,6 +30,12 @@ def test_it_is_an_archive(client, tmp_path):
         assert {(each.uid, each.gid) for each in archive} == {(0, 0)}
 
 
+def test_the_only_format_need_not_be_named(client, tmp_path):
+    """18: the core knows no format."""
+    found = client.stager_export(str(tmp_path / "image.aci"))
+    assert client.stager_export(str(tmp_path / "stage1.aci"), format="stage1") == found
+
+
 def test_whose_files_they_are(tmp_path):
     """Root's, whoever has exported them: here, they are somebody else's."""
     (tmp_path / "rootfs").mkdir()
@@ -48,6 +54,7 @@ def test_whose_files_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("name", "format", "error", "said"),
     [
+        ("rkt", None, StagerError, "stager rkt cannot be exported$"),
         (None, "odd", StagerError, "stager default cannot be exported as odd"),
         ("rkt", "stage1", StagerError, "stager rkt cannot be exported as stage1"),
         ("mine", "stage1", StagerError, "stager mine cannot be exported as stage1"),

@@ -542,3 +542,39 @@ def test_a_disabled_driver_takes_down_and_does_nothing_else(install, registry, n
         plugins.driver(NETWORKS, "one")
     with pytest.raises(PluginNotFoundError, match="no network plugin 'gone' is installed"):
         plugins.driver(NETWORKS, "gone", teardown=True)
+
+
+STAGER = """
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver
+from kurma_core.hookspecs.stager import StagerImageHooks
+
+class Stager(StagerImageHooks):
+    def __init__(self, context): pass
+    @hookimpl
+    def fingerprint(self): return "1"
+    @hookimpl
+    def build(self, rootfs): raise NotImplementedError
+    @hookimpl
+    def export_formats(self): return ("tall", "short")
+    @hookimpl
+    def export(self, format, rootfs):
+        return {"acKind": "ImageManifest", "acVersion": "0.8.11", "name": "example.com/" + format}
+
+@hookimpl
+def kurma_stager():
+    return Driver(Stager)
+"""
+
+
+def test_one_of_several_export_formats_is_named(install, run_kurma, tmp_path):
+    install("kurma-test", {"hats": STAGER}, group="kurma.stagers")
+    words = f"stager export --stager hats {tmp_path}/image.aci"
+    assert run_kurma(words) == (
+        2,
+        "",
+        "kurma: stager hats can be exported in several formats\n  hint: --format takes short, tall\n",
+    )
+    code, ident, err = run_kurma(f"{words} --format tall")
+    assert (code, err) == (0, "")
+    assert ident.startswith("sha512-")

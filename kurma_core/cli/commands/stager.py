@@ -54,21 +54,22 @@ def check(session: Session, *, image: str) -> int:
 
 @command(
     Argument("file", "FILE", "The archive to write: an .aci."),
-    Option("contract", "--format", "By which contract it is called: stage1.", metavar="FORMAT", default="stage1"),
+    Option(
+        "kind", "--format", "Which of the formats that the stager exports, if there are several.", metavar="FORMAT"
+    ),
     Option("stager", "--stager", "The stager; without it, the configured one.", metavar="NAME"),
     makes=True,
 )
-def export(session: Session, *, file: str, contract: str, stager: str | None) -> None:
-    """Write a stager as an image that others run pods with; print its ID.
+def export(session: Session, *, file: str, kind: str | None, stager: str | None) -> None:
+    """Write a stager as an image for another container engine; print its ID.
 
-    The image needs neither Kurma nor Python where it runs. It is not signed: sign it by kurma image sign. To run
-    it here, list the key's fingerprint in trusted_host_keys, or the printed ID in host_image_digests. The page
-    docs/stage1.md tells what else such an image needs.
+    The image is not signed: sign it by kurma image sign. To run it here, list the key's fingerprint in
+    trusted_host_keys, or the printed ID in host_image_digests. The stager's documentation describes its formats.
     """
     from kurma_core.named_files import writable
 
     writable(file)
-    session.line(session.client.stager_export(file, format=contract, name=stager))
+    session.line(session.client.stager_export(file, format=kind, name=stager))
 
 
 _MARKS = {"ok": "ok  ", "fail": "FAIL", "skipped": "--  "}

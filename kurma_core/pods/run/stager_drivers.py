@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from kurma_core import VERSION
-from kurma_core.errors import PluginError, PluginNotFoundError, StagerError, StagerNotFoundError
+from kurma_core.errors import PluginError, PluginNotFoundError, StagerError, StagerNotFoundError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -174,21 +174,25 @@ class Stagers:
             raise StagerError(f"stager {name} is no image: its plugin runs pods by itself")
         return self._images().host_image_from_source(name, driver, rebuild=rebuild, files=files)
 
-    def export(self, name: str, format: str, rootfs: str) -> Mapping[str, Json]:
+    def export(self, name: str, format: str | None, rootfs: str) -> Mapping[str, Json]:
         """Exports that stager as an image for other runtimes, into an empty directory. :returns: the image
         manifest.
 
+        :param format: None: the only one that the stager exports.
         :raises StagerError: it cannot be exported, or not in that format.
+        :raises UsageError: it has several formats, and none is named.
         """
         from kurma_core.hookspecs.stager import StagerImageHooks
 
         driver = self._load(name) if self._meant(name) == (name, None) else None
         known = sorted(driver.export_formats()) if isinstance(driver, StagerImageHooks) else []
-        if not isinstance(driver, StagerImageHooks) or format not in known:
-            raise StagerError(
-                f"stager {name} cannot be exported as {format}",
-                hint=f"--format takes {', '.join(known)}" if known else "stagers of plugins may be: --stager NAME",
-            )
+        hint = f"--format takes {', '.join(known)}" if known else "stagers of plugins may be: --stager NAME"
+        if format is None and len(known) > 1:
+            raise UsageError(f"stager {name} can be exported in several formats", hint=hint)
+        format = known[0] if format is None and known else format
+        if not isinstance(driver, StagerImageHooks) or format is None or format not in known:
+            wanted = "" if format is None else f" as {format}"
+            raise StagerError(f"stager {name} cannot be exported{wanted}", hint=hint)
         return driver.export(format, rootfs)
 
     def _meant(self, name: str) -> tuple[str | None, str | None]:
