@@ -539,7 +539,7 @@ def _config(values: dict[str, Json], origins: dict[str, str], directory: str, fi
         renderer=values["renderer"],
         stager=values["stager"],
         stagers=MappingProxyType({name: _stager(name, item, origins) for name, item in values["stagers"].items()}),
-        container_networks=tuple(_network(entry) for entry in values["container_networks"]),
+        container_networks=tuple(_network(entry, origins) for entry in values["container_networks"]),
         base_networks=_base_networks(values, origins),
         default_networks=tuple(values["default_networks"]),
         trust=MappingProxyType(values["trust"]),
@@ -582,6 +582,7 @@ def _userns_pool(section: dict[str, Json], origins: Mapping[str, str]) -> Userns
 def _stager(name: str, section: dict[str, Json], origins: Mapping[str, str]) -> StagerConfig:
     if section["image"] is None and section["driver"] is None:
         Where(origins[f"stagers.{name}"], f"stagers.{name}").fail("it has neither `image` nor `driver`")
+    _anywhere(section["image"], Where(origin(f"stagers.{name}.image", origins), f"stagers.{name}.image"))
     return StagerConfig(**section)
 
 
@@ -646,17 +647,16 @@ def _prefetched(locators: list[str], origins: Mapping[str, str]) -> tuple[str, .
     return tuple(locators)
 
 
-def _anywhere(locator: str, where: Where) -> None:
-    """Refuses a relative path: each process that reads the configuration has its own working directory."""
-    scheme, path = "", locator
-    head, colon, rest = locator.partition(":")
-    if colon and rest.startswith(("./", "../")) and "/" not in head:
-        scheme, path = f"{head}:", rest
-    bare = not scheme and path.endswith(".aci") and not any(sign in path for sign in "/:,")
-    if bare or path in (".", "..") or path.startswith(("./", "../")):
+def _anywhere(locator: str | None, where: Where) -> None:
+    """Refuses a relative path: each process that reads the configuration has its own working directory. The check
+    of the configuration refuses ``SCHEME:PATH`` alike, where the fetcher of the scheme takes a path."""
+    if locator is None:
+        return
+    bare = locator.endswith(".aci") and not any(sign in locator for sign in "/:,")
+    if bare or locator in (".", "..") or locator.startswith(("./", "../")):
         where.fail(
             f"{locator!r} is a relative path, and a configuration is read from anywhere",
-            hint=f"write all of it: {scheme}/DIRECTORY/{path.rpartition('/')[2].strip('.') or 'FILE'}",
+            hint=f"write all of it: /DIRECTORY/{locator.rpartition('/')[2].strip('.') or 'FILE'}",
         )
 
 
@@ -670,8 +670,10 @@ def _base_networks(values: dict[str, Json], origins: Mapping[str, str]) -> tuple
     return names
 
 
-def _network(entry: dict[str, Json]) -> NetworkConfig:
+def _network(entry: dict[str, Json], origins: Mapping[str, str]) -> NetworkConfig:
     rest = dict(entry)
+    key = f"container_networks.{entry['name']}"
+    _anywhere(entry.get("aci"), Where(origin(key, origins), key).key("aci"))
     return NetworkConfig(
         name=rest.pop("name"),
         aci=rest.pop("aci", None),

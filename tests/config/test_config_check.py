@@ -20,6 +20,20 @@ MISTAKES = [
         ["stagers.mine.config.typo: unknown key"],
     ),
     ({"stagers": {"mine": {"image": "gone://x/y"}}}, ["stagers.mine.image: no fetcher plugin 'gone'"]),
+    (
+        {"stagers": {"mine": {"driver": "rkt", "image": "gone://x/y"}}},
+        ["stagers.mine.image: no fetcher plugin 'gone'"],
+    ),
+    ({"stager": "rkt:gone://x/y"}, ["stager: no fetcher plugin 'gone'"]),
+    ({"stagers": {"mine": {"image": "oci:x"}}}, ["stagers.mine.image: oci:x: a relative path"]),
+    (
+        {"container_networks": [{"name": "a", "aci": "gone://x/y"}]},
+        ["container_networks.a.aci: no fetcher plugin 'gone'"],
+    ),
+    (
+        {"container_networks": [{"name": "a", "aci": "oci:../x"}]},
+        ["container_networks.a.aci: oci:../x: a relative path"],
+    ),
     ({"plugins": {"isolators": {"linux": {"config": {"typo": 1}}}}}, ["linux.config.typo: unknown key"]),
     ({"plugins": {"networks": {"gone": {"required": True}}}}, ["no network plugin 'gone' is installed"]),
     ({"plugins": {"services": {"gone": {}}}}, ["no service plugin 'gone' is installed"]),
@@ -46,6 +60,7 @@ MISTAKES = [
     ),
     ({"fetchers": {"paths": "gone"}}, ["fetchers.paths: no fetcher plugin 'gone'"]),
     ({"fetchers": {"names": "gone"}}, ["fetchers.names: no fetcher plugin 'gone'"]),
+    ({"initial_pods": ["oci:./x"]}, ["initial_pods[0]: oci:./x: a relative path"]),
     ({"prefetch_images": ["gone://me:hush@x/y"]}, ["prefetch_images[0]: no fetcher plugin 'gone'"]),
     (
         {"initial_pods": [{"name": "web", "apps": [{"name": "web", "image": "gone://x/y"}]}]},
@@ -72,11 +87,19 @@ def test_a_reload_refuses_what_check_refuses(tmp_path, capsys, values, words):
     assert out == ""
     for word in words:
         assert sum(word in line for line in lines) == 1, (word, lines)
+    assert not [line for line in lines if line.startswith("default: ")], "the file is named"
     assert "hush" not in err
 
     report = daemon.reloads.reload()
     assert [problem.message for problem in report.problems] == lines
     assert daemon.config is before
+
+
+@pytest.mark.parametrize("aci", ["example.com/one", "docker://h/net", "/srv/net.aci", "oci:/srv/net"])
+def test_networks_of_images_are_right(tmp_path, capsys, aci):
+    file = tmp_path / "kurma.json"
+    file.write_text(json.dumps({"container_networks": [{"name": "a", "aci": aci}]}))
+    assert main(["--config", str(file), "--dir", str(tmp_path / "state"), "config", "check"]) == 0, capsys
 
 
 def test_the_default_configuration_is_right(tmp_path, capsys):

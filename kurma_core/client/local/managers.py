@@ -266,8 +266,8 @@ def _of_locators(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
 
     config, registry = managers.config, managers.registry
     schemes = registry.names(_FETCHERS)
-    for key, text in _locators(config):
-        origin = configuration.origin(key, config.origins)
+    for key, text in _locators(managers):
+        origin = configuration.origin(key.partition("[")[0], config.origins)
         try:
             found = parse_locator(text, registry.locator_kind, config.fetchers.paths, directory=None)
         except KurmaError as error:
@@ -280,8 +280,9 @@ def _of_locators(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
             yield PluginNotFoundError(f"{origin}: {key}: {_missing(managers, _FETCHERS, scheme)}", plugin=plugin)
 
 
-def _locators(config: Config) -> Iterator[tuple[str, str]]:
+def _locators(managers: Managers) -> Iterator[tuple[str, str]]:
     """The locators in the configuration, with their keys."""
+    config = managers.config
     for key, scheme in (("paths", config.fetchers.paths), ("names", config.fetchers.names)):
         if f"fetchers.{key}" in config.origins and config.origins[f"fetchers.{key}"] != "default":
             yield f"fetchers.{key}", f"{scheme}://"
@@ -292,8 +293,21 @@ def _locators(config: Config) -> Iterator[tuple[str, str]]:
     for index, locator in enumerate(config.prefetch_images):
         yield f"prefetch_images[{index}]", locator
     for name, stager in config.stagers.items():
-        if stager.image is not None and stager.driver is None:
+        if stager.image is not None:
             yield f"stagers.{name}.image", stager.image
+    if config.stager not in config.stagers and ":" in config.stager:
+        yield "stager", config.stager.partition(":")[2]
+    for entry in config.container_networks:
+        if entry.aci is not None and not _is_alias(managers, entry.aci):
+            yield f"container_networks.{entry.name}.aci", entry.aci
+
+
+def _is_alias(managers: Managers, aci: str) -> bool:
+    """Whether a network plugin answers to it, so that it is no locator."""
+    try:
+        return managers.registry.resolve_alias(_NETWORKS, aci) is not None
+    except KurmaError:
+        return True  # two do, which is a problem of the network
 
 
 def _of_networks(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
