@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 #: The optional hook of every module.
 CHECKS = "kurma_checks"
-#: Names that the core uses itself, by group: schemes of images that no fetcher brought.
-_RESERVED: Mapping[str, tuple[str, ...]] = {"kurma.fetchers": ("archive", "built", "plugin", "upload")}
+#: Schemes of the images that no fetcher brought.
+_SCHEMES = ("archive", "built", "plugin", "upload")
 
 
 def hook(group: str, name: str, module: object) -> Callable[..., Any]:
@@ -113,8 +113,8 @@ def declared(group: str, name: str, module: object, *, checked: bool = False) ->
     :raises TypeError: it does not return a :class:`Driver`, or one of wrong values; and as :func:`hook`.
     """
     answer = getattr(module, GROUPS[group])() if checked else hook(group, name, module)()
-    if name in _RESERVED.get(group, ()):
-        raise TypeError(f"its name is reserved: Kurma calls images of its own {name}:…")
+    if group != "kurma.commands" and (why := reserved(group, name)):
+        raise TypeError(f"its name is reserved: {why}")
     if not isinstance(answer, Driver):
         raise TypeError(f"its {GROUPS[group]} hook returned {answer!r} instead of a Driver")
     if not callable(answer.create):
@@ -128,6 +128,17 @@ def declared(group: str, name: str, module: object, *, checked: bool = False) ->
         if not isinstance(getattr(answer, name), str):
             raise TypeError(f"its Driver's {name} is {getattr(answer, name)!r} instead of text")
     return answer
+
+
+def reserved(group: str, name: str) -> str:
+    """Returns the reason why no plugin of that group can have the name; empty: one can."""
+    if group == "kurma.fetchers" and name in _SCHEMES:
+        return f"Kurma calls images of its own {name}:…"
+    if group == "kurma.commands":
+        from kurma_core.hookspecs.command import RESERVED
+
+        return f"Kurma has a command {name}, or suggests another one for it" if name in RESERVED else ""
+    return ""
 
 
 def _items(values: object, kind: type, what: str) -> None:

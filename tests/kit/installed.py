@@ -1,10 +1,17 @@
-"""Wheels of the checkout's distributions, installed as users install them: by plain pip, without a network."""
+"""Wheels of the checkout's distributions, installed as users install them: by plain pip, without a network.
+
+A clean environment has what the core depends on from the environment that runs the tests: a directory of links to
+everything in it that is not Kurma's, so that pip finds and checks those requirements as it always does, and
+nothing of the checkout can be imported.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +29,27 @@ def pip(*arguments: object) -> str:
 def build(wheels: Path, *sources: Path) -> None:
     """Builds a wheel of each source directory."""
     pip("wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, *sources)
+
+
+def make_clean(directory: Path) -> None:
+    """Makes a virtual environment without Kurma, ``venv`` in the directory."""
+    venv.create(directory / "venv", with_pip=False, symlinks=True)
+    others = directory / "others"
+    others.mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if "kurma" not in path.name and not path.name.endswith(".pth"):
+            (others / path.name).symlink_to(path)
+    (packages,) = (directory / "venv/lib").glob("python*/site-packages")
+    (packages / "others.pth").write_text(f"{others}\n")
+
+
+def install(clean: Path, wheels: Path, *what: object) -> None:
+    """Installs distributions in such an environment, from a directory of wheels."""
+    pip("--python", clean / "venv/bin/python", "install", "--no-index", "--find-links", wheels, *what)
+
+
+def uninstall(clean: Path, *what: object) -> None:
+    pip("--python", clean / "venv/bin/python", "uninstall", "--yes", *what)
 
 
 class Example:

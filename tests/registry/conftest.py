@@ -9,6 +9,7 @@ import pytest
 from kurma_core.cli.main import main
 from kurma_core.config import load
 from kurma_core.plugins.registry import PluginRegistry
+from tests.kit import installed
 
 _numbers = itertools.count()
 
@@ -109,3 +110,20 @@ def run_kurma(tmp_path, config, capsys, monkeypatch):
         return code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory):
+    """A directory with wheels of the core and of its testing kit."""
+    directory = tmp_path_factory.mktemp("wheels")
+    installed.build(directory, installed.ROOT, installed.ROOT / "libs/testing")
+    return directory
+
+
+@pytest.fixture(scope="session")
+def clean(tmp_path_factory, wheels):
+    """A clean environment with the core, from its wheel, and no plugin at all."""
+    directory = tmp_path_factory.mktemp("clean")
+    installed.make_clean(directory)
+    installed.install(directory, wheels, "kurma-core")
+    return directory

@@ -1,21 +1,13 @@
-"""A stranger's plugin, from wheel to use: wheels of the core and of the examples, in a clean virtual environment.
-
-Both are installed by plain pip, without a network. What the core depends on comes from the environment that runs
-the tests: a directory of links to everything in it that is not Kurma's, so that pip finds and checks those
-requirements as it always does, and nothing of the checkout can be imported.
-"""
+"""A stranger's plugin, from wheel to use: wheels of the core and of the examples, in a clean environment."""
 
 import json
 import os
 import shutil
 import subprocess
-import sysconfig
-import venv
-from pathlib import Path
 
 import pytest
 
-from tests.kit.installed import EXAMPLES, ROOT, build, build_examples, examples, pip
+from tests.kit.installed import EXAMPLES, build, build_examples, examples, install, uninstall
 
 pytestmark = pytest.mark.full
 
@@ -46,37 +38,11 @@ except KurmaError as error:
 """
 
 
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory):
-    """A directory with wheels of the core and of all examples."""
-    directory = tmp_path_factory.mktemp("wheels")
-    build(directory, ROOT)
-    build_examples(directory)
-    return directory
-
-
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory, wheels):
-    """A virtual environment with the core, from its wheel, and no plugin at all."""
-    directory = tmp_path_factory.mktemp("clean")
-    venv.create(directory / "venv", with_pip=False, symlinks=True)
-    others = directory / "others"
-    others.mkdir()
-    for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if "kurma" not in path.name and not path.name.endswith(".pth"):
-            (others / path.name).symlink_to(path)
-    (packages,) = (directory / "venv/lib").glob("python*/site-packages")
-    (packages / "others.pth").write_text(f"{others}\n")
-    install(directory, wheels, "kurma-core")
-    return directory
-
-
-def install(clean, wheels, *what):
-    pip("--python", clean / "venv/bin/python", "install", "--no-index", "--find-links", wheels, *what)
-
-
-def uninstall(clean, *what):
-    pip("--python", clean / "venv/bin/python", "uninstall", "--yes", *what)
+@pytest.fixture(scope="session")
+def wheels(wheels):
+    """The directory of wheels, with those of all examples."""
+    build_examples(wheels)
+    return wheels
 
 
 @pytest.fixture

@@ -136,6 +136,7 @@ TABLE: dict[str, Entry | Group] = {
         {
             "list": Entry("plugins", "list_", "List plugins, and why one does not work."),
             "show": Entry("plugins", "show", "Show a plugin and the options that it takes."),
+            "new": Entry("plugins", "new", "Make the package of a new plugin, which works and has tests."),
             "enable": Entry("plugins", "enable", "Enable a plugin in kurma.d/50-plugins.yml."),
             "disable": Entry("plugins", "disable", "Disable a plugin in kurma.d/50-plugins.yml."),
         },

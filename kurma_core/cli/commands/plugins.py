@@ -1,5 +1,7 @@
 """``kurma plugins`` and ``kurma isolators``: list plugins, their options, isolators, and why one does not work.
 
+``kurma plugins new`` makes the package of a new plugin.
+
 ``kurma plugins enable`` and ``disable`` write one file of ``kurma.d``, which is theirs.
 """
 
@@ -151,11 +153,43 @@ def _find(session: Session, kind: str, name: str) -> PluginInfo:
     )
 
 
+# --- a new plugin ------------------------------------------------------------------------------------------------
+
+_KIND = Argument("kind", "KIND", "The kind of plugin: networks, services.")
+
+
+@command(
+    _KIND,
+    Argument("name", "NAME", "The plugin's name: of a fetcher the scheme, of a command the command."),
+    Option("directory", "--directory", "Make DIR, instead of one named as the distribution.", metavar="DIR"),
+    Option("distribution", "--distribution", "Name of the distribution (kurma-KIND-NAME).", metavar="NAME"),
+)
+def new(session: Session, *, kind: str, name: str, directory: str | None, distribution: str | None) -> None:
+    """Make the package of a new plugin, which works and has tests.
+
+    It builds, installs, and passes the contract suite of its kind as it is. Its kurma.yml has the lines that
+    configure and enable the plugin.
+    """
+    import os
+    from shlex import quote
+
+    from kurma_core.plugins.scaffold import make_package
+
+    made = make_package(_known_kind(kind), name, directory, distribution)
+    for path in made.files:
+        session.line(os.path.join(made.directory, path))
+    session.line("# next:")
+    session.line(f"cd {quote(made.directory)}")
+    session.line("pip install --editable . 'kurma-core[testing]'")
+    session.line(made.test)
+    session.line(f"sudo install -D -m 644 kurma.yml /etc/kurma/kurma.d/{name}.yml")
+    session.line("kurma plugins list")
+
+
 # --- enabling and disabling --------------------------------------------------------------------------------------
 
 _OWN_FILE = "50-plugins.yml"
 _OWN_MARK = "# written by kurma plugins enable|disable\n"
-_KIND = Argument("kind", "KIND", "The kind of plugin: networks, services.")
 _NAME = Argument("name", "NAME", "The plugin's name.")
 
 
