@@ -12,7 +12,9 @@ from kurma_core.config import load
 from kurma_core.config.schema import KINDS
 from kurma_core.hookspecs import CONTRACT, GROUPS
 from kurma_core.plugins.scaffold import make_package
-from tests.kit.installed import ROOT, build, install, uninstall
+from tests.kit.command import Kurma
+from tests.kit.installed import ROOT, build, install, pip, uninstall
+from tests.test_floors import PUBLIC, imports, room_named
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +63,14 @@ def test_each_kind_is_complete(kind, tmp_path):
     assert f"def {GROUPS[f'kurma.{kind}']}() -> Driver:" in texts[f"kurma_{one}_my_own/plugin.py"]
     assert texts["kurma.yml"] in texts["README.md"]
     assert load(str(directory / "kurma.yml")).plugin(kind, "my-own").enabled
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_import_the_public_face(kind, tmp_path):
+    make_package(kind, "box", "made")
+    rooms = {room_named(item.module) for file in (tmp_path / "made").rglob("*.py") for item in imports(file)}
+    assert rooms - {None} <= PUBLIC
+    assert "hookspecs" in rooms
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -190,7 +200,7 @@ def test_it_works_as_it_is(kind, clean, wheels, cleanly, tmp_path):
     cleanly("kurma", "plugins", "new", one, "box", cwd=tmp_path)
     source = tmp_path / distribution
     build(tmp_path / "wheels", source)
-    install(clean, tmp_path / "wheels", "--find-links", wheels, f"{distribution}", "kurma-core[testing]")
+    install(clean, tmp_path / "wheels", "--find-links", wheels, distribution, "kurma-core[testing]")
     try:
         # -P: the wheel's modules are tested, not those of the directory.
         tests = ("-m", "pytest", "-q", "-p", "no:schemathesis", "-p", "no:anyio", "-p", "no:cacheprovider")
@@ -203,12 +213,23 @@ def test_it_works_as_it_is(kind, clean, wheels, cleanly, tmp_path):
         assert (row["status"], row["reason"]) == ("ok", "")
         if kind == "commands":
             assert cleanly(*kurma, "box", "--json", cwd="/") == "[]\n"
-        if kind == "stagers":
-            checked = cleanly(*kurma, "stager", "check", "box", cwd="/")
-            assert " 0 do not, " in checked
-            assert "ok    app.walls" in checked
     finally:
         uninstall(clean, distribution)
     (tmp_path / "kurma.yml").write_text("")
     kurma = ("kurma", "--dir", tmp_path / "state", "--config", tmp_path / "kurma.yml")
     assert json.loads(cleanly(*kurma, "plugins", "list", "--format", "json", cwd="/")) == []
+
+
+@pytest.mark.full
+@pytest.mark.root
+def test_the_stager_passes_the_check_of_stagers(tmp_path):
+    """Beside Kurma's own plugins: the check's pods join networks."""
+    make_package("stagers", "box", "made")
+    build(tmp_path / "wheels", tmp_path / "made")
+    pip("install", "--quiet", "--no-index", "--no-deps", "--target", "site", *(tmp_path / "wheels").iterdir())
+    kurma = Kurma(tmp_path / "state", tmp_path / "made/kurma.yml")
+    kurma.environment |= {"PYTHONPATH": str(tmp_path / "site")}
+    checked = kurma.out("stager", "check", "box")
+    assert " 0 do not, " in checked
+    for line in ("app.walls", "layers.untouched", "run.where", "attach.output", "end.left-behind", "stop.bounded"):
+        assert f"ok    {line} " in checked
