@@ -227,7 +227,7 @@ def test_the_stager_passes_the_check_of_stagers(tmp_path):
     make_package("stagers", "box", "made")
     build(tmp_path / "wheels", tmp_path / "made")
     pip("install", "--quiet", "--no-index", "--no-deps", "--target", "site", *(tmp_path / "wheels").iterdir())
-    kurma = Kurma(tmp_path / "state", tmp_path / "made/kurma.yml")
+    kurma = Kurma(tmp_path / "state", tmp_path / "made/kurma.yml", image="")
     kurma.environment |= {"PYTHONPATH": str(tmp_path / "site")}
     checked = kurma.out("stager", "check", "box")
     assert " 0 do not, " in checked
