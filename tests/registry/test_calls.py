@@ -21,6 +21,7 @@ from kurma_core.errors import (
     PluginSkipped,
 )
 from kurma_core.hookspecs import Hooks, hookimpl, hookspec
+from kurma_core.plugins.calls import Source
 
 
 class Part(Hooks):
@@ -254,6 +255,15 @@ def test_a_wrong_object_is_the_fault_of_the_hook_that_returned_it(driver, member
     ) as caught:
         driver.part(type("X", (), members)())
     assert said in str(caught.value)
+
+
+def test_an_object_is_checked_once_for_each_class():
+    kept = []
+    source = Source("kurma.isolators", "wild", "kurma-wild 1.0", keep=lambda cls, kind, taken: kept.append(cls))
+    driver = source.bound((Kind,), Driver())
+    for _ in range(3):
+        assert driver.part(Good()).pid == 1
+    assert kept == [Driver, Good]
 
 
 def test_many_threads_call_one_driver(driver):

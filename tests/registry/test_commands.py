@@ -161,6 +161,7 @@ def test_it_is_imported_when_it_is_called_or_first_listed(run_kurma, guests, imp
     run_kurma("version")
     run_kurma("config show")
     run_kurma("list --help")
+    assert run_kurma("list")[0] == 0
     run_kurma("nothing")
     assert imported() == []
     assert run_kurma("leave")[1] == "left\n"

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from kurma_core.config import load
+from kurma_core.hookspecs import GROUPS
+from kurma_core.plugins import contract
 from kurma_core.plugins.index import NAME
 from kurma_core.plugins.registry import PluginRegistry
 from tests.kit.waiting import until
@@ -42,14 +44,14 @@ class Site:
     def index(self):
         return self.state / NAME
 
-    def install(self, name, source=None, version="1.0"):
-        """A distribution ``kurma-NAME`` with one network plugin ``NAME``."""
+    def install(self, name, source=None, version="1.0", group=NETWORKS):
+        """A distribution ``kurma-NAME`` with one plugin ``NAME``."""
         module = f"kurma_test_{name}"
         (self.directory / f"{module}.py").write_text(textwrap.dedent(source or self.network))
         info = self.directory / f"kurma_{name}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kurma-{name}\nVersion: {version}\n")
-        (info / "entry_points.txt").write_text(f"[{NETWORKS}]\n{name} = {module}\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}\n")
         return info
 
     def unrelated(self, count):
@@ -157,6 +159,95 @@ def test_a_changed_module_is_checked_again(site):
     module.write_text(module.read_text().replace("def kurma_network()", "def kurma_network(unknown)"))
     with pytest.raises(subprocess.CalledProcessError):
         site.start("one")
+
+
+@pytest.mark.parametrize("change", ["Kurma's version", "the specification", "Kurma's hooks"])
+def test_what_another_kurma_checked_is_checked_again(site, change):
+    site.warm("one")
+    value = json.loads(site.index.read_text())
+    (entry,) = [one for key, one in value["declarations"].items() if key.endswith("/one")]
+    specification = f"hookspecs/{'network' if change == 'the specification' else '__init__'}.py"
+    (file,) = [file for file in entry["files"] if file.endswith(specification)]
+    if change == "Kurma's version":
+        entry["kurma"] = "0.0.1"
+    else:
+        entry["files"][file][1] += 1
+    site.index.write_text(json.dumps(value))
+    assert {"stevedore", "pluggy"} <= site.start("one")[1]
+    site.warm("one")
+
+
+#: Members of a driver besides its hooks, by group.
+MEMBERS = {"kurma.isolators": "names = ('example.com/one',)", "kurma.stagers": "name = 'one'"}
+#: What hooks return that the test calls; others return None.
+RETURNED = {
+    "resolve": "RemoteArchive('a', 'b', 'file', Blob())",
+    "start": "Running()",
+    "compile": "Compiled(None)",
+}
+ALL_KINDS = """
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver
+from kurma_core.hookspecs.fetcher import RemoteArchive
+import io
+
+class Blob:
+    key = size = digest = None
+    @hookimpl
+    def open(self, offset): return io.BytesIO(b"bytes")
+
+class Running:
+    pid, identity = 1, {}
+    @hookimpl
+    def wait_running(self): return True
+    @hookimpl
+    def wait(self): return None
+    @hookimpl
+    def alive(self): return True
+    @hookimpl
+    def fileno(self): return 0
+    @hookimpl
+    def signal(self): pass
+    @hookimpl
+    def close(self): pass
+
+class Every:
+    def __init__(self, context): pass
+"""
+USES_ALL = """
+import json, sys
+from kurma_core.config import load
+from kurma_core.hookspecs import GROUPS
+from kurma_core.plugins.registry import PluginRegistry
+plugins = PluginRegistry(load(*sys.argv[1:3]))
+made = {group: plugins.driver(group, group.partition(".")[2]) for group in GROUPS}
+blob = made["kurma.fetchers"].resolve("a", None).blob
+assert blob.open(0).read(2) == b"by" and blob.signature() is None
+assert made["kurma.stagers"].start(None, None).alive()
+print(json.dumps(list(sys.modules)))
+"""
+
+
+def test_a_start_with_a_driver_of_each_kind_is_from_the_index(site):
+    """Also if it calls objects that a driver returned: they are in the index, too."""
+    for group, hook in GROUPS.items():
+        source = [ALL_KINDS, f"    {MEMBERS.get(group, '')}"]
+        source += [
+            f"    @hookimpl\n    def {one.name}(self): return {RETURNED.get(one.name)}"
+            for one in contract.kinds(group)[0].HOOKS.values()
+            if one.required
+        ]
+        source.append(f"@hookimpl\ndef {hook}():\n    return Driver(Every)")
+        site.install(group.partition(".")[2], "\n".join(source), group=group)
+    (site.directory.parent / "kurma.json").write_text('{"plugins": {"services": {"services": {}}}}')
+    command = [sys.executable, "-P", "-c", USES_ALL, site.directory.parent / "kurma.json", site.state]
+    environment = {**os.environ, "PYTHONPATH": str(site.directory), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def modules():
+        return set(json.loads(subprocess.check_output(command, env=environment, text=True)))
+
+    assert {"stevedore", "pluggy"} <= modules()
+    until(lambda: not FINDING & modules(), "a start from the index")
 
 
 def test_the_hooks_of_a_driver_are_kept_by_its_class(site):
@@ -391,7 +482,9 @@ sys.exit(code)
 
 @pytest.mark.root
 @pytest.mark.parametrize("command", ["list", "run"])
-def test_a_warm_command_loads_nothing_that_finds_plugins(kurma, tmp_path, command):
+def test_a_warm_command_loads_nothing_that_finds_plugins(kurma, site, tmp_path, command):
+    """Nor commands of plugins."""
+    site.install("guests", "raise SystemExit('imported')", group="kurma.commands")
     image = kurma.out("image", "fetch", kurma.image).strip()
     words = ["list"] if command == "list" else ["run", "--rm", "--net", "none", image, "--exec", "/bin/true"]
 
@@ -400,14 +493,14 @@ def test_a_warm_command_loads_nothing_that_finds_plugins(kurma, tmp_path, comman
             [sys.executable, "-P", "-c", COMMAND, *words],
             capture_output=True,
             text=True,
-            env=kurma.environment,
+            env={**kurma.environment, "PYTHONPATH": str(site.directory)},
             check=True,
             timeout=60,
         )
         return set(done.stderr.rpartition("MODULES ")[2].split())
 
     until(lambda: not FINDING & modules(), f"kurma {command} without {FINDING}", patience=60)
-    assert not NEEDLESS & modules()
+    assert not {*NEEDLESS, "kurma_test_guests"} & modules()
 
 
 @pytest.mark.root

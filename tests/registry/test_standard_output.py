@@ -66,3 +66,41 @@ def test_debug_traces_calls(prints, run_kurma):
     assert line.endswith(" ms, NoneType")
     assert "hushhush" not in told
     assert "debug:" not in run_kurma("network list")[2]
+
+
+FAILS = """
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver, Option
+
+class Fetcher:
+    def __init__(self, context):
+        self._password = context.config["password"]
+
+    @hookimpl
+    def resolve(self, locator):
+        table = {self._password: 1}
+        return table[locator.partition(":")[2]]
+
+@hookimpl
+def kurma_fetcher():
+    return Driver(Fetcher, options=(Option("password", str, "", "of the server"),), locators="name")
+"""
+
+
+def test_debug_shows_where_a_plugin_failed(install, config, run_kurma):
+    """Its file and line, and no value: the arguments and attributes of the call may be secrets."""
+    site = install("kurma-fails", {"fails": FAILS}, group="kurma.fetchers")
+    config("plugins: {fetchers: {fails: {config: {password: hushhush}}}}")
+    code, out, told = run_kurma("image fetch fails:box")
+    message = "kurma: fails:box: fetcher plugin 'fails' of kurma-fails 1.0 failed in resolve: KeyError: 'box'\n"
+    assert (code, out) == (125, "")
+    assert told.startswith(message)
+    assert "kurma --debug" in told
+    (file,) = site.glob("kurma_test_plugin_*.py")
+    code, out, told = run_kurma("--debug image fetch fails:box")
+    assert (code, out) == (125, "")
+    line = FAILS.splitlines().index('        return table[locator.partition(":")[2]]') + 1
+    assert f'File "{file}", line {line}, in resolve' in told
+    assert "kurma: debug: kurma.fetchers/fails resolve: " in told
+    assert message in told
+    assert "hushhush" not in told

@@ -278,7 +278,7 @@ class Stager:
                 launch.services.note,
             )
             driver.prepare(setup)
-            launch.stager = _handed_over(launch, driver, setup) or driver.start(setup, launch.stdio)
+            launch.stager = _handed_over(launch, setup) or driver.start(setup, launch.stdio)
             launch.record(
                 stager=dict(launch.stager.identity),
                 layers=_in_use(rendered),
@@ -299,15 +299,15 @@ class Stager:
         free_layers(launch.directory.path)
 
 
-def _handed_over(launch: Launch, driver: Any, setup: PodSetup) -> RunningStagerHooks | None:
+def _handed_over(launch: Launch, setup: PodSetup) -> RunningStagerHooks | None:
     """The prestarted stager, after it has taken the pod; None: there is none, or it cannot be used."""
-    if launch.waiting is None:
+    engine = None if launch.waiting is None else launch.services.stagers.engine(launch.document.stager)
+    if launch.waiting is None or engine is None:
         return None
     try:
-        stager: RunningStagerHooks = driver.hand_over(launch.waiting, setup)
+        return engine.hand_over(launch.waiting, setup)
     except (StagerError, HostError):
         return None  # the stager that is started instead reports the problem
-    return stager
 
 
 def _need_powers(driver: StagerHooks, name: str) -> None:

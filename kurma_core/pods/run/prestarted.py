@@ -172,7 +172,7 @@ def can_prestart(services: Services, stager: str) -> bool:
 
     :raises KurmaError: there is no such stager, or its image is not available.
     """
-    if not hasattr(services.stagers.get(stager), "prestart"):
+    if services.stagers.engine(stager) is None:
         return False
     return services.stagers.image(stager, files=False).manifest.annotation(WAITS) == "true"
 
@@ -204,10 +204,8 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
     :raises StagerError: the stager cannot be started before its pod is known.
     :raises KurmaError: it could not be made; nothing of it is left.
     """
-    from kurma_core.staging.aci_stager import AciStager
-
-    driver = services.stagers.get(stager)
-    if not isinstance(driver, AciStager):
+    engine = services.stagers.engine(stager)
+    if engine is None:
         raise StagerError(f"stager {stager} does not wait for its pod: its plugin runs pods by itself")
     uuid = new_uuid()
     listener: Listener | None = None
@@ -227,7 +225,7 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
         _raise_lo(path, uuid)
         for name in ("pod", "stager"):
             os.mkdir(directory.file(name), 0o700)
-        waiting = driver.prestart(PrestartPlace(directory.file("stager"), cgroup, path, own=directory.path))
+        waiting = engine.prestart(PrestartPlace(directory.file("stager"), cgroup, path, own=directory.path))
         # Keeps garbage collection from removing the stager's image (see used_images).
         try:
             directory.change_state(stager_image=waiting.image)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kurma_core.images.manager import ImageManager
     from kurma_core.plugins.registry import PluginRegistry
     from kurma_core.spawner.client import Spawner
+    from kurma_core.staging.aci_stager import AciStager
     from kurma_core.staging.stager_process import StagerImage
 
 _GROUP: Final = "kurma.stagers"
@@ -71,6 +72,13 @@ class Stagers:
             self._made[name] = self._make(name)
         return self._made[name]
 
+    def engine(self, name: str) -> AciStager | None:
+        """As :meth:`get`, if the core's own engine runs that stager; None: a plugin runs its pods."""
+        from kurma_core.staging.aci_stager import AciStager
+
+        driver = self.get(name)
+        return driver if isinstance(driver, AciStager) else None
+
     def of_pod(self, name: str) -> StagerHooks:
         """The driver for an existing pod, to query it, stop it and take it down. Its plugin may be disabled. If
         the stager is no longer configured, or its plugin is missing or broken, the driver for stager images is
@@ -82,7 +90,7 @@ class Stagers:
         try:
             return self._make(name, teardown=True)
         except (StagerError, PluginError):
-            return self._engine(name)
+            return self._make_engine(name)
 
     def collectors(self) -> Iterator[AnyStagerHooks]:
         """Drivers of plugins that may keep something of pods that are gone. A plugin without a directory in the
@@ -215,7 +223,7 @@ class Stagers:
     def _make(self, name: str, *, teardown: bool = False) -> StagerHooks:
         plugin, locator = self._meant(name)
         if plugin is None:
-            return self._engine(name)
+            return self._make_engine(name)
         from kurma_core.hookspecs.stager import StagerHooks, StagerOfImagesHooks
 
         driver = self._load(name, teardown=teardown)
@@ -228,9 +236,9 @@ class Stagers:
             return driver.of_image(name, locator)
         if locator is not None:
             raise StagerError(f"stager {name}: {plugin} runs no images", hint=f"--stager {plugin}")
-        return driver if isinstance(driver, StagerHooks) else self._engine(name)
+        return driver if isinstance(driver, StagerHooks) else self._make_engine(name)
 
-    def _engine(self, name: str) -> StagerHooks:
+    def _make_engine(self, name: str) -> AciStager:
         from kurma_core.staging.aci_stager import AciStager
         from kurma_core.staging.callin import StagerTimes
         from kurma_core.staging.stager_process import StagerImage
