@@ -36,7 +36,7 @@ WRITE = os.environ.get("KURMA_GOLDEN") == "write"
 VOLATILE = re.compile(
     r"""(^|\.)(pid|innerPid|parent|stagerPid|owner|uptime|clock|cpu|elapsed|memory|memoryReclaimable|memoryLimit|pids
     |pidsLimit|blockRead|blockWritten|networkReceived|networkSent|size|rendered|bytes|free|freed|used|total|port|hostPort|fd|mtime|ctime|inode
-    |kernel|kernelVersion|release|python|cpus|capabilities|machine|hostname|mac|interval|threads|state_dir
+    |kernel|kernelVersion|release|process|python|cpus|capabilities|machine|hostname|mac|interval|threads|state_dir
     |available|features|controllers|entries|version)$""",
     re.VERBOSE,
 )
@@ -162,7 +162,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("show", "up", "--format", "json"),
     ("trust", "list", "--format", "json"),
     ("stager", "list", "--format", "json"),
-    ("plugins", "list", "--format", "json"),
+    ("plugins", "list", "--here", "--format", "json"),
     ("plugins", "show", "networks/bridge", "--format", "json"),
     ("config", "show", "--format", "json"),
     ("config", "check"),

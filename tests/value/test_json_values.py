@@ -37,13 +37,21 @@ MANIFESTS = {
 }
 
 
+#: What the fields that depend on each other hold; None: they are left out.
+INSTEAD = {
+    "IsolatorPlan": {"rlimits": {"nofile": [1, 2]}},
+    "MemoryPolicy": {"nodes": "0", "relative": None},
+    "Scheduling": {"policy": "deadline", "priority": None, "runtime": 1, "deadline": 2, "period": 3},
+}
+
+
 def sample(shape: Any) -> Any:
     """A JSON value that fits; never null."""
     match shape:
         case schema.Maybe():
             return sample(shape.inner)
         case schema.Text():
-            return next(text for text in ("/a", "A", "00ff") if fits(shape, text))
+            return next(text for text in ("/a", "A", "00ff", "0") if fits(shape, text))
         case schema.Whole():
             return max(shape.least or 0, 1)
         case schema.Words():
@@ -82,7 +90,8 @@ def document(kind: type[JsonValue]) -> dict[str, Any]:
     for one in members(kind):
         if one.name not in kind.COMPUTED:
             found.update({one.key: sample(one.shape)} if one.key else sample(one.shape))
-    return found
+    found.update(INSTEAD.get(kind.__name__, {}))
+    return {key: value for key, value in found.items() if value is not None}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.NAMED_BY], ids=lambda kind: kind.__name__)

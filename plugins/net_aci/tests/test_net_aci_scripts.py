@@ -430,7 +430,7 @@ def test_a_network_that_names_no_image(new_driver):
 
 
 def test_publishes_no_ports(new_driver):
-    assert new_driver().publishes(CONFIG) is False
+    assert new_driver().publishes(CONFIG) == "its plugin is an image, which is not told of ports"
 
 
 # -- roots, restarts, crashes --

@@ -113,6 +113,8 @@ def test_logging_in_and_out(machine: MakeMachine, authority: trustme.CA, closed:
     assert machine("there", **config).images.fetch(f"{address}/team/app:v1").trust == "digest"
     assert here.log_out(address) == str(file)
     (tmp_path / "secret").write_text("secret\n")
+    (tmp_path / "secret").chmod(0o600)
+    (tmp_path / "here").mkdir(exist_ok=True)
     environment = {**os.environ, "KURMA_CONFIG": str(tmp_path / "here.json"), "KURMA_DIR": str(tmp_path / "here")}
     for words in (("login", address, "user", "--passphrase-file", str(tmp_path / "secret")), ("logout", address)):
         done = subprocess.run(
