@@ -18,6 +18,8 @@ from kurma_core.plugins.contract import reserved
 from kurma_core.value import frozen
 
 _TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
+#: Words that YAML reads as values: each administrator would have to put them in quotes.
+_YAML_VALUES = ("on", "off", "yes", "no", "true", "false", "null")
 _DISTRIBUTION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
@@ -118,7 +120,7 @@ def _check_name(kind: str, name: str) -> None:
             f"{what}: wrong name",
             hint=f"a name has the letters a to z, digits, and {marks} between them; it begins with a letter",
         )
-    why = reserved(f"kurma.{kind}", name)
+    why = f"YAML reads {name} as a value" if name in _YAML_VALUES else reserved(f"kurma.{kind}", name)
     if why:
         raise UsageError(f"{what}: {why}", hint="choose another name")
     for entry in entry_points(group=f"kurma.{kind}", name=name):

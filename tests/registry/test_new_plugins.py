@@ -73,6 +73,16 @@ def test_they_import_the_public_face(kind, tmp_path):
     assert "hookspecs" in rooms
 
 
+@pytest.mark.full
+def test_their_types_are_checked(tmp_path):
+    """Strictly, against the types of the core."""
+    for kind in KINDS:
+        make_package(kind, "box")
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache"]
+    done = subprocess.run([*mypy, *tmp_path.glob("*/kurma_*")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_are_formatted_and_checked(kind):
     made = make_package(kind, "box")
@@ -132,6 +142,7 @@ OTHER = "choose another name"
             "cannot make fetcher plugin 'docker': kurma-fetch-docker, which is installed, has that name",
             OTHER,
         ),
+        ("stager null", "cannot make stager plugin 'null': YAML reads null as a value", OTHER),
         (
             "observer box --distribution a/b",
             "cannot make distribution 'a/b': wrong name",
