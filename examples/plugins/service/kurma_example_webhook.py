@@ -36,9 +36,10 @@ class Webhook:
 
     @hookimpl
     def serve(self, host: ServiceHost) -> None:
+        if not self._last.exists():  # the first start: events from now on
+            self._remember(max((event.seq for event in host.client.events()), default=0))
         # Events that happened while the service did not run come first.
-        since = int(self._last.read_text()) if self._last.exists() else None
-        events = host.client.events(since, follow=True, subject=("pod",))
+        events = host.client.events(int(self._last.read_text()), follow=True, subject=("pod",))
         host.ready()
         for event in events:
             # If this fails, kurmad starts the service again after a pause, and the event comes again.

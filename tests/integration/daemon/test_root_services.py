@@ -89,6 +89,8 @@ def test_its_pods_are_kurmads(kurmad, ask, house):
     assert "service keeper: running" in log
     (row,) = [row for row in client.plugins() if row.kind == "services"]
     assert (row.name, row.distribution, row.status, row.reason) == ("keeper", "keeper", "running", "")
+    client.reload()
+    until(lambda: "service keeper: saw reloaded" in daemon.log.read_text(), "it is told of each reload")
 
     assert daemon.end() == 0
     log = daemon.log.read_text()
