@@ -25,8 +25,6 @@ _HOST = IsolatorHost(cgroups={}, cpus=1)
 class Whole:
     """Takes all arguments."""
 
-    names = ("example.com/one",)
-
     @hookimpl
     def compile(self, name: str, value: object, scope: str, host: IsolatorHost) -> Compiled:
         return _COMPILED
@@ -35,16 +33,12 @@ class Whole:
 class Part:
     """Leaves one argument out."""
 
-    names = ("example.com/one",)
-
     @hookimpl
     def compile(self, name: str, value: object, scope: str) -> Compiled:
         return _COMPILED
 
 
 class Rest:
-    names = ("example.com/one",)
-
     @hookimpl
     def compile(self) -> Compiled:
         return _COMPILED

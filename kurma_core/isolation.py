@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from kurma_core.errors import IsolatorError, KurmaError
+from kurma_core.errors import IsolatorError, KurmaError, PluginError
 from kurma_core.models.isolator import OWN_SYSCTLS, IsolatorPlan, IsolatorReport, sysctl_namespace
 from kurma_core.schema import SchemaError, describe
 from kurma_core.value import field, fields, frozen, replace
@@ -19,8 +19,8 @@ from kurma_core.value import field, fields, frozen, replace
 if TYPE_CHECKING:
     from kurma_core.api.host import IsolatorInfo
     from kurma_core.appc.image import Isolator as DeclaredIsolator
-    from kurma_core.errors import PluginCollisionError
     from kurma_core.hookspecs.isolator import Compiled, IsolatorHooks, IsolatorHost, Power
+    from kurma_core.plugins.index import Plugin
     from kurma_core.plugins.registry import PluginRegistry
 
 
@@ -85,7 +85,7 @@ def host_facts(
 
 
 def powers(
-    isolators: Iterable[DeclaredIsolator], drivers: Iterable[IsolatorHooks], scope: str, host: IsolatorHost
+    isolators: Iterable[DeclaredIsolator], plugins: Iterable[IsolatorPlugin], scope: str, host: IsolatorHost
 ) -> tuple[Power, ...]:
     """Returns the powers over the host that the isolators ask for. Isolators without a plugin ask for none.
 
@@ -93,7 +93,7 @@ def powers(
     :param host: its ``siblings`` are all isolators of the scope.
     :raises IsolatorError: a value is wrong.
     """
-    compilers = _Compilers(drivers)
+    compilers = _Compilers(plugins)
     return tuple(
         power
         for isolator in isolators
@@ -102,12 +102,12 @@ def powers(
     )
 
 
-def namespaces(isolators: Iterable[DeclaredIsolator], drivers: Iterable[IsolatorHooks]) -> Mapping[str, str]:
+def namespaces(isolators: Iterable[DeclaredIsolator], plugins: Iterable[IsolatorPlugin]) -> Mapping[str, str]:
     """Returns the namespaces that the isolators choose for the pod: ``host`` or ``private`` by kind.
 
     :raises IsolatorError: a value is wrong.
     """
-    compilers = _Compilers(drivers)
+    compilers = _Compilers(plugins)
     found: dict[str, str] = {}
     for isolator in isolators:
         driver = compilers.driver(isolator.name)
@@ -119,7 +119,7 @@ def namespaces(isolators: Iterable[DeclaredIsolator], drivers: Iterable[Isolator
 def compile_isolators(
     pod: Iterable[DeclaredIsolator] | None,
     apps: Mapping[str, Iterable[DeclaredIsolator]],
-    drivers: Iterable[IsolatorHooks],
+    plugins: Iterable[IsolatorPlugin],
     host: IsolatorHost,
     *,
     strict: bool = False,
@@ -130,7 +130,8 @@ def compile_isolators(
 ) -> Isolation:
     """Compiles the pod's isolators, each app's, and the defaults.
 
-    :param drivers: the isolator plugins (:func:`isolator_drivers`); the first that names an isolator compiles it.
+    :param plugins: see :func:`isolator_plugins`; the first that names an isolator compiles it. Only those are
+        loaded that compile one of these isolators, that have defaults, or that have a required isolator.
     :param pod: None: the pod exists already, and ``host`` has its isolators; only the apps' are compiled.
     :param strict: an isolator of the manifest that is not enforced unchanged is an error.
     :param unapplied: the reason why the stager will not apply the plans; empty: it will.
@@ -139,7 +140,7 @@ def compile_isolators(
     :raises IsolatorError: a value is wrong, two isolators contradict each other, or the rules forbid it.
     :raises PluginCollisionError: two plugins claim one of the isolators.
     """
-    compilers = _Compilers(drivers, rules, strict=strict, unapplied=unapplied, partly=partly)
+    compilers = _Compilers(plugins, rules, strict=strict, unapplied=unapplied, partly=partly)
     pod_plan, reports = IsolatorPlan(), tuple[IsolatorReport, ...]()
     if pod is not None:
         isolators = tuple(pod)
@@ -171,51 +172,70 @@ def check_held(
             _refuse(app, missing, f"the pod was made without them, under stager {stager}", "make the pod anew")
 
 
-def isolator_drivers(registry: PluginRegistry) -> tuple[IsolatorHooks, ...]:
-    """Returns the working isolator plugins. If several claim an isolator, the plugin counts that the configuration
-    names; if it names none, the use of the isolator raises the collision.
+@frozen
+class IsolatorPlugin:
+    """An isolator plugin: what it declares, and its driver.
+
+    :param names: the isolators that it compiles, without those that the configuration gives to another plugin.
+    :param load: returns the driver, and loads it the first time.
+    :param defaults, exclusive, gated: as in :class:`kurma_core.hookspecs.driver.Driver`.
+    :param collision: the error of an isolator that several plugins claim; each use of it raises the error.
     """
-    drivers = registry.drivers("kurma.isolators", tell=False)
-    claims = registry.isolator_claims()
-    found: list[IsolatorHooks] = []
-    for plugin, driver in drivers.items():
-        names = tuple(name for name in driver.names if claims.get(name) == (plugin,))
-        found.append(driver if len(names) == len(driver.names) else _part(driver, names))
-    for isolator, plugins in claims.items():
+
+    names: tuple[str, ...]
+    load: Callable[[], IsolatorHooks]
+    defaults: Collection[str] = ()
+    exclusive: Collection[frozenset[str]] = ()
+    gated: Mapping[str, Collection[str] | None] = field(default_factory=dict)
+    collision: KurmaError | None = None
+
+    def driver(self) -> IsolatorHooks | None:
+        """The driver; None: the plugin does not work.
+
+        :raises PluginCollisionError: several plugins claim the isolator.
+        """
+        if self.collision is not None:
+            raise self.collision
+        try:
+            return self.load()
+        except KurmaError:
+            return None
+
+
+def isolator_plugins(registry: PluginRegistry) -> tuple[IsolatorPlugin, ...]:
+    """Returns the isolator plugins; none is loaded that the index knows. If several claim an isolator, the plugin
+    counts that the configuration names; if it names none, the use of the isolator raises the collision.
+
+    :raises PluginCollisionError: two distributions claim one name of a plugin.
+    """
+
+    def loader(name: str) -> Callable[[], IsolatorHooks]:
+        return lambda: registry.driver("kurma.isolators", name)
+
+    registry.names("kurma.isolators")
+    owners = registry.isolator_claims()
+    found = [
+        IsolatorPlugin(
+            names=tuple(name for name in own.isolators if owners.get(name) == (plugin,)),
+            load=loader(plugin.name),
+            defaults=own.default_isolators,
+            exclusive=own.exclusive,
+            gated=own.gated,
+        )
+        for plugin, own in registry.declarations("kurma.isolators")
+    ]
+    for isolator, plugins in owners.items():
         if len(plugins) > 1:
-            error = registry.isolator_collision(isolator, plugins)
-            found.append(_collision(isolator, error, [drivers[plugin] for plugin in plugins]))
+            from kurma_core.plugins import claims
+
+            error = claims.collision(claims.ISOLATOR + isolator, plugins)
+            found.append(IsolatorPlugin((isolator,), loader(plugins[0].name), collision=error))
     return tuple(found)
 
 
-def _part(driver: IsolatorHooks, names: tuple[str, ...]) -> IsolatorHooks:
-    """A plugin without the isolators that the configuration gives to another plugin."""
-    part = object.__new__(type(driver))
-    vars(part).update(vars(driver), names=names)
-    return part
-
-
-def _collision(isolator: str, error: KurmaError, drivers: Collection[IsolatorHooks]) -> IsolatorHooks:
-    """Stands for an isolator that several plugins claim: each use raises the collision."""
-    from kurma_core.hookspecs.isolator import IsolatorHooks
-
-    def refuse(*_: Any) -> NoReturn:
-        raise error
-
-    class Collision(IsolatorHooks):
-        names = (isolator,)
-        compile = powers = namespaces = about = refuse  # type: ignore[assignment]
-
-        def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Json], ...]:
-            found = (pair for driver in drivers for pair in driver.defaults(scope, names, host))
-            return tuple(pair for pair in found if pair[0] == isolator)
-
-    return Collision()
-
-
-def scopes(name: str, drivers: Iterable[IsolatorHooks]) -> tuple[str, ...]:
+def scopes(name: str, plugins: Iterable[IsolatorPlugin]) -> tuple[str, ...]:
     """Returns the scopes of an isolator, ``app``, ``pod`` or both; both if its plugin does not tell."""
-    driver = next((driver for driver in drivers if name in driver.names), None)
+    driver = _Compilers(plugins).driver(name)
     return ("app", "pod") if driver is None else tuple(driver.about(name).scopes)
 
 
@@ -224,27 +244,27 @@ class _Compilers:
 
     def __init__(
         self,
-        drivers: Iterable[IsolatorHooks],
+        plugins: Iterable[IsolatorPlugin],
         rules: Rules = _NO_RULES,
         *,
         strict: bool = False,
         unapplied: str = "",
         partly: Mapping[str, str] | None = None,
     ) -> None:
-        self._drivers = tuple(drivers)
+        self._plugins = tuple(plugins)
         self._rules = rules
         self._strict = strict
         #: Defaults that gave way to an isolator of the app, by app.
         self._gave_way: dict[str | None, set[str]] = {}
         self._unapplied = unapplied
         self._partly = partly or {}
-        self._by_name: dict[str, IsolatorHooks] = {}
+        self._by_name: dict[str, IsolatorPlugin] = {}
         #: The plan that the pod's isolators give to each of its apps.
         self._each = IsolatorPlan()
         self._of_each: list[tuple[str, IsolatorPlan]] = []
-        for driver in self._drivers:
-            for name in driver.names:
-                self._by_name.setdefault(name, driver)
+        for plugin in self._plugins:
+            for name in plugin.names:
+                self._by_name.setdefault(name, plugin)
 
     def scope(
         self,
@@ -335,13 +355,18 @@ class _Compilers:
 
     def _instead_of(self, name: str) -> list[str]:
         """Isolators of the same plugin that exclude this one, and so can take its place."""
-        driver = self._by_name.get(name)
-        groups = [group for group in (() if driver is None else driver.exclusive()) if name in group]
+        plugin = self._by_name.get(name)
+        groups = [group for group in (() if plugin is None else plugin.exclusive) if name in group]
         return sorted({other for group in groups for other in group} - {name})
 
     def _unknown(self, name: str) -> str:
         """Explains why an isolator has no effect."""
-        if name in self._by_name:
+        plugin = self._by_name.get(name)
+        if plugin is not None:
+            try:
+                plugin.load()
+            except KurmaError as error:
+                return error.message
             return "nothing asks for it, and its plugin has no default"
         return "; ".join((f"no installed plugin looks after it{self._near(name)}", *self._rules.absent))
 
@@ -357,8 +382,12 @@ class _Compilers:
         self._of_each.append((f"{name} of the pod", plan))
 
     def driver(self, isolator: str) -> IsolatorHooks | None:
-        """Returns the plugin that compiles an isolator; None: no plugin does."""
-        return self._by_name.get(isolator)
+        """Returns the driver that compiles an isolator; None: no plugin that works does.
+
+        :raises PluginCollisionError: several plugins claim it.
+        """
+        plugin = self._by_name.get(isolator)
+        return None if plugin is None else plugin.driver()
 
     def _refuse_twice(self, names: list[str], scope: str | None) -> None:
         """Refuses duplicates and excluded combinations.
@@ -368,24 +397,29 @@ class _Compilers:
         for number, name in enumerate(names):
             if name in names[:number]:
                 raise IsolatorError(f"isolator {name} of {_called(scope)} stands there twice")
-        for driver in self._drivers:
-            for group in driver.exclusive():
-                both = [name for name in names if name in group and self._by_name.get(name) is driver]
+        for plugin in self._plugins:
+            for group in plugin.exclusive:
+                both = [name for name in names if name in group and self._by_name.get(name) is plugin]
                 if len(both) > 1:
                     raise IsolatorError(f"isolator {both[1]} of {_called(scope)} cannot stand beside {both[0]}")
 
     def _defaults(self, scope: str | None, names: list[str], host: IsolatorHost) -> list[tuple[str, Json]]:
         found: dict[str, Json] = {}
-        for driver in self._drivers:
-            for name, value in driver.defaults(_kind(scope), names, host):
-                if self._by_name.get(name) is driver and name not in names:
+        for plugin in self._plugins:
+            driver = plugin.driver() if plugin.defaults else None
+            for name, value in () if driver is None else driver.defaults(_kind(scope), names, host):
+                if name not in plugin.defaults:
+                    raise PluginError(f"isolator {name} is a default, and its plugin does not declare it as one")
+                owner = self._by_name.get(name)
+                theirs = owner is plugin or (owner is not None and owner.collision is not None)
+                if theirs and name not in names:
                     found.setdefault(name, value)
         return list(found.items())
 
     def _compile(self, name: str, value: Json, scope: str | None, host: IsolatorHost) -> Compiled:
         from kurma_core.hookspecs.isolator import Compiled
 
-        driver = self._by_name.get(name)
+        driver = self.driver(name)
         if driver is None:
             return Compiled(IsolatorPlan(), "ignored", self._unknown(name))
         compiled = driver.compile(name, value, _kind(scope), host)
@@ -483,18 +517,15 @@ def merged(
 
 
 def isolator_list(
-    drivers: Mapping[str, IsolatorHooks],
-    host: IsolatorHost,
-    claims: Mapping[str, tuple[str, ...]],
-    collision: Callable[[str, tuple[str, ...]], PluginCollisionError],
+    drivers: Mapping[str, IsolatorHooks], host: IsolatorHost, claims: Mapping[str, tuple[Plugin, ...]]
 ) -> tuple[IsolatorInfo, ...]:
     """Lists the isolators of all plugins and whether this host enforces each (``kurma isolators list``), by name.
 
-    :param drivers: by the plugin's name.
+    :param drivers: by the plugin's name; without those that do not work.
     :param claims: the plugins that compile each isolator.
-    :param collision: makes the error for an isolator that several plugins claim.
     """
     from kurma_core.api.host import IsolatorInfo
+    from kurma_core.plugins.claims import ISOLATOR, collision
 
     defaults = {
         plugin: dict((*driver.defaults("pod", (), host), *driver.defaults("app", (), host)))
@@ -502,12 +533,14 @@ def isolator_list(
     }
     found = []
     for name, plugins in sorted(claims.items()):
+        by = ", ".join(plugin.name for plugin in plugins)
         if len(plugins) > 1:
-            note = collision(name, plugins).message
-            found.append(IsolatorInfo(name, ", ".join(plugins), outcome="refused", note=note))
+            note = collision(ISOLATOR + name, plugins).message
+            found.append(IsolatorInfo(name, by, outcome="refused", note=note))
+        elif by in drivers:
+            found.append(_info(name, by, drivers[by], host, defaults[by].get(name)))
         else:
-            (plugin,) = plugins
-            found.append(_info(name, plugin, drivers[plugin], host, defaults[plugin].get(name)))
+            found.append(IsolatorInfo(name, by, outcome="ignored", note="its plugin does not work"))
     return tuple(found)
 
 

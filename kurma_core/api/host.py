@@ -192,7 +192,7 @@ class PluginInfo(JsonValue):
     :param status: ``ok``, ``disabled``, ``skipped`` (this host lacks something), ``failed``, ``outdated`` (another
         version is loaded than is installed); ``found`` when it was not loaded. Of a service of kurmad: the state
         of :class:`ServiceInfo`.
-    :param reason: why it is not ``ok``; empty if the plugin works.
+    :param reason: why it is not ``ok``, or a name that another plugin claims, too; empty if the plugin works.
     :param enable: the line of ``kurma.yml`` that enables it, if it is ``disabled``; empty otherwise.
     :param loaded: the version that the process has loaded; null: none yet.
     :param process: the process that the row is about: ``kurmad``, or ``this command``.

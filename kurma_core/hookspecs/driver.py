@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kurma_core.value import field, frozen
@@ -152,6 +152,12 @@ class Driver:
     :param help: of a command: its line in ``kurma --help``.
     :param annotations: of a fetcher: prefixes of the annotations that it understands. The core asks this fetcher
         what an image with such an annotation expects, whichever fetcher brought the image.
+    :param isolators: of an isolator plugin: the isolators that it compiles (``os/linux/oom-score-adj``). The
+        plugin is loaded only for a pod that has one of them, or if it has defaults.
+    :param default_isolators: those of them that the hook ``defaults`` may return.
+    :param exclusive: sets of them: an app, or a pod, may have only one isolator of each set.
+    :param gated: those of them that ask for powers (hook ``powers``), each with the parts that a grant can name;
+        None: any part is valid (paths).
     """
 
     create: Callable[[DriverContext], object]
@@ -162,3 +168,7 @@ class Driver:
     example: str = ""
     help: str = ""
     annotations: tuple[str, ...] = ()
+    isolators: tuple[str, ...] = ()
+    default_isolators: tuple[str, ...] = ()
+    exclusive: tuple[frozenset[str], ...] = ()
+    gated: Mapping[str, Collection[str] | None] = field(default_factory=dict)

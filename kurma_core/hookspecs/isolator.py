@@ -102,10 +102,11 @@ class Power:
 
 
 class IsolatorHooks(Hooks):
-    """Compiles isolators to a plan that any stager can apply; it changes nothing on the host."""
+    """Compiles isolators to a plan that any stager can apply; it changes nothing on the host.
 
-    #: The names of the isolators that it compiles (``os/linux/oom-score-adj``).
-    names: tuple[str, ...]
+    The plugin declares its isolators (:attr:`.driver.Driver.isolators`), so that the core knows them without
+    importing the plugin.
+    """
 
     @hookspec(required=True)
     def compile(self, name: str, value: Json, scope: str, host: IsolatorHost) -> Compiled:
@@ -118,7 +119,8 @@ class IsolatorHooks(Hooks):
     @hookspec
     def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Json], ...]:
         """Returns name and value of each default isolator for a scope whose manifest has none. The core compiles
-        and reports them like all others; strict mode does not apply to them.
+        and reports them like all others; strict mode does not apply to them. Called only if the plugin declares
+        ``default_isolators``.
 
         :param scope: ``app`` or ``pod``.
         :param names: names of the isolators that the scope has.
@@ -127,24 +129,14 @@ class IsolatorHooks(Hooks):
 
     @hookspec
     def about(self, name: str) -> IsolatorAbout:
-        """Describes one isolator. :param name: one of ``names``."""
+        """Describes one isolator. :param name: one of ``Driver.isolators``."""
         return IsolatorAbout(("app", "pod"), "", None)
-
-    @hookspec
-    def exclusive(self) -> Collection[frozenset[str]]:
-        """Returns sets of isolators: a scope may have only one isolator of each set."""
-        return ()
-
-    @hookspec
-    def gated(self) -> Mapping[str, Collection[str] | None] | None:
-        """Returns the isolators that ask for powers, each with the parts that it knows; None: any part is valid
-        (paths). Without this hook, every isolator of a driver with ``powers`` may ask for any part."""
-        return None
 
     @hookspec
     def powers(self, name: str, value: Json, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
         """Returns the powers that the value needs beyond the default of the image's kind: all that it gives an app
-        more than the app has by default. An image gets them only by a grant.
+        more than the app has by default. An image gets them only by a grant. The plugin declares their isolators
+        and parts (:attr:`.driver.Driver.gated`).
 
         :param scope: ``app`` or ``pod``.
         :param host: its ``siblings`` are the isolators of the manifest, without defaults. ``shared`` is not

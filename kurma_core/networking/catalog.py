@@ -24,7 +24,10 @@ _SOME_POD = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 
 
 class Catalog:
-    """Finds networks by name. It loads a driver only if the name is not found otherwise."""
+    """Finds networks by name. It loads a driver only if the name is not found otherwise.
+
+    :param discovering: names of the enabled plugins that may discover networks.
+    """
 
     def __init__(
         self,
@@ -32,7 +35,7 @@ class Catalog:
         driver: Callable[[str], NetworkHooks],
         resolve_alias: Callable[[str], str | None],
         image_runner: Callable[[], str | None],
-        names: Callable[[], tuple[str, ...]],
+        discovering: Callable[[], tuple[str, ...]],
         note: Callable[[str], None],
     ) -> None:
         self._config = config
@@ -40,7 +43,7 @@ class Catalog:
         self._driver = driver
         self._resolve_alias = resolve_alias
         self._image_runner = image_runner
-        self._names = names
+        self._discovering = discovering
         self._note = note
 
     def is_optional(self, name: str) -> bool:
@@ -147,7 +150,7 @@ class Catalog:
     def _found(self) -> dict[str, NetworkInfo]:
         """The networks that drivers discover, by name; of two with one name, that of the first driver counts."""
         found: dict[str, NetworkInfo] = {}
-        for driver in self._names():
+        for driver in self._discovering():
             try:
                 configs = self._driver(driver).discover()
             except KurmaError as error:  # a broken plugin hides only its own networks

@@ -34,9 +34,10 @@ class Networking:
     :param driver: loads the network plugin of a name.
     :param resolve_alias: name of the plugin that declares an ``aci`` name, or None.
     :param image_runner: name of the plugin for networks whose ``aci`` is an image, or None.
-    :param names: names of the enabled network plugins, asked only when a network is in no configuration.
+    :param names: names of the enabled network plugins, for the check of networks.
     :param note: shows the user a line.
     :param teardown: as ``driver``, to take something down: the plugin may be disabled.
+    :param discovering: those of ``names`` that may discover networks.
     """
 
     def __init__(
@@ -48,12 +49,13 @@ class Networking:
         names: Callable[[], tuple[str, ...]] = lambda: (),
         image_runner: Callable[[], str | None] = lambda: None,
         teardown: Callable[[str], NetworkHooks] | None = None,
+        discovering: Callable[[], tuple[str, ...]] | None = None,
     ) -> None:
         self._driver = driver
         self._teardown = teardown or driver
         self._note = note
         self._config = config
-        self.catalog = Catalog(config, driver, resolve_alias, image_runner, names, note)
+        self.catalog = Catalog(config, driver, resolve_alias, image_runner, discovering or names, note)
         self._ready: set[str] = set()
         self._setting_up: dict[str, Lock] = {}
         self._names = names

@@ -66,7 +66,9 @@ class Source:
         :raises TypeError: it does not fulfil the contract of its kind.
         :raises Exception: whatever its factory raises.
         """
-        return self.bound(contract.kinds(self.group), declaration.create(context))
+        driver = self.bound(contract.kinds(self.group), declaration.create(context))
+        contract.check_declared(self.group, declaration, driver)
+        return driver
 
     def bound(self, kinds: Sequence[type[H]], driver: object) -> H:
         """Checks an object of the plugin, unless its class is known, and makes the one that stands for it.

@@ -24,15 +24,14 @@ if TYPE_CHECKING:
     import pluggy
 
     from kurma_core.hookspecs import Hook
-    from kurma_core.hookspecs.isolator import IsolatorHooks
 
     Json = Any
     H = TypeVar("H", bound=Hooks)
 
 #: The optional hook of every module.
 CHECKS = "kurma_checks"
-#: Schemes of the images that no fetcher brought.
-_SCHEMES = ("archive", "built", "plugin", "upload")
+#: Hooks of isolator drivers that the core calls only for isolators that the plugin declares, and the declaration.
+_DECLARED = {"defaults": "default_isolators", "powers": "gated"}
 
 
 def hook(group: str, name: str, module: object) -> Callable[..., Any]:
@@ -113,8 +112,6 @@ def declared(group: str, name: str, module: object, *, checked: bool = False) ->
     :raises TypeError: it does not return a :class:`Driver`, or one of wrong values; and as :func:`hook`.
     """
     answer = getattr(module, GROUPS[group])() if checked else hook(group, name, module)()
-    if group != "kurma.commands" and (why := reserved(group, name)):
-        raise TypeError(f"its name is reserved: {why}")
     if not isinstance(answer, Driver):
         raise TypeError(f"its {GROUPS[group]} hook returned {answer!r} instead of a Driver")
     if not callable(answer.create):
@@ -127,23 +124,43 @@ def declared(group: str, name: str, module: object, *, checked: bool = False) ->
     for name in ("example", "help"):
         if not isinstance(getattr(answer, name), str):
             raise TypeError(f"its Driver's {name} is {getattr(answer, name)!r} instead of text")
+    if group == "kurma.isolators":
+        _isolators(answer)
     return answer
-
-
-def reserved(group: str, name: str) -> str:
-    """Returns the reason why no plugin of that group can have the name; empty: one can."""
-    if group == "kurma.fetchers" and name in _SCHEMES:
-        return f"Kurma calls images of its own {name}:…"
-    if group == "kurma.commands":
-        from kurma_core.hookspecs.command import RESERVED
-
-        return f"Kurma has a command {name}, or suggests another one for it" if name in RESERVED else ""
-    return ""
 
 
 def _items(values: object, kind: type, what: str) -> None:
     if not isinstance(values, tuple | list) or not all(isinstance(value, kind) for value in values):
         raise TypeError(f"its Driver's {what} are {values!r} instead of a tuple of {kind.__name__}")
+
+
+def _isolators(declared: Driver) -> None:
+    """Checks what an isolator plugin declares. :raises TypeError: it is wrong."""
+    _items(declared.isolators, str, "isolators")
+    _items(declared.default_isolators, str, "default_isolators")
+    _items(declared.exclusive, frozenset, "exclusive")
+    if not declared.isolators:
+        raise TypeError("its Driver declares no isolators")
+    if not isinstance(declared.gated, Mapping):
+        raise TypeError(f"its Driver's gated is {declared.gated!r} instead of a mapping")
+    for name, parts in declared.gated.items():
+        if isinstance(parts, str) or not (parts is None or isinstance(parts, Collection)):
+            raise TypeError(f"its Driver's gated has {name}: {parts!r} instead of a tuple of parts, or None")
+    named = {"default_isolators": declared.default_isolators, "gated": declared.gated}
+    named["exclusive"] = [name for together in declared.exclusive for name in together]
+    for what, names in named.items():
+        for name in names:
+            if name not in declared.isolators:
+                near = _nearest(str(name), declared.isolators)
+                raise TypeError(f"its Driver's {what} has {name!r}, which is none of its isolators{near}")
+
+
+def check_declared(group: str, declared: Driver, driver: Hooks) -> None:
+    """Checks a driver by what its plugin declares. :raises TypeError: a hook of it would never be called."""
+    if group == "kurma.isolators":
+        for hook, what in _DECLARED.items():
+            if implements(driver, getattr(type(driver), hook)) and not getattr(declared, what):
+                raise TypeError(f"its driver has the hook {hook}, and its Driver declares no {what}")
 
 
 def kinds(group: str) -> tuple[type[Hooks], ...]:
@@ -280,19 +297,18 @@ def _shape(option: Option) -> Shape:
     return Made("one of " + ", ".join(map(describe, option.choices)), chosen, found)
 
 
-def known_power(word: str, drivers: Iterable[IsolatorHooks]) -> tuple[bool, str | None]:
-    """Whether the word of a grant names a power that one of these isolator drivers knows; if not, also the most
-    similar word that does."""
+def known_power(word: str, gated: Iterable[Mapping[str, Collection[str] | None]]) -> tuple[bool, str | None]:
+    """Whether the word of a grant names a power that an isolator plugin declares; if not, also the most similar
+    word that does.
+
+    :param gated: :attr:`Driver.gated` of the plugins.
+    """
     import difflib
 
-    from kurma_core.hookspecs.isolator import IsolatorHooks
-
     known: dict[str, Collection[str] | None] = {}
-    for driver in drivers:
-        if implements(driver, IsolatorHooks.powers):
-            gated = driver.gated()
-            for name in driver.names if gated is None else gated:
-                known.setdefault(name, None if gated is None else gated[name])
+    for isolators in gated:
+        for name, parts in isolators.items():
+            known.setdefault(name, parts)
     isolator, equals, part = word.partition("=")
     if isolator not in known:
         return False, next(iter(difflib.get_close_matches(isolator[:100], known, 1, 0)), None)

@@ -72,7 +72,11 @@ _DECLARATION = {
     "annotations": [str],
     "options": [dict],
     "isolators": [str],
+    "defaultIsolators": [str],
+    "exclusive": [[str]],
+    "gated": {str: (None, [str])},
     "hooks": {str: {str: [str]}},
+    "driver": str,
 }
 _INDEX = {
     "version": range(_VERSION, _VERSION + 1),
@@ -113,7 +117,6 @@ class Declaration:
     """The declaration that a plugin made when it was loaded; see :class:`kurma_core.hookspecs.driver.Driver`.
 
     :param options: keys of its section in ``kurma.yml``, as JSON: name, type, default, help, least, most, choices.
-    :param isolators: names that its driver compiles; empty before a driver was made.
     """
 
     aliases: tuple[str, ...]
@@ -124,6 +127,9 @@ class Declaration:
     annotations: tuple[str, ...]
     options: tuple[Json, ...]
     isolators: tuple[str, ...]
+    default_isolators: tuple[str, ...]
+    exclusive: tuple[frozenset[str], ...]
+    gated: Mapping[str, Collection[str] | None]
 
 
 class PluginIndex:
@@ -221,7 +227,17 @@ class PluginIndex:
             annotations=tuple(entry["annotations"]),
             options=tuple(entry["options"]),
             isolators=tuple(entry["isolators"]),
+            default_isolators=tuple(entry["defaultIsolators"]),
+            exclusive=tuple(map(frozenset, entry["exclusive"])),
+            gated=entry["gated"],
         )
+
+    def implements(self, plugin: Plugin, hook: str) -> bool | None:
+        """Whether the plugin's driver has a hook, if its section of ``kurma.yml`` has no options; None: it is not
+        known."""
+        entry = self._entry(plugin)
+        hooks = None if entry is None else entry["hooks"].get(entry["driver"])
+        return None if hooks is None else hook in hooks
 
     def remember(self, plugin: Plugin, declared: Driver) -> None:
         """Keeps what a loaded plugin declared, once its hook has been checked."""
@@ -252,16 +268,24 @@ class PluginIndex:
                 }
                 for option in declared.options
             ],
-            "isolators": [],
+            "isolators": list(declared.isolators),
+            "defaultIsolators": list(declared.default_isolators),
+            "exclusive": [sorted(names) for names in declared.exclusive],
+            "gated": {name: None if parts is None else list(parts) for name, parts in declared.gated.items()},
             "hooks": {},
+            "driver": "",
         }
         self._keep(plugin, entry, _package(point.module))
 
-    def remember_isolators(self, plugin: Plugin, isolators: Iterable[str]) -> None:
-        """Keeps the names that the plugin's driver compiles, if its declaration is kept."""
-        known, names = self._entry(plugin), list(isolators)
-        if known is not None and known["isolators"] != names:
-            self._keep(plugin, {**known, "isolators": names}, _package(known["module"]))
+    def remember_driver(self, plugin: Plugin, key: str) -> None:
+        """Keeps which class the plugin's driver has without options, which may choose another one, if its
+        declaration is kept.
+
+        :param key: as in :meth:`remember_class`.
+        """
+        known = self._entry(plugin)
+        if known is not None and known["driver"] != key:
+            self._keep(plugin, {**known, "driver": key}, _package(known["module"]))
 
     def remember_class(self, plugin: Plugin, key: str, cls: type, kind: type, taken: Taken) -> None:
         """Keeps the result of checking a class of the plugin, if its declaration is kept.

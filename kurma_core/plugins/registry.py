@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import AnyStagerHooks
     from kurma_core.models.pod import PodEvent
     from kurma_core.plugins.calls import Taken
+    from kurma_core.plugins.claims import Declared
     from kurma_core.plugins.observing import Observing
 
     Json = Any
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 _FETCHERS = "kurma.fetchers"
 _OBSERVERS = "kurma.observers"
 _COMMANDS = "kurma.commands"
+#: Groups in which Kurma itself claims names.
+_RESERVING = (_FETCHERS, _COMMANDS)
 #: Groups whose plugins no pod needs.
 _NOT_FOR_PODS = ("kurma.services", _COMMANDS)
 #: Groups whose plugins a pod needs to its end.
@@ -180,8 +183,8 @@ class PluginRegistry:
         return {name: driver for name, driver in found if driver is not None}
 
     def absent(self, group: str) -> tuple[str, ...]:
-        """The reasons why plugins of the group do not work, one line each: disabled, skipped, broken, or none
-        installed.
+        """The reasons why plugins of the group declare nothing, one line each: disabled, skipped, broken, or none
+        installed. Loads the plugins that are not in the index.
 
         :raises PluginCollisionError: two distributions claim one name.
         """
@@ -192,32 +195,88 @@ class PluginRegistry:
         found = []
         for name in dict.fromkeys(names):
             try:
-                self.driver(group, name)
+                self.declaration(group, name)
             except PluginCollisionError:
                 raise
             except KurmaError as error:
                 found.append(error.message)
         return tuple(found)
 
-    def isolator_claims(self) -> Mapping[str, tuple[str, ...]]:
+    def tell_broken(self, group: str) -> None:
+        """Notes each plugin of the group that this process has tried to load and that does not work, once."""
+        for name in self.enabled(group):
+            loaded = self._loaded.get((group, name))
+            if loaded is not None and loaded.error is not None:
+                self._tell(group, name, loaded.error)
+
+    def declarations(self, group: str, *, tell: bool = False, load: bool = True) -> tuple[Declared, ...]:
+        """The enabled plugins of the group that can be loaded, in the order of :meth:`names`, each with what it
+        declares: from the index; the plugins that are not in it are loaded.
+
+        :param tell: note each plugin that cannot be loaded, once.
+        :param load: False: leave out the plugins of which nothing is known yet.
+        """
+        found: list[Declared] = []
+        for name in self.enabled(group):
+            try:
+                plugin = self._plugin(group, name)
+                loaded = self._loaded.get((group, name))
+                declared: Driver | Declaration | None = None if loaded is None else loaded.declared
+                if declared is None:
+                    declared = self._index.declaration(plugin)
+                if declared is None and load:
+                    declared = _declared(self._load(group, name))
+            except KurmaError as error:
+                if tell:
+                    self._tell(group, name, error)
+                continue
+            if declared is not None:
+                found.append((plugin, declared))
+        return tuple(found)
+
+    def implementing(self, group: str, hook: str) -> tuple[str, ...]:
+        """Names of the enabled plugins of the group that have a hook, as the index knows; and of those of which it
+        does not know that. Loads nothing.
+
+        :raises PluginCollisionError: two distributions claim one name.
+        """
+        return tuple(name for name in self.names(group) if self._may_implement(group, name, hook))
+
+    def _may_implement(self, group: str, name: str, hook: str) -> bool:
+        has_options = bool(self._config.plugin(group, name).config)
+        known = None if has_options else self._index.implements(self._plugin(group, name), hook)
+        return known is not False
+
+    def isolator_claims(self, *, load: bool = True) -> Mapping[str, tuple[Plugin, ...]]:
         """The plugins that compile each isolator, by the isolator's name. If several know an isolator, and
-        ``isolator_plugins`` of the configuration names one of them, only that one; otherwise they collide."""
-        claims: dict[str, tuple[str, ...]] = {}
-        for plugin, driver in self.drivers("kurma.isolators", tell=False).items():
-            for isolator in dict.fromkeys(driver.names):
-                if self._config.isolator_plugins.get(isolator, plugin) == plugin:
+        ``isolator_plugins`` of the configuration names one of them, only that one; otherwise they collide.
+
+        :param load: as :meth:`declarations`.
+        """
+        claims: dict[str, tuple[Plugin, ...]] = {}
+        for plugin, declared in self.declarations("kurma.isolators", load=load):
+            for isolator in dict.fromkeys(declared.isolators):
+                if self._config.isolator_plugins.get(isolator, plugin.name) == plugin.name:
                     claims[isolator] = (*claims.get(isolator, ()), plugin)
         return claims
 
-    def isolator_collision(self, isolator: str, plugins: tuple[str, ...]) -> PluginCollisionError:
-        """The error for the use of an isolator that several plugins claim."""
-        both = " and ".join(f"{name!r} of {self._plugin('kurma.isolators', name)}" for name in plugins)
-        return PluginCollisionError(
-            f"isolator {isolator} is claimed by the plugins {both}",
-            hint=f"name one in kurma.yml: `isolator_plugins: {{{isolator}: {plugins[0]}}}`; or disable one: "
-            + _disabling("kurma.isolators", plugins[-1]),
-            plugin=f"kurma.isolators/{plugins[0]}",
-        )
+    def _claims(self, group: str, *, tell: bool = False, load: bool = True) -> Mapping[str, tuple[Plugin, ...]]:
+        from kurma_core.plugins import claims
+
+        isolators = self.isolator_claims(load=load) if group == "kurma.isolators" else {}
+        return claims.claimants(group, self.declarations(group, tell=tell, load=load), isolators)
+
+    def collisions(self) -> Iterator[PluginCollisionError]:
+        """The names that several enabled plugins claim, or a plugin and Kurma itself. Loads the plugins that are
+        not in the index."""
+        from kurma_core.plugins import claims
+
+        for group in GROUPS:
+            for name in self.enabled(group):
+                error = claims.name_collision(self._named(group, name))
+                if error is not None:
+                    yield error
+            yield from claims.collisions(self._claims(group))
 
     def names(self, group: str) -> tuple[str, ...]:
         """Names of the enabled plugins of the group, in the configuration's order, then by name; loads nothing.
@@ -226,7 +285,8 @@ class PluginRegistry:
         """
         enabled = self.enabled(group)
         for name in enabled:
-            self._plugin(group, name)
+            if len(self._named(group, name)) > 1:
+                self._plugin(group, name)
         return enabled
 
     def enabled(self, group: str) -> tuple[str, ...]:
@@ -291,13 +351,8 @@ class PluginRegistry:
 
     def locator_examples(self) -> Iterator[str]:
         """A locator for hints of each fetcher that works and declares one."""
-        for name in self.names(_FETCHERS):
-            try:
-                declared = self.declaration(_FETCHERS, name)
-            except KurmaError:
-                continue
-            if declared.example:
-                yield declared.example
+        self.names(_FETCHERS)
+        return (declared.example for _, declared in self.declarations(_FETCHERS) if declared.example)
 
     def settings(self, group: str, name: str) -> Mapping[str, Json]:
         """The plugin's options with the administrator's values; its module is loaded, no driver is made.
@@ -332,7 +387,9 @@ class PluginRegistry:
 
         :raises PluginCollisionError: two plugins declare it, or claim one name.
         """
-        return self._only(group, lambda declared: alias in declared.aliases, f"answer to {alias!r}")
+        from kurma_core.plugins import claims
+
+        return self._only(group, claims.alias(group, alias))
 
     def image_runner(self, group: str) -> str | None:
         """The plugin that runs images (:attr:`Driver.runs_images`); None: none does. Loads as
@@ -340,7 +397,18 @@ class PluginRegistry:
 
         :raises PluginCollisionError: two plugins do, or claim one name.
         """
-        return self._only(group, lambda declared: declared.runs_images, "run images")
+        from kurma_core.plugins import claims
+
+        return self._only(group, claims.IMAGES)
+
+    def _only(self, group: str, what: str) -> str | None:
+        from kurma_core.plugins import claims
+
+        self.names(group)
+        plugins = self._claims(group, tell=True).get(what, ())
+        if len(plugins) > 1:
+            raise claims.collision(what, plugins)
+        return plugins[0].name if plugins else None
 
     def annotation_reader(self, names: Collection[str]) -> str | None:
         """The fetcher that understands one of these annotations (:attr:`Driver.annotations`); None: none does. If
@@ -348,33 +416,15 @@ class PluginRegistry:
 
         :raises PluginCollisionError: fetchers of two distributions do.
         """
+        from kurma_core.plugins import claims
 
-        def understands(declared: Driver | Declaration) -> bool:
-            return any(name.startswith(tuple(declared.annotations)) for name in names)
-
-        return self._only(_FETCHERS, understands, "understand the image's annotations", shared=True)
-
-    def _only(
-        self, group: str, fits: Callable[[Driver | Declaration], bool], what: str, *, shared: bool = False
-    ) -> str | None:
-        """:param shared: several plugins of one distribution do not collide."""
-        claims = []
-        for name in self.names(group):
-            try:
-                declared = self.declaration(group, name)
-            except KurmaError as error:
-                self._tell(group, name, error)
-                continue
-            if fits(declared):
-                claims.append((name, self._plugin(group, name)))
-        if len(claims) > 1 and not (shared and len({plugin.distribution for _, plugin in claims}) == 1):
-            both = " and ".join(f"{name!r} of {plugin}" for name, plugin in claims)
-            raise PluginCollisionError(
-                f"two plugins of {group} {what}: {both}",
-                hint=f"disable one: {_disabling(group, claims[0][0])}",
-                plugin=f"{group}/{claims[0][0]}",
-            )
-        return claims[0][0] if claims else None
+        self.names(_FETCHERS)
+        declared = self.declarations(_FETCHERS, tell=True)
+        plugins = claims.readers(names, declared)
+        if len(plugins) > 1:
+            name = next(name for name in names if claims.readers([name], declared))
+            raise claims.collision(f"annotation {name!r}", plugins)
+        return plugins[0].name if plugins else None
 
     def emit(self, event: PodEvent) -> None:
         """Queues the event for every observer; none delays the caller."""
@@ -483,16 +533,16 @@ class PluginRegistry:
         used += [("kurma.networks", entry.plugin) for entry in config.networks_in_use if entry.plugin]
         sections = [(f"kurma.{kind}", name) for kind, sections in config.plugins.items() for name in sections]
         installed = [(group, plugin.name) for group in GROUPS for plugin in self._group(group)]
-        twice = [key for key in dict.fromkeys(installed) if installed.count(key) > 1]
-        twice += [(group, name) for group, name in installed if group == _COMMANDS and _is_reserved(name)]
-        found: list[KurmaError] = []
-        for group, name in dict.fromkeys((*used, *sections, *twice)):
+        found: list[KurmaError] = [*self.collisions()]
+        for group, name in dict.fromkeys((*used, *sections)):
             section = config.plugin(group, name)
             off = not section.enabled and not section.required and (group, name) not in used
             if off and (group, name) in installed:
                 continue
             try:
                 self.driver(group, name)
+            except PluginCollisionError:
+                continue  # among the collisions
             except KurmaError as error:
                 found.append(error)
         return (*found, *self._wrong_stagers(), *self._wrong_isolators())
@@ -512,18 +562,12 @@ class PluginRegistry:
                 yield error
 
     def _wrong_isolators(self) -> Iterator[KurmaError]:
-        """Finds isolators that two plugins claim, and isolators in the configuration that no plugin knows."""
-        config = self._config
-        try:
-            drivers = self.drivers("kurma.isolators", tell=False)
-        except KurmaError:
-            return  # reported already
-        names: dict[str, tuple[str, ...]] = {plugin: driver.names for plugin, driver in drivers.items()}
-        for isolator, plugins in self.isolator_claims().items():
-            if len(plugins) > 1:
-                yield self.isolator_collision(isolator, plugins)
+        """Finds isolators in the configuration that no plugin knows."""
+        config, declared = self._config, self.declarations("kurma.isolators")
+        names = {plugin.name: own.isolators for plugin, own in declared}
         for isolator, plugin in config.isolator_plugins.items():
-            if isolator not in names.get(plugin, ()):
+            works = self._status("kurma.isolators", plugin, load=True)[0] == "ok"
+            if not works or isolator not in names[plugin]:
                 what = f"isolator plugin {plugin!r} does not know it, or does not work"
                 yield self._unknown(f"isolator_plugins.{isolator}", what, "see `kurma plugins list`")
         known = {*REQUIRED_ISOLATORS, *(name for some in names.values() for name in some)}
@@ -536,7 +580,7 @@ class PluginRegistry:
                 yield self._unknown("required_isolators", f"no plugin knows an isolator {isolator!r}", hint)
         for name, grant in config.grants.items():
             for power in grant.isolators:
-                found, meant = contract.known_power(power, drivers.values())
+                found, meant = contract.known_power(power, [own.gated for _, own in declared])
                 if not found:
                     hint = f"did you mean {meant}?" if meant else "see `kurma isolators list`"
                     yield self._unknown(f"grants.{name}.isolators", f"there is no power {power!r}", hint)
@@ -553,10 +597,13 @@ class PluginRegistry:
                 self._installed = self._index.find()
         return self._installed.get(group, ())
 
+    def _named(self, group: str, name: str) -> list[Plugin]:
+        return [plugin for plugin in self._group(group) if plugin.name == name]
+
     def _plugin(self, group: str, name: str, *, teardown: bool = False) -> Plugin:
         """:raises PluginNotFoundError, PluginCollisionError:"""
-        claims = [plugin for plugin in self._group(group) if plugin.name == name]
-        if not claims:
+        plugins = self._named(group, name)
+        if not plugins:
             astray = next((one for one in self._unknown_groups() if one[0].name == name), None)
             _not_found(group, name, self._group(group), astray)
         if not teardown and not self._config.plugin(group, name).enabled:
@@ -565,20 +612,13 @@ class PluginRegistry:
                 hint=f"enable it: kurma plugins enable {_kind(group)} {name}",
                 plugin=f"{group}/{name}",
             )
-        if len(claims) > 1:
-            who = " and ".join(map(str, claims))
-            raise PluginCollisionError(
-                f"{called(group, name)} is claimed by {who}",
-                hint=f"uninstall one, or disable both: {_disabling(group, name)}",
-                plugin=f"{group}/{name}",
-            )
-        if group == _COMMANDS and _is_reserved(name):
-            raise PluginCollisionError(
-                f"{called(group, name)} of {claims[0]} has the name of a command of Kurma",
-                hint=f"uninstall it, or disable it: {_disabling(group, name)}",
-                plugin=f"{group}/{name}",
-            )
-        return claims[0]
+        if len(plugins) > 1 or group in _RESERVING:
+            from kurma_core.plugins.claims import name_collision
+
+            collision = name_collision(plugins)
+            if collision is not None:
+                raise collision
+        return plugins[0]
 
     def _load(self, group: str, name: str, *, teardown: bool = False) -> _Loaded:
         """Imports the plugin and calls its hook, if this process has not done so yet."""
@@ -643,9 +683,10 @@ class PluginRegistry:
         values = self._values(group, name, loaded)
         assert loaded.source is not None
         loaded.driver = loaded.source.made(_declared(loaded), self._context(group, name, values))
-        if group == "kurma.isolators":
+        if not self._config.plugin(group, name).config:
+            key = class_key(type(vars(loaded.driver)["_driver"]), type(loaded.driver))
             with self._lock:
-                self._index.remember_isolators(loaded.plugin, loaded.driver.names)
+                self._index.remember_driver(loaded.plugin, key)
 
     def _context(self, group: str, name: str, values: Mapping[str, Json]) -> DriverContext:
         given: dict[str, Any] = {"host_image": self._host_image, "start_program": self._start_program}
@@ -693,7 +734,7 @@ class PluginRegistry:
     def _status(self, group: str, name: str, load: bool) -> tuple[str, str]:
         if not self._config.plugin(group, name).enabled:
             return "disabled", self._why_disabled(group, name)
-        loaded = self._loaded.get((group, name))
+        loaded, others = self._loaded.get((group, name)), load
         load = load or (loaded is not None and (loaded.driver is not None or loaded.error is not None))
         try:
             if load:
@@ -703,10 +744,19 @@ class PluginRegistry:
         except KurmaError as error:
             loaded = self._loaded.get((group, name))
             return "skipped" if loaded is not None and loaded.skipped else "failed", error.message
-        return ("ok" if load else "found"), ""
+        return ("ok", self._shared(group, name, others)) if load else ("found", "")
+
+    def _shared(self, group: str, name: str, load: bool) -> str:
+        """Tells the names that the plugin and another one claim. :param load: as :meth:`declarations`."""
+        from kurma_core.plugins.claims import collisions
+
+        claims = self._claims(group, load=load).items()
+        mine = {what: plugins for what, plugins in claims if any(plugin.name == name for plugin in plugins)}
+        return "; ".join(error.message for error in collisions(mine))
 
     def status(self, kind: str, name: str) -> tuple[str, str]:
-        """Status and reason of a plugin, as in :meth:`listing`; loads it, and no other one."""
+        """Status and reason of a plugin, as in :meth:`listing`; loads it, and the others of its kind of which
+        nothing is known."""
         return self._status(f"kurma.{kind}", name, True)
 
     def _or_note(self, group: str, name: str, *, tell: bool = True) -> Any:
@@ -747,17 +797,6 @@ class PluginRegistry:
 
 def _kind(group: str) -> str:
     return group.removeprefix("kurma.")
-
-
-def _is_reserved(command: str) -> bool:
-    from kurma_core.hookspecs.command import RESERVED
-
-    return command in RESERVED
-
-
-def _disabling(group: str, name: str) -> str:
-    """The line of ``kurma.yml`` that disables it."""
-    return f"`plugins: {{{_kind(group)}: {{{name}: {{enabled: false}}}}}}` in kurma.yml"
 
 
 def enabling(group: str, name: str) -> str:

@@ -14,7 +14,7 @@ from importlib.metadata import entry_points, version
 
 from kurma_core.errors import HostError, UsageError
 from kurma_core.hookspecs import CONTRACT
-from kurma_core.plugins.contract import reserved
+from kurma_core.plugins.claims import reserved
 from kurma_core.value import frozen
 
 _TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")

@@ -7,9 +7,10 @@ Start-up latency matters: ``kurma list`` loads no plugin, starts no spawner and 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.errors import KurmaError
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.models.pod import PodEvent
 from kurma_core.pods.record.pod_store import PodStore
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import HostProgram, Started
     from kurma_core.hookspecs.isolator import IsolatorHooks
     from kurma_core.images.manager import ImageManager
+    from kurma_core.isolation import IsolatorPlugin
     from kurma_core.journal import Journal
     from kurma_core.metadata.service import MetadataService
     from kurma_core.networking.manager import Networking
@@ -74,6 +76,7 @@ class Services:
             lambda: self.registry.names(group),
             lambda: self.registry.image_runner(group),
             lambda name: self.registry.driver(group, name, teardown=True),
+            lambda: self.registry.implementing(group, "discover"),
         )
 
     @functools.cached_property
@@ -142,11 +145,26 @@ class Services:
         if "metadata" in self.__dict__:
             self.metadata.forget(uuid)
 
-    def isolators(self) -> tuple[IsolatorHooks, ...]:
-        """The usable isolator plugins; see :func:`kurma_core.isolation.isolator_drivers`."""
-        from kurma_core.isolation import isolator_drivers
+    @functools.cached_property
+    def isolators(self) -> tuple[IsolatorPlugin, ...]:
+        """The isolator plugins; see :func:`kurma_core.isolation.isolator_plugins`."""
+        from kurma_core.isolation import isolator_plugins
 
-        return isolator_drivers(self.registry)
+        return isolator_plugins(self.registry)
+
+    def traffic_limiters(self) -> Iterator[IsolatorHooks]:
+        """Loads and returns the drivers of isolator plugins that can limit traffic, one at a time, without those
+        that do not work."""
+        from kurma_core.hookspecs import implements
+        from kurma_core.hookspecs.isolator import IsolatorHooks
+
+        for name in self.registry.implementing("kurma.isolators", "limit_traffic"):
+            try:
+                driver = self.registry.driver("kurma.isolators", name)
+            except KurmaError:
+                continue
+            if implements(driver, IsolatorHooks.limit_traffic):
+                yield driver
 
     @staticmethod
     def cgroup_versions() -> Mapping[str, int]:

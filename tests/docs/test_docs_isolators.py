@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from kurma_isolators_linux import plugin
+from kurma_isolators_linux.driver import ISOLATORS
 from kurma_testing import load_driver
 
 from kurma_core.errors import IsolatorError, ManifestError
@@ -103,7 +104,7 @@ def table(text: str, heading: str) -> list[str]:
 
 
 def test_every_isolator_is_there_and_becomes_what_is_said(driver: Any, tmp_path: Path) -> None:
-    wanted = [row(driver, name, tmp_path / str(number)) for number, name in enumerate(sorted(driver.names))]
+    wanted = [row(driver, name, tmp_path / str(number)) for number, name in enumerate(sorted(ISOLATORS))]
     assert table(DOCUMENT.read_text(), FIRST) == wanted, "run python tests/docs/test_docs_isolators.py"
 
 
@@ -164,7 +165,7 @@ def _write() -> None:
         driver = load_driver(plugin, root / "driver")
         text = DOCUMENT.read_text()
         old = "\n".join([FIRST, "|---|---|---|---|---|---|", *table(text, FIRST)])
-        rows = [row(driver, name, root / name) for name in sorted(driver.names)]
+        rows = [row(driver, name, root / name) for name in sorted(ISOLATORS)]
         text = text.replace(old, "\n".join([FIRST, "|---|---|---|---|---|---|", *rows]))
         for number, found in enumerate(table(text, SECOND)):
             text = text.replace(found, special(driver, found, root / f"second-{number}"))

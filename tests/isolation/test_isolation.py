@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from kurma_core import isolation
 from kurma_core.api.host import IsolatorInfo
 from kurma_core.api.pods import AppOverrides
 from kurma_core.appc.image import App, Isolator
-from kurma_core.errors import IsolatorError, PluginCollisionError
+from kurma_core.errors import IsolatorError, PluginError
 from kurma_core.hookspecs.isolator import Compiled, IsolatorAbout, IsolatorHooks, IsolatorHost, Power
-from kurma_core.isolation import Rules, check_held, compile_isolators, isolator_list, scopes
+from kurma_core.isolation import IsolatorPlugin, Rules, check_held, isolator_list
 from kurma_core.models.isolator import (
     CgroupSetting,
     Device,
@@ -23,11 +24,33 @@ from kurma_core.models.isolator import (
     Scheduling,
     TrafficLimit,
 )
+from kurma_core.plugins.index import Plugin
 from kurma_core.pods.prepare.app_settings import overridden
 from kurma_core.value import replace
 
 HOST = IsolatorHost(cgroups={"memory": 1}, cpus=2)
 LIMIT, NONE = "example.com/limit", "example.com/none"
+
+
+def plugins(drivers: Any) -> list[IsolatorPlugin]:
+    """The plugins of drivers that have what their plugins declare as attributes."""
+    return [
+        IsolatorPlugin(
+            driver.names,
+            lambda driver=driver: driver,  # type: ignore[misc]
+            defaults=driver.names,
+            exclusive=getattr(driver, "exclusive", ()),
+        )
+        for driver in drivers
+    ]
+
+
+def compile_isolators(pod: Any, apps: Any, drivers: Any, host: IsolatorHost, **options: Any) -> Any:
+    return isolation.compile_isolators(pod, apps, plugins(drivers), host, **options)
+
+
+def scopes(name: str, drivers: Any) -> tuple[str, ...]:
+    return isolation.scopes(name, plugins(drivers))
 
 
 class Score(IsolatorHooks):
@@ -258,8 +281,7 @@ class Defaults(IsolatorHooks):
     def __init__(self) -> None:
         self.seen: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
 
-    def exclusive(self) -> tuple[frozenset[str], ...]:
-        return (frozenset((LIMIT, NONE)),)
+    exclusive: tuple[frozenset[str], ...] = (frozenset((LIMIT, NONE)),)
 
     def defaults(self, scope: str, names: Any, host: IsolatorHost) -> tuple[tuple[str, Any], ...]:
         return () if "example.com/none" in names else (("example.com/limit", scope),)
@@ -298,8 +320,7 @@ def test_a_default_gives_way_to_another_plugins_isolator_that_sets_the_same() ->
     class Filter(Defaults):
         names = ("example.com/filter",)
 
-        def exclusive(self) -> tuple[frozenset[str], ...]:
-            return ()
+        exclusive = ()
 
         def defaults(self, scope: str, names: Any, host: IsolatorHost) -> tuple[tuple[str, Any], ...]:
             return (("example.com/filter", "of nobody"),)
@@ -310,6 +331,9 @@ def test_a_default_gives_way_to_another_plugins_isolator_that_sets_the_same() ->
     class Asked(Filter):
         names = ("example.com/asked",)
 
+        def defaults(self, scope: str, names: Any, host: IsolatorHost) -> tuple[tuple[str, Any], ...]:
+            return ()
+
     isolator = Isolator("example.com/asked", "of somebody")
     result = compile_isolators([], {"app": [isolator]}, [Filter(), Asked()], HOST, strict=True)
     assert result.apps["app"].seccomp == b"of somebody"
@@ -317,6 +341,47 @@ def test_a_default_gives_way_to_another_plugins_isolator_that_sets_the_same() ->
         ("example.com/asked", "enforced", ""),
         ("example.com/filter", "ignored", "an isolator that was asked for sets seccomp"),
     ]
+
+
+def test_a_default_that_its_plugin_does_not_declare() -> None:
+    plugin = IsolatorPlugin((LIMIT, NONE), Defaults, defaults=(NONE,))
+    with pytest.raises(PluginError, match=r"^isolator example\.com/limit is a default, and its plugin does not"):
+        isolation.compile_isolators([], {"app": []}, [plugin], HOST)
+
+
+def test_only_the_drivers_are_loaded_that_are_needed() -> None:
+    """18: those of the given isolators, of defaults, and of required isolators."""
+
+    def load(name: str) -> Any:
+        return lambda: loaded.append(name) or Defaults()
+
+    loaded: list[str] = []
+    given = [
+        IsolatorPlugin(("example.com/default",), load("default"), defaults=(LIMIT,)),
+        IsolatorPlugin(("example.com/given",), load("given"), exclusive=(frozenset(["example.com/given"]),)),
+        IsolatorPlugin(("example.com/required",), load("required")),
+        IsolatorPlugin(("example.com/unused",), load("unused"), gated={"example.com/unused": None}),
+    ]
+    app = {"app": [Isolator("example.com/given", 1), Isolator("example.com/unknown", 1)]}
+    isolation.powers(app["app"], given, "app", HOST)
+    isolation.namespaces(app["app"], given)
+    assert isolation.scopes("example.com/unknown", given) == ("app", "pod")
+    assert set(loaded) == {"given"}
+    isolation.compile_isolators([], app, given, HOST, rules=Rules(required={"example.com/required": False}))
+    assert set(loaded) == {"default", "given", "required"}
+
+
+def test_a_plugin_that_does_not_work() -> None:
+    def broken() -> Any:
+        raise PluginError("isolator plugin 'limit' of kurma-limit 1.0 is broken: no")
+
+    plugin = IsolatorPlugin((LIMIT, NONE), broken, defaults=(LIMIT,))
+    app = {"app": [Isolator(NONE, 1)]}
+    assert isolation.powers(app["app"], [plugin], "app", HOST) == ()
+    (report,) = isolation.compile_isolators([], app, [plugin], HOST).reports
+    assert (report.outcome, report.note) == ("ignored", "isolator plugin 'limit' of kurma-limit 1.0 is broken: no")
+    with pytest.raises(IsolatorError, match=r"kurma-limit 1\.0 is broken: no"):
+        isolation.compile_isolators([], app, [plugin], HOST, rules=Rules(required={LIMIT: True}))
 
 
 def test_of_those_that_exclude_each_other_there_is_one() -> None:
@@ -397,13 +462,21 @@ def test_the_list_of_isolators() -> None:
         def compile(self, name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
             return Compiled(IsolatorPlan(), note=",".join(host.shared))
 
+    def plugin(name: str) -> Plugin:
+        return Plugin("kurma.isolators", name, name, f"kurma-{name}", "1.0", "/site")
+
     drivers: Any = {"score": Score(), "told": Told(), "refusing": Refusing(), "sharing": Sharing()}
-    claims = {name: (plugin,) for plugin, driver in drivers.items() for name in driver.names}
-    claims["example.com/two"] = ("score", "told")
-    limit, none, share, two, zero, score = isolator_list(
-        drivers, HOST, claims, lambda name, plugins: PluginCollisionError(f"{name}: {plugins}")
+    claims = {name: (plugin(by),) for by, driver in drivers.items() for name in driver.names}
+    claims |= {"example.com/two": (plugin("score"), plugin("told")), "example.com/broken": (plugin("broken"),)}
+    broken, limit, none, share, two, zero, score = isolator_list(drivers, HOST, claims)
+    assert broken == IsolatorInfo(
+        "example.com/broken", "broken", outcome="ignored", note="its plugin does not work"
     )
-    assert (two.plugin, two.outcome, two.note) == ("score, told", "refused", "example.com/two: ('score', 'told')")
+    assert (two.plugin, two.outcome) == ("score, told", "refused")
+    assert two.note == (
+        "isolator example.com/two is claimed by isolator plugin 'score' of kurma-score 1.0 and isolator plugin "
+        "'told' of kurma-told 1.0"
+    )
     assert share.note == "pid", "what the core makes for it is there"
     assert limit == IsolatorInfo(
         "example.com/limit", "told", ("pod",), "anything", "imit", "modified", "a bit", default="app"

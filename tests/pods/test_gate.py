@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import yaml
-from kurma_isolators_linux.driver import LinuxIsolators
+from kurma_isolators_linux.driver import DEFAULTS, EXCLUSIVE, GATED, ISOLATORS, LinuxIsolators
 
 from kurma_core import config
 from kurma_core.api.pods import AppOverrides, PodRequest
@@ -19,6 +19,7 @@ from kurma_core.config import GrantConfig
 from kurma_core.errors import ConfigError, IsolatorError, PowerError, UsageError
 from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.images.trust_policy import Vouchers
+from kurma_core.isolation import IsolatorPlugin
 from kurma_core.models.isolator import HostMount, IsolatorPlan
 from kurma_core.pods.prepare import grants, isolators
 from kurma_core.pods.prepare.app_settings import with_isolators
@@ -30,7 +31,7 @@ ID = "sha512-" + "0" * 128
 NAMESPACES = "os/linux/namespaces"
 PRIVILEGED = "os/linux/privileged"
 API = "host/api-access"
-DRIVERS = (cast("Any", LinuxIsolators()),)
+PLUGINS = (IsolatorPlugin(ISOLATORS, LinuxIsolators, DEFAULTS, EXCLUSIVE, GATED),)
 HOST = IsolatorHost({"pids": 2, "cpu": 2}, 2)
 RETAIN, REMOVE = "os/linux/capabilities-retain-set", "os/linux/capabilities-remove-set"
 CALLS = "os/linux/seccomp-retain-set"
@@ -106,7 +107,7 @@ def all_needs(
 ) -> grants.Needs:
     isolators = {app: tuple(Isolator(*pair) for pair in some.items()) for app, some in apps.items()}
     manifest = replace(wanted.template.pod, isolators=tuple(Isolator(*pair) for pair in pod.items()))
-    return grants.needs(wanted, manifest, isolators, DRIVERS, frozenset(shared.split()), host, **more)
+    return grants.needs(wanted, manifest, isolators, PLUGINS, frozenset(shared.split()), host, **more)
 
 
 def needs(*words: Any, **more: Any) -> Any:
@@ -228,7 +229,7 @@ def test_whatever_is_beyond_the_default_is_a_power(
         assert sorted(found.get("a", [])) == [(power, level) for power in powers], level
     own = tuple(Isolator(*pair) for pair in isolators.items())
     added, pod = request({"a": {}}), request({"b": {}}).template.pod
-    later = grants.needs_of_new(added, pod, own, DRIVERS, quiet_host, fewer_capabilities=from_registry)
+    later = grants.needs_of_new(added, pod, own, PLUGINS, quiet_host, fewer_capabilities=from_registry)
     assert sorted(need.power for need in later.needs.get("a", ())) == powers
     typed = request({"a": {}}, overrides={"a": AppOverrides(isolators=tuple(isolators.items()))})
     mine = all_needs(typed, {"a": isolators}, {}, **kind)
@@ -358,13 +359,13 @@ def test_the_callers_grant_is_as_one_of_kurma_yml() -> None:
 )
 def test_a_grant_of_no_power_names_the_nearest(word: str, meant: str) -> None:
     with pytest.raises(UsageError, match="--grant: there is no power") as caught:
-        grants.check_grants([PRIVILEGED, word], DRIVERS)
+        grants.check_grants([PRIVILEGED, word], PLUGINS)
     assert caught.value.hint == f"did you mean {meant}?"
 
 
 def test_every_power_can_be_granted() -> None:
     words = {power for isolators, _, powers in ASKED for power in powers}
-    grants.check_grants([*words, *LinuxIsolators().gated(), "kurma.io/devices=/dev/fuse", f"{API}=full"], DRIVERS)
+    grants.check_grants([*words, *GATED, "kurma.io/devices=/dev/fuse", f"{API}=full"], PLUGINS)
 
 
 def test_namespaces_are_the_pods_then_its_apps_who_must_agree() -> None:
@@ -372,15 +373,15 @@ def test_namespaces_are_the_pods_then_its_apps_who_must_agree() -> None:
         return (Isolator(NAMESPACES, words),)
 
     assert isolators.namespace_wishes(
-        isolator(pid="private"), {"a": isolator(pid="host", ipc="host")}, DRIVERS
+        isolator(pid="private"), {"a": isolator(pid="host", ipc="host")}, PLUGINS
     ) == {
         "pid": "private",
         "ipc": "host",
     }
     with pytest.raises(IsolatorError, match="app b asks for the net namespace to be private, and app a for the"):
-        isolators.namespace_wishes((), {"a": isolator(net="host"), "b": isolator(net="private")}, DRIVERS)
+        isolators.namespace_wishes((), {"a": isolator(net="host"), "b": isolator(net="private")}, PLUGINS)
     both = {"a": isolator(net="host"), "b": isolator(net="private")}
-    assert isolators.namespace_wishes(isolator(net="private"), both, DRIVERS) == {"net": "private"}
+    assert isolators.namespace_wishes(isolator(net="private"), both, PLUGINS) == {"net": "private"}
 
 
 def test_the_hosts_ipc_brings_its_shared_memory() -> None:

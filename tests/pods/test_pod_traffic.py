@@ -23,10 +23,6 @@ DOCUMENT = pod_document(
 FREE = replace(DOCUMENT, pod_plan=IsolatorPlan(), plans={})
 
 
-class Plain(IsolatorHooks):
-    """An isolator plugin that does not limit traffic."""
-
-
 class Limiter(IsolatorHooks):
     """An isolator plugin that does."""
 
@@ -47,7 +43,7 @@ def held(document: Any, *drivers: Any) -> list[str]:
 def test_the_first_that_can_gets_all_limits() -> None:
     """Those of strangers' isolators, too; and it is told what a network applies itself."""
     first, second = Limiter(), Limiter()
-    notes = held(DOCUMENT, Plain(), first, second)
+    notes = held(DOCUMENT, first, second)
     assert first.calls == [(DOCUMENT.network_namespace, (OWN, APPS), {"eth0": HELD})]
     assert second.calls == []
     assert notes == [f"pod {DOCUMENT.name} has no interface eth9, whose traffic was to be limited"]
@@ -61,9 +57,9 @@ def test_the_last_limit_is_removed() -> None:
 
 def test_a_limit_that_no_plugin_applies() -> None:
     with pytest.raises(NetworkError, match=r"^cannot limit the traffic of pod .*: no enabled isolator plugin"):
-        held(DOCUMENT, Plain())
-    assert held(FREE, Plain()) == []
+        held(DOCUMENT)
+    assert held(FREE) == []
 
 
 def test_a_pod_without_a_network_of_its_own() -> None:
-    assert held(replace(DOCUMENT, host_network=True), Plain()) == []
+    assert held(replace(DOCUMENT, host_network=True)) == []

@@ -215,7 +215,7 @@ def test_a_name_of_kurmas_own(run_kurma, install, guests):
     assert run_kurma("leave")[1] == "left\n"
     assert run_kurma("info")[0] == 0
     rows = run_kurma("plugins list")[1]
-    why = "command plugin 'list' of kurma-run 1.0 has the name of a command of Kurma"
+    why = "command plugin 'list' is claimed by kurma-run 1.0 and Kurma itself"
     assert why in rows
     assert why in run_kurma("config check")[2]
 

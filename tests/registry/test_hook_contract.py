@@ -38,8 +38,6 @@ HOST = IsolatorHost(cgroups={}, cpus=1)
 
 
 class Smallest:
-    names = ("example.com/one",)
-
     @hookimpl
     def compile(self, value):
         return Compiled(IsolatorPlan(oom_score_adj=value))
@@ -308,10 +306,8 @@ def _decorated(function):
             {"defaults": _decorated(_misspelt)},
             "its method defaults has the name of a hook: mark it with @hookimpl",
         ),
-        ({"gated": {"example.com/one": None}}, "gated is a hook and must be a method"),
-        ({"gated": property(lambda self: {})}, "gated is a hook and must be a method"),
-        ({"names": "example.com/one"}, "Driver.names is 'example.com/one', not tuple[str, ...]"),
-        ({"names": ("a", 1)}, "Driver.names is ('a', 1), not tuple[str, ...]"),
+        ({"powers": {"example.com/one": None}}, "powers is a hook and must be a method"),
+        ({"powers": property(lambda self: {})}, "powers is a hook and must be a method"),
         (
             {"defaults": pluggy.HookimplMarker("kurma")(wrapper=True)(lambda self, scope: None)},
             "defaults cannot be a wrapper",
@@ -330,8 +326,6 @@ def test_a_hook_that_is_set_on_the_object_is_refused():
 
 def test_the_nearest_method_is_named_for_a_hook_that_is_missing():
     class Misspelt:
-        names = ("a",)
-
         def compil(self, value): ...
 
     assert refused(Misspelt()) == "its driver (Misspelt): lacks compile; its method compil is not a hook"
@@ -366,8 +360,6 @@ def test_no_property_of_a_driver_is_read():
 
 def test_a_driver_may_be_a_subclass_of_the_specification():
     class Sub(IsolatorHooks):
-        names = ("a",)
-
         @hookimpl
         def compile(self, value):
             return Compiled(IsolatorPlan(oom_score_adj=value))

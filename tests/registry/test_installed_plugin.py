@@ -32,7 +32,7 @@ try:
     registry = PluginRegistry(load(sys.argv[1]))
     registry.check_required()
     driver = registry.driver("kurma.isolators", "nofile")
-    print(driver.compile(driver.names[0], {"limit": 100}, "app", IsolatorHost({}, 1)).plan.rlimits["nofile"])
+    print(driver.compile("example.com/nofile", {"limit": 100}, "app", IsolatorHost({}, 1)).plan.rlimits["nofile"])
 except KurmaError as error:
     print(f"{type(error).__name__}: {error}")
 """

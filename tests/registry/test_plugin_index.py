@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from kurma_isolators_linux import driver
 
 from kurma_core.config import load
 from kurma_core.hookspecs import GROUPS
@@ -110,17 +111,52 @@ def test_it_keeps_what_a_driver_declares(site):
     assert site.index.stat().st_mode & 0o777 == 0o600
 
 
-def test_names_of_isolators_are_kept(tmp_path):
+def test_what_isolator_plugins_declare_is_kept(tmp_path):
     (tmp_path / "state").mkdir()
 
     def kept():
-        PluginRegistry(load(state_dir=str(tmp_path / "state"))).drivers("kurma.isolators")
-        index = tmp_path / "state" / NAME
-        declarations = json.loads(index.read_text())["declarations"] if index.exists() else {}
-        found = [value for key, value in declarations.items() if key.endswith(":kurma.isolators/linux")]
-        return found and found[0]["isolators"]
+        registry = PluginRegistry(load(state_dir=str(tmp_path / "state")))
+        registry.drivers("kurma.isolators")
+        return registry._index.declaration(registry._plugin("kurma.isolators", "linux"))
 
-    assert "resource/memory" in until(kept)
+    assert until(kept).isolators == driver.ISOLATORS
+    assert kept().default_isolators == driver.DEFAULTS
+    assert kept().exclusive == driver.EXCLUSIVE
+    assert kept().gated.keys() == driver.GATED.keys()
+    assert kept().gated["host/api-access"] == ["full", "read"]
+    assert kept().gated["kurma.io/devices"] is None
+
+
+IMPLEMENTING = """
+import sys
+from kurma_core.config import load
+from kurma_core.plugins.registry import PluginRegistry
+found = PluginRegistry(load(*sys.argv[1:3])).implementing("kurma.networks", "discover")
+print(*found, "kurma_test_one" in sys.modules, "kurma_test_finds" in sys.modules)
+"""
+
+
+def test_the_plugins_that_have_a_hook_are_known_without_them(site, network):
+    """18: networks are discovered by those plugins alone that can. Options may choose another class."""
+    finds = network.replace(
+        "    def remove(self, config): pass",
+        "    def remove(self, config): pass\n    @hookimpl\n    def discover(self): return {}",
+    )
+    site.install("finds", finds)
+    site.warm("one", "finds", "bridge", "lo")
+
+    def implementing():
+        command = [sys.executable, "-P", "-c", IMPLEMENTING, site.directory.parent, site.state]
+        environment = {**os.environ, "PYTHONPATH": str(site.directory), "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.check_output(command, env=environment, text=True).split()
+
+    *names, one, other = implementing()
+    assert "finds" in names
+    assert {"one", "bridge", "lo"}.isdisjoint(names)
+    assert (one, other) == ("False", "False")
+    config = {"plugins": {"networks": {"one": {"config": {"size": 4}}}}}
+    (site.directory.parent / "kurma.json").write_text(json.dumps(config))
+    assert "one" in implementing()
 
 
 @pytest.mark.parametrize("change", ["install", "remove", "upgrade", "entry points"])
@@ -178,7 +214,8 @@ def test_what_another_kurma_checked_is_checked_again(site, change):
 
 
 #: Members of a driver besides its hooks, by group.
-MEMBERS = {"kurma.isolators": "names = ('example.com/one',)", "kurma.stagers": "name = 'one'"}
+MEMBERS = {"kurma.stagers": "name = 'one'"}
+DECLARED = {"kurma.isolators": "isolators=('example.com/one',)"}
 #: What hooks return that the test calls; others return None.
 RETURNED = {
     "resolve": "RemoteArchive('a', 'b', 'file', Blob())",
@@ -237,7 +274,7 @@ def test_a_start_with_a_driver_of_each_kind_is_from_the_index(site):
             for one in contract.kinds(group)[0].HOOKS.values()
             if one.required
         ]
-        source.append(f"@hookimpl\ndef {hook}():\n    return Driver(Every)")
+        source.append(f"@hookimpl\ndef {hook}():\n    return Driver(Every, {DECLARED.get(group, '')})")
         site.install(group.partition(".")[2], "\n".join(source), group=group)
     (site.directory.parent / "kurma.json").write_text('{"plugins": {"services": {"services": {}}}}')
     command = [sys.executable, "-P", "-c", USES_ALL, site.directory.parent / "kurma.json", site.state]

@@ -12,7 +12,7 @@ from kurma_core.config import check, load
 from kurma_core.errors import ConfigError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.hookspecs import GROUPS
 from kurma_core.hookspecs.isolator import IsolatorHost
-from kurma_core.isolation import compile_isolators, isolator_drivers, powers
+from kurma_core.isolation import compile_isolators, isolator_plugins, powers
 
 NETWORKS = "kurma.networks"
 BROKEN = "import nothing_of_this_name"
@@ -321,7 +321,7 @@ def test_aliases(install, registry, network):
     assert plugins.resolve_alias(NETWORKS, "example.com/one") == "one"
     assert plugins.resolve_alias(NETWORKS, "example.com/other") is None
     install("kurma-other", {"two": network})
-    with pytest.raises(PluginCollisionError, match=r"'one' of kurma-test 1\.0 and 'two' of kurma-other 1\.0"):
+    with pytest.raises(PluginCollisionError, match=r"^network alias 'example\.com/one' is claimed by "):
         registry().resolve_alias(NETWORKS, "example.com/one")
 
 
@@ -343,7 +343,7 @@ def test_annotations_that_two_distributions_understand(install, registry, networ
     assert plugins.annotation_reader(["created", "example.com/one/a"]) == "one"
     assert plugins.annotation_reader(["example.com/on"]) is None
     install("kurma-other", {"two": "PREFIX = 'example.com/'\n" + source}, group="kurma.fetchers")
-    claimed = r"understand the image's annotations: .*'one' of kurma-test 1\.0 and .*'two' of kurma-other 1\.0"
+    claimed = "^annotation 'example.com/one/a' is claimed by fetcher plugin 'one' of kurma-test 1.0 and .*'two'"
     with pytest.raises(PluginCollisionError, match=claimed):
         registry().annotation_reader(["example.com/one/a"])
 
@@ -354,7 +354,8 @@ def test_no_fetcher_has_a_scheme_of_the_cores_own(install, registry, network, na
     install("kurma-test", {name: source}, group="kurma.fetchers")
     plugins = registry()
     assert row(plugins, "fetchers", name, load=True).status == "failed"
-    with pytest.raises(PluginError, match=f"Kurma calls images of its own {name}:"):
+    said = f"^fetcher plugin '{name}' is claimed by kurma-test 1.0 and Kurma itself$"
+    with pytest.raises(PluginCollisionError, match=said):
         plugins.driver("kurma.fetchers", name)
 
 
@@ -427,7 +428,6 @@ from kurma_core.hookspecs.isolator import Compiled
 from kurma_core.models.isolator import IsolatorPlan
 
 class Isolators:
-    names = ({names})
     def __init__(self, context): pass
     @hookimpl
     def compile(self, name):
@@ -438,7 +438,7 @@ class Isolators:
 
 @hookimpl
 def kurma_isolator():
-    return Driver(create=Isolators)
+    return Driver(create=Isolators, isolators=({names}), default_isolators=("example.com/both",))
 """
 
 
@@ -456,7 +456,7 @@ def compiled(plugins, *names):
     host = IsolatorHost(cgroups={}, cpus=1)
     return {
         one.name: one.amounts
-        for one in compile_isolators(None, {"app": app}, isolator_drivers(plugins), host).reports
+        for one in compile_isolators(None, {"app": app}, isolator_plugins(plugins), host).reports
         if one.name.startswith("example.com")
     }
 
@@ -465,14 +465,15 @@ def test_an_isolator_that_two_plugins_claim_cannot_be_used(two_that_claim, regis
     """Asked for, by default, or of a power; the plugins' other isolators can."""
     plugins = registry()
     said = (
-        r"^isolator example\.com/both is claimed by the plugins 'aa' of kurma-aa 1\.0 and 'zz' of kurma-zz 1\.0$"
+        r"^isolator example\.com/both is claimed by isolator plugin 'aa' of kurma-aa 1\.0 "
+        r"and isolator plugin 'zz' of kurma-zz 1\.0$"
     )
     for names in (("example.com/both",), ("example.com/aa",), ()):
         with pytest.raises(PluginCollisionError, match=said) as caught:
             compiled(plugins, *names)
         assert "`isolator_plugins: {example.com/both: aa}`" in caught.value.hint
     with pytest.raises(PluginCollisionError, match=said):
-        powers([Isolator("example.com/both", 1)], isolator_drivers(plugins), "app", IsolatorHost({}, 1))
+        powers([Isolator("example.com/both", 1)], isolator_plugins(plugins), "app", IsolatorHost({}, 1))
     problems = check(plugins._config, plugins)
     assert [problem.message for problem in problems] == [str(caught.value)]
 

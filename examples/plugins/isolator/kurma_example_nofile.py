@@ -17,8 +17,6 @@ NAME = "example.com/nofile"
 
 
 class Nofile:
-    names: tuple[str, ...] = (NAME,)
-
     def __init__(self, context: DriverContext) -> None:
         self._most = context.config["most"]
 
@@ -39,4 +37,5 @@ class Nofile:
 
 @hookimpl
 def kurma_isolator() -> Driver:
-    return Driver(Nofile, options=(Option("most", int, 65536, "the largest limit that may be asked for"),))
+    most = Option("most", int, 65536, "the largest limit that may be asked for")
+    return Driver(Nofile, options=(most,), isolators=(NAME,))

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from typing import Any
 
 from kurma_core.errors import IsolatorError
@@ -34,8 +33,6 @@ ABOUT = {
 
 
 class Process:
-    names = (UMASK, NICE, IO, GROUPS)
-
     def __init__(self, context: DriverContext) -> None:
         pass
 
@@ -62,10 +59,6 @@ class Process:
         return Compiled(IsolatorPlan(cgroup=(CgroupSetting("cgroup", "cgroup.max.descendants", str(value)),)))
 
     @hookimpl
-    def gated(self) -> Mapping[str, Collection[str] | None]:
-        return {NICE: (), IO: ("realtime",)}
-
-    @hookimpl
     def powers(self, name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
         plan = self.compile(name, value, scope, host).plan
         if plan.scheduling is not None and plan.scheduling.nice < 0:
@@ -84,4 +77,4 @@ def _umask(value: Any) -> int:
 
 @hookimpl
 def kurma_isolator() -> Driver:
-    return Driver(Process)
+    return Driver(Process, isolators=(UMASK, NICE, IO, GROUPS), gated={NICE: (), IO: ("realtime",)})

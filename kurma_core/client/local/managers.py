@@ -326,18 +326,20 @@ def _of_networks(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
 
 def _of_isolators(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
     """Checks that an app without isolators of its own has the required ones that have a default."""
-    from kurma_core.isolation import Rules, compile_isolators, host_facts, isolator_drivers
+    from kurma_core.isolation import Rules, compile_isolators, host_facts, isolator_plugins
     from kurma_core.pods.services import Services
 
     required = managers.config.required_under(managers.config.stager)
     try:
         host = host_facts(Services.cgroup_versions(), frozenset({"user"}))
-        drivers = isolator_drivers(managers.registry)
-        known = {name for driver in drivers for name in driver.names}
-        defaults = {name for driver in drivers for name, _ in driver.defaults("app", (), host)}
+        plugins = isolator_plugins(managers.registry)
+        usable = [(plugin, plugin.driver()) for plugin in plugins if plugin.collision is None]
+        working = [(plugin, driver) for plugin, driver in usable if driver is not None]
+        known = {name for plugin, _ in working for name in plugin.names}
+        defaults = {name for _, driver in working for name, _ in driver.defaults("app", (), host)}
         asked = dict.fromkeys(sorted(required - (known - defaults)), True)
         rules = Rules(required=asked, absent=managers.registry.absent(_ISOLATORS))
-        compile_isolators(None, {"*": ()}, drivers, host, rules=rules)
+        compile_isolators(None, {"*": ()}, plugins, host, rules=rules)
     except KurmaError as error:
         if not any(one.startswith(f"{_ISOLATORS}/") or one in error.message for one in told):
             yield error

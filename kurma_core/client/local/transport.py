@@ -142,7 +142,7 @@ class LocalHost:
 
         registry, host = self._m.registry, host_facts(Services.cgroup_versions(), frozenset({"user"}))
         drivers = registry.drivers("kurma.isolators")
-        return list(isolator_list(drivers, host, registry.isolator_claims(), registry.isolator_collision))
+        return list(isolator_list(drivers, host, registry.isolator_claims()))
 
     def version(self) -> Version:
         from kurma_core.api.host import Version

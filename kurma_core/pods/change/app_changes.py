@@ -292,7 +292,7 @@ class PodApps:
         directory.change_state(change=None, layers=layers)
 
     def _hold_traffic(self, document: PodDocument) -> None:
-        pod_limits.hold_traffic(document, self._services.isolators(), self._services.note)
+        pod_limits.hold_traffic(document, self._services.traffic_limiters(), self._services.note)
 
     def finish_change(self, directory: PodDirectory) -> bool:
         """Finishes the change of a running pod's apps that a process left unfinished when it died.

@@ -84,11 +84,11 @@ def new_app(
     if document.ids is not None:
         volumes.check_owners(reified.pod, document.ids)
     declared = effective_app(reified.pod.apps[-1], image[1]).isolators
-    drivers = services.isolators()
-    grants.check_grants(request.grants, drivers)
+    plugins = services.isolators
+    grants.check_grants(request.grants, plugins)
     expected = services.images.conventions(image[0])
     host, fewer = isolators.host_of(services), expected.fewer_capabilities
-    own = grants.needs_of_new(request, manifest, declared, drivers, host, fewer_capabilities=fewer)
+    own = grants.needs_of_new(request, manifest, declared, plugins, host, fewer_capabilities=fewer)
     needs, all_grants = {**document.needs, **own.needs}, {**document.grants, app.name: request.grants}
     granted = grants.check_app(needs, app.name, image[0], services, request.insecure, all_grants)
     noted(services, granted := (*granted, *own.notes(configured=False)))

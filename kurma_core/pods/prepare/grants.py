@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.pod import PodManifest
     from kurma_core.config import GrantConfig
-    from kurma_core.hookspecs.isolator import IsolatorHooks, IsolatorHost
+    from kurma_core.hookspecs.isolator import IsolatorHost
     from kurma_core.images.trust_policy import Vouchers
+    from kurma_core.isolation import IsolatorPlugin
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.services import Services
 
@@ -52,7 +53,7 @@ def needs(
     request: PodRequest,
     pod: PodManifest,
     apps: Mapping[str, Iterable[Isolator]],
-    drivers: tuple[IsolatorHooks, ...],
+    plugins: tuple[IsolatorPlugin, ...],
     shared: Set[str],
     host: IsolatorHost,
     fewer_capabilities: Collection[str] = (),
@@ -80,7 +81,7 @@ def needs(
 
     def typed(app: str | None, given: Iterable[tuple[str, Json]]) -> set[Power]:
         scope, its_host = ("pod", host) if app is None else ("app", hosts[app])
-        return set(powers([Isolator(*pair) for pair in given], drivers, scope, its_host))
+        return set(powers([Isolator(*pair) for pair in given], plugins, scope, its_host))
 
     template = request.template.pod
     of_apps = {app: typed(app, over.isolators) for app, over in request.overrides.items()}
@@ -97,7 +98,7 @@ def needs(
     of_pod |= {power for some in of_apps.values() for power in some if power.namespace is not None}
 
     def asked(isolators: Iterable[Isolator], typed: Set[Power], scope: str, host: IsolatorHost) -> list[Power]:
-        found = [power for power in powers(isolators, drivers, scope, host) if power not in typed]
+        found = [power for power in powers(isolators, plugins, scope, host) if power not in typed]
         return [power for power in found if power.namespace is None or power.namespace in shared]
 
     by_file = [Power(f"{isolators.NAMESPACES}={kind}", kind) for kind in sorted(of_file)]
@@ -148,7 +149,7 @@ def needs_of_new(
     request: PodRequest,
     pod: PodManifest,
     isolators: tuple[Isolator, ...],
-    drivers: tuple[IsolatorHooks, ...],
+    plugins: tuple[IsolatorPlugin, ...],
     host: IsolatorHost,
     *,
     fewer_capabilities: bool,
@@ -162,17 +163,17 @@ def needs_of_new(
     """
     (app,) = request.template.pod.apps
     registry = [app.name] if fewer_capabilities else []
-    found = needs(request, pod, {app.name: isolators}, drivers, frozenset(), host, registry)
+    found = needs(request, pod, {app.name: isolators}, plugins, frozenset(), host, registry)
     own, given = found.needs.get(app.name), found.given.get(app.name)
     return Needs({app.name: own} if own else {}, {app.name: given} if given else {})
 
 
-def check_grants(grants: Iterable[str], drivers: tuple[IsolatorHooks, ...]) -> None:
+def check_grants(grants: Iterable[str], plugins: tuple[IsolatorPlugin, ...]) -> None:
     """:raises UsageError: a ``--grant`` names a power that no installed plugin knows."""
     from kurma_core.plugins.contract import known_power
 
     for word in grants:
-        found, near = known_power(word, drivers)
+        found, near = known_power(word, [plugin.gated for plugin in plugins])
         if not found:
             hint = f"did you mean {near}?" if near else None
             raise UsageError(f"{OPTION}: there is no power {word[:100]!r}", hint=hint)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.image import ImageManifest, Isolator
     from kurma_core.appc.pod import PodApp, PodManifest
-    from kurma_core.hookspecs.isolator import IsolatorHooks, IsolatorHost
-    from kurma_core.isolation import Isolation
+    from kurma_core.hookspecs.isolator import IsolatorHost
+    from kurma_core.isolation import Isolation, IsolatorPlugin
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.services import Services
 
@@ -56,14 +56,14 @@ def isolation(
     :raises IsolatorError: as :func:`kurma_core.isolation.compile_isolators`.
     :raises KurmaError: the stager's image is not available.
     """
-    drivers = services.isolators()
+    plugins = services.isolators
     host = host_of(services, shared, api=_api(services, pod, apps))
     if there:
         host = replace(host, pod={isolator.name: isolator.value for isolator in pod})
     found = compile_isolators(
         None if there else pod,
         apps,
-        drivers,
+        plugins,
         host,
         strict=request.strict_isolators,
         rules=Rules(_typed(request), _required(services, stager), services.registry.absent("kurma.isolators")),
@@ -71,8 +71,7 @@ def isolation(
         partly=services.stagers.applied_in_part(stager),
         fewer_capabilities=fewer_capabilities,
     )
-    # Reports broken isolator plugins: this pod does not need them, so they are no error here.
-    services.registry.drivers("kurma.isolators")
+    services.registry.tell_broken("kurma.isolators")
     if there:
         return found
     # The shared namespaces were not decided by isolators alone.
@@ -125,16 +124,16 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the host's shared memory, which is m
 def namespace_wishes(
     pod: Iterable[Isolator],
     apps: Mapping[str, Iterable[Isolator]],
-    drivers: tuple[IsolatorHooks, ...],
+    plugins: tuple[IsolatorPlugin, ...],
 ) -> Mapping[str, str]:
     """The isolators' choice of namespaces: ``host`` or ``private`` by kind of namespace.
 
     :raises IsolatorError: apps contradict each other, and the pod does not decide; or a value is invalid.
     """
-    decided = namespaces(pod, drivers)
+    decided = namespaces(pod, plugins)
     said: dict[str, tuple[str, str]] = {}
     for app, own in apps.items():
-        for kind, word in namespaces(own, drivers).items():
+        for kind, word in namespaces(own, plugins).items():
             other, first = said.setdefault(kind, (app, word))
             if first != word and kind not in decided:
                 raise IsolatorError(

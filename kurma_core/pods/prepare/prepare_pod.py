@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.pod import PodApp
     from kurma_core.appc.reify import Reified
     from kurma_core.appc.template import PodTemplate
-    from kurma_core.hookspecs.isolator import IsolatorHooks
-    from kurma_core.isolation import Isolation
+    from kurma_core.isolation import Isolation, IsolatorPlugin
     from kurma_core.models.image import RenderedImage
     from kurma_core.models.isolator import IdRange
     from kurma_core.models.network import Attachment
@@ -68,11 +67,11 @@ def pod_document(
     renderer = services.config.renderer if request.renderer is None else request.renderer
     stager = request.stager or services.config.stager
     services.stagers.check(stager)
-    request = _placed(request, services.isolators())
+    request = _placed(request, services.isolators)
     if request.grants:
         from kurma_core.pods.prepare import grants
 
-        grants.check_grants(request.grants, services.isolators())
+        grants.check_grants(request.grants, services.isolators)
     resolved = _images(request, services, progress)
     template, reified = _reified(request, resolved, services)
     pod_restarts.check(reified.pod, ephemeral=request.ephemeral)
@@ -168,7 +167,7 @@ def _place(
 ) -> _Place:
     """:raises KurmaError: a network is unknown, a grant is missing …"""
     pod = reified.pod
-    wishes = isolators.namespace_wishes(pod.isolators, declared, services.isolators())
+    wishes = isolators.namespace_wishes(pod.isolators, declared, services.isolators)
     networks, userns = _networks(request, template), _userns(request, pod)
     # A namespace that the caller or the pod's file decides: isolators have no influence on it.
     decided = {kind for kind, word in (("net", networks), ("user", userns)) if word is not None}
@@ -235,11 +234,11 @@ def noted(services: Services, notes: tuple[str, ...]) -> tuple[str, ...]:
     return notes
 
 
-def _placed(request: PodRequest, drivers: tuple[IsolatorHooks, ...]) -> PodRequest:
+def _placed(request: PodRequest, plugins: tuple[IsolatorPlugin, ...]) -> PodRequest:
     """The request, with isolators that only a pod can have moved from its apps to the pod."""
     overrides, pods = dict(request.overrides), list(request.isolators)
     for app, given in request.overrides.items():
-        pods_own = [pair for pair in given.isolators if scopes(pair[0], drivers) == ("pod",)]
+        pods_own = [pair for pair in given.isolators if scopes(pair[0], plugins) == ("pod",)]
         if pods_own:
             kept = tuple(pair for pair in given.isolators if pair not in pods_own)
             overrides[app] = replace(given, isolators=kept)
@@ -294,7 +293,7 @@ def _judged(
     from kurma_core.pods.prepare import grants
 
     host = isolators.host_of(services)
-    found = grants.needs(request, pod, apps, services.isolators(), shared, host, fewer_capabilities, of_file)
+    found = grants.needs(request, pod, apps, services.isolators, shared, host, fewer_capabilities, of_file)
     images = {app.name: str(app.image.id) for app in pod.apps}
     granted = grants.check_pod(found.needs, images, services, request.insecure, _grants(request))
     return found.needs, noted(services, (*granted, *found.notes(request.configured)))

@@ -211,7 +211,7 @@ class Networks:
                 raise _host_error("make its name known", launch, error) from None
         if pod_limits.traffic_limits(document):
             # Needs no undo: the kernel removes the limits with the namespace.
-            pod_limits.hold_traffic(document, launch.services.isolators(), launch.services.note)
+            pod_limits.hold_traffic(document, launch.services.traffic_limiters(), launch.services.note)
 
     def undo(self, launch: Launch) -> None:
         document = launch.document

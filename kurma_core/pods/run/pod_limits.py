@@ -33,20 +33,17 @@ def lasting_limits(pod: IsolatorPlan, apps: Mapping[str, IsolatorPlan]) -> tuple
     return tuple(limit for plan in plans for limit in plan.traffic)
 
 
-def hold_traffic(document: PodDocument, drivers: Iterable[IsolatorHooks], note: Callable[[str], None]) -> None:
+def hold_traffic(document: PodDocument, limiters: Iterable[IsolatorHooks], note: Callable[[str], None]) -> None:
     """Applies the pod's limits, and no others, to its existing network interfaces. If a network applies limits
     itself, only stricter ones are added.
 
-    :param drivers: the isolator plugins; the first that can limit traffic does.
+    :param limiters: the isolator drivers that can limit traffic; the first does.
     :raises NetworkError: no plugin can, or it failed.
     """
     if document.network_namespace is None:
         return
-    from kurma_core.hookspecs import implements
-    from kurma_core.hookspecs.isolator import IsolatorHooks
-
     limits = traffic_limits(document)
-    limiter = next((driver for driver in drivers if implements(driver, IsolatorHooks.limit_traffic)), None)
+    limiter = next(iter(limiters), None)
     if limiter is None:
         if limits:
             raise NetworkError(

@@ -11,14 +11,18 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kurma_core.errors import IsolatorError, ManifestError
 from kurma_core.hookspecs.isolator import Compiled, IsolatorHooks, IsolatorHost
 from kurma_core.models.isolator import IsolatorPlan
+from kurma_core.value import replace
 from kurma_testing.contract import STRANGE, DriverContract, check_refusal, nothing_left_open, refusing
+
+if TYPE_CHECKING:
+    from kurma_core.hookspecs.driver import Driver
 
 #: Name, value, scope.
 Case = tuple[str, Any, str]
@@ -47,14 +51,23 @@ class IsolatorContract(DriverContract):
 
     # -- the contract --
 
-    def test_it_says_what_it_looks_after(self, driver: IsolatorHooks) -> None:
-        assert isinstance(driver.names, tuple)
-        assert driver.names
-        assert len(set(driver.names)) == len(driver.names)
-        assert all(isinstance(name, str) and name == name.strip().lower() for name in driver.names)
+    def test_it_declares_its_isolators(self, declaration: Driver) -> None:
+        names = declaration.isolators
+        assert names
+        assert len(set(names)) == len(names)
+        assert all(name == name.strip().lower() for name in names)
 
-    def test_every_name_has_a_good_case(self, driver: IsolatorHooks) -> None:
-        assert {name for name, _, _ in self.good} == set(driver.names)
+    def test_its_defaults_are_declared(
+        self, declaration: Driver, driver: IsolatorHooks, host: IsolatorHost
+    ) -> None:
+        given = {scope: {name: value for name, value, of in self.good if of == scope} for scope in ("app", "pod")}
+        for scope in given:
+            for names in ((), declaration.isolators):
+                found = {name for name, _ in driver.defaults(scope, names, replace(host, pod=given["pod"]))}
+                assert found <= set(declaration.default_isolators), scope
+
+    def test_every_name_has_a_good_case(self, declaration: Driver) -> None:
+        assert {name for name, _, _ in self.good} == set(declaration.isolators)
         assert self.bad, "there must be something that it refuses"
 
     def test_good_values_compile(self, driver: IsolatorHooks, host: IsolatorHost) -> None:
@@ -105,20 +118,22 @@ class IsolatorContract(DriverContract):
                 driver.compile(name, value, scope, host)
             check_refusal(caught.value)
 
-    def test_any_value_is_an_answer_or_a_refusal(self, driver: IsolatorHooks, host: IsolatorHost) -> None:
+    def test_any_value_is_an_answer_or_a_refusal(
+        self, declaration: Driver, driver: IsolatorHooks, host: IsolatorHost
+    ) -> None:
         """Values come from untrusted manifests."""
-        for name in driver.names:
+        for name in declaration.isolators:
             for value in (*STRANGE, *({"limit": one} for one in STRANGE), {"set": 3}, *([one] for one in STRANGE)):
                 for scope in ("app", "pod"):
                     with refusing(IsolatorError, ManifestError):
                         driver.compile(name, copy.deepcopy(value), scope, host)
 
-    def test_powers_are_declared(self, driver: IsolatorHooks, host: IsolatorHost) -> None:
+    def test_powers_are_declared(self, declaration: Driver, driver: IsolatorHooks, host: IsolatorHost) -> None:
         """A value that needs a grant says so by a name that ``grants`` can have; no other value fails."""
-        gated = driver.gated()
+        gated = declaration.gated
         for name, value, scope in self.good:
             for power in driver.powers(name, value, scope, host):
                 isolator, _, part = power.name.partition("=")
-                assert gated is None or isolator in gated, power.name
-                parts = None if gated is None else gated[isolator]
+                assert isolator in gated, power.name
+                parts = gated[isolator]
                 assert not part or parts is None or part in parts, power.name

@@ -19,8 +19,6 @@ from kurma_core.hookspecs.isolator import Compiled
 from kurma_core.models.isolator import IsolatorPlan
 
 class Mine:
-    names = ("example.com/mine",)
-
     def __init__(self, context):
         self.most = context.config["most"]
         {made}
@@ -34,7 +32,7 @@ class Mine:
 
 @hookimpl
 def kurma_isolator():
-    return Driver(Mine, options=(Option("most", int, 9, {help}),))
+    return Driver(Mine, options=(Option("most", int, 9, {help}),), isolators=("example.com/mine",))
 """
 RIGHT = {
     "made": "pass",

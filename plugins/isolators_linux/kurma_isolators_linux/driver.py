@@ -111,18 +111,18 @@ _CAPABILITIES = frozenset([_REMOVE_CAPABILITIES, "os/linux/capabilities-retain-s
 _FILTERS = frozenset(["os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set", "kurma.io/seccomp-profile"])
 
 
+#: The limits of block devices: an app has its pod's by default.
+_BLOCK = tuple(name for name, function in _COMPILERS.items() if function == "bandwidth:block")
+
+#: What the plugin declares.
+ISOLATORS = tuple(_COMPILERS)
+DEFAULTS = (_SYSCTL, "kurma.io/pids-limit", _REMOVE_CAPABILITIES, "kurma.io/seccomp-profile", *_BLOCK, *_LABELS)
+EXCLUSIVE = (_CAPABILITIES, _FILTERS)
+GATED = {name: _PARTS.get(name, ()) for name in _GATED}
+
+
 class LinuxIsolators(IsolatorHooks):
     """The driver; a subclass so that mypy checks its signatures."""
-
-    names = tuple(_COMPILERS)
-
-    @hookimpl
-    def exclusive(self) -> tuple[frozenset[str], ...]:
-        return _CAPABILITIES, _FILTERS
-
-    @hookimpl
-    def gated(self) -> Mapping[str, tuple[str, ...] | None]:
-        return {name: _PARTS.get(name, ()) for name in _GATED}
 
     @hookimpl
     def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Any], ...]:

@@ -20,4 +20,12 @@ def _create(context: DriverContext) -> LinuxIsolators:
 
 @hookimpl
 def kurma_isolator() -> Driver:
-    return Driver(_create)
+    from kurma_isolators_linux import driver
+
+    return Driver(
+        _create,
+        isolators=driver.ISOLATORS,
+        default_isolators=driver.DEFAULTS,
+        exclusive=driver.EXCLUSIVE,
+        gated=driver.GATED,
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kurma_isolators_linux import plugin
 from kurma_isolators_linux.about import ABOUT
-from kurma_isolators_linux.driver import LinuxIsolators
+from kurma_isolators_linux.driver import ISOLATORS, LinuxIsolators
 from kurma_testing.isolators import HOSTS, IsolatorContract
 
 from kurma_core.hookspecs.isolator import IsolatorHost
@@ -161,4 +161,4 @@ class TestLinuxIsolators(IsolatorContract):
 
 
 def test_all_of_them_are_told_of() -> None:
-    assert sorted(ABOUT) == sorted(LinuxIsolators.names)
+    assert sorted(ABOUT) == sorted(ISOLATORS)

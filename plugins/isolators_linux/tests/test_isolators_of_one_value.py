@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from kurma_isolators_linux.driver import LinuxIsolators
+from kurma_isolators_linux.driver import DEFAULTS, EXCLUSIVE, GATED, ISOLATORS, LinuxIsolators
 
 from kurma_core.appc.image import Isolator
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import IsolatorHost
-from kurma_core.isolation import compile_isolators
+from kurma_core.isolation import IsolatorPlugin, compile_isolators
 from kurma_core.models.isolator import CgroupSetting, IsolatorPlan
 from kurma_core.value import replace
+
+LINUX = IsolatorPlugin(ISOLATORS, LinuxIsolators, DEFAULTS, EXCLUSIVE, GATED)
 
 REMOVE, RETAIN = "os/linux/capabilities-remove-set", "os/linux/capabilities-retain-set"
 V1, V2 = IsolatorHost({"cpu": 1}, 2), IsolatorHost({"cpu": 2}, 2)
@@ -62,7 +64,7 @@ def test_the_default_capabilities_are_those_of_the_images_kind():
     exact = [Isolator(RETAIN, {"set": ["CAP_NET_RAW"]})]
     apps = {"aci": (), "docker": (), "less": removed, "exact": exact}
     of_registries = ("docker", "less", "exact")
-    done = compile_isolators([], apps, [LinuxIsolators()], V1, fewer_capabilities=of_registries)
+    done = compile_isolators([], apps, [LINUX], V1, fewer_capabilities=of_registries)
     eleven = FOURTEEN - {"AUDIT_WRITE", "MKNOD", "NET_RAW"}
     wanted = {"aci": FOURTEEN, "docker": eleven, "less": eleven - {"CHOWN"}, "exact": {"NET_RAW"}}
     assert {app: names(done.apps[app].capabilities) for app in apps} == wanted
@@ -71,7 +73,7 @@ def test_the_default_capabilities_are_those_of_the_images_kind():
     values = {one.scope: one.value["set"] for one in done.reports if one.default and one.name == REMOVE}
     assert values == {"aci": [], "docker": ["CAP_NET_RAW", "CAP_MKNOD", "CAP_AUDIT_WRITE"]}
     # Where the app is privileged, it has all of them.
-    every = compile_isolators([], {"all": [Isolator("os/linux/privileged", True)]}, [LinuxIsolators()], V1)
+    every = compile_isolators([], {"all": [Isolator("os/linux/privileged", True)]}, [LINUX], V1)
     told = [one for one in every.reports if one.name == REMOVE]
     assert [(one.outcome, one.note) for one in told] == [("ignored", "the app is privileged")]
 
@@ -140,7 +142,7 @@ def test_what_is_wrong_in_a_value_is_named(name, value, got):
 def test_both_sets_at_once_are_an_error():
     both = [Isolator(REMOVE, {"set": []}), Isolator(RETAIN, {"set": []})]
     with pytest.raises(IsolatorError, match=f"{RETAIN} of app web cannot stand beside {REMOVE}"):
-        compile_isolators([], {"web": both}, [LinuxIsolators()], V1)
+        compile_isolators([], {"web": both}, [LINUX], V1)
 
 
 def test_oom_score_adj(host):

@@ -15,10 +15,12 @@ import kurma_core.plugins.registry
 from kurma_core.config import load
 before = set(sys.modules)
 from kurma_isolators_linux import plugin
-from kurma_core.isolation import compile_isolators, host_facts
-driver = plugin.kurma_isolator().create(None)
+from kurma_core.isolation import IsolatorPlugin, compile_isolators, host_facts
+declared = plugin.kurma_isolator()
+driver = declared.create(None)
+linux = IsolatorPlugin(declared.isolators, lambda: driver, declared.default_isolators, declared.exclusive)
 host = host_facts({"cpu": 1, "memory": 1, "pids": 1}, shared=frozenset({"user"}))
-done = compile_isolators((), {"web": ()}, (driver,), host)
+done = compile_isolators((), {"web": ()}, (linux,), host)
 assert {report.name for report in done.reports} >= {"kurma.io/pids-limit"}
 assert all(report.default for report in done.reports)
 print(*sorted(set(sys.modules) - before))

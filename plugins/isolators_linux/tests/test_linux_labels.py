@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 
 import pytest
-from kurma_isolators_linux.driver import LinuxIsolators
+from kurma_isolators_linux.driver import DEFAULTS, EXCLUSIVE, GATED, ISOLATORS, LinuxIsolators
 
 from kurma_core.appc.image import Isolator
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import IsolatorHost
-from kurma_core.isolation import compile_isolators
+from kurma_core.isolation import IsolatorPlugin, compile_isolators
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.value import replace
+
+LINUX = IsolatorPlugin(ISOLATORS, LinuxIsolators, DEFAULTS, EXCLUSIVE, GATED)
 
 APPARMOR, SELINUX = "os/linux/apparmor-profile", "os/linux/selinux-context"
 CONTEXT = {"user": "system_u", "role": "system_r", "type": "svirt_lxc_net_t", "level": "s0-s0:c0.c1023"}
@@ -140,8 +142,8 @@ def test_a_pods_is_a_default_of_its_apps(host):
     own = [Isolator(APPARMOR, "/usr/bin/man"), Isolator(SELINUX, {**CONTEXT, "type": "own_t"})]
     apps = {"usual": [], "own": own}
     added = replace(host, pod={each.name: each.value for each in pod})
-    made = compile_isolators(pod, apps, [LinuxIsolators()], host, strict=True)
-    for isolation in (made, compile_isolators(None, apps, [LinuxIsolators()], added)):
+    made = compile_isolators(pod, apps, [LINUX], host, strict=True)
+    for isolation in (made, compile_isolators(None, apps, [LINUX], added)):
         found = {name: (plan.apparmor, plan.selinux) for name, plan in isolation.apps.items()}
         assert found == {
             "usual": ("web", "system_u:system_r:svirt_lxc_net_t:s0-s0:c0.c1023"),
@@ -155,6 +157,6 @@ def test_a_pods_is_a_default_of_its_apps(host):
 
 def test_a_pods_is_ignored_under_a_stager_that_applies_nothing(host):
     why = "it applies no isolators"
-    made = compile_isolators([Isolator(APPARMOR, "web")], {"app": []}, [LinuxIsolators()], host, unapplied=why)
+    made = compile_isolators([Isolator(APPARMOR, "web")], {"app": []}, [LINUX], host, unapplied=why)
     told = [(each.outcome, each.note) for each in made.reports if each.name == APPARMOR]
     assert told == [("ignored", why), ("ignored", why)]

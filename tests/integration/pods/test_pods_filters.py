@@ -20,8 +20,6 @@ NUMBERS = {"mkdir": {"x86_64": 83, "aarch64": 34}, "mkdirat": {"x86_64": 258, "a
 
 
 class Refuse:
-    names = ("example.com/refuse",)
-
     def __init__(self, context):
         pass
 
@@ -36,7 +34,7 @@ class Refuse:
 
 @hookimpl
 def kurma_isolator():
-    return Driver(Refuse)
+    return Driver(Refuse, isolators=("example.com/refuse",))
 """
 
 
