@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.api.host import ServiceInfo
@@ -111,7 +111,6 @@ class Services:
             config = managers.registry.settings(GROUP, service.name)
             if service.serves() and (config == service.config or service.reload(config, self._stop_timeout)):
                 return
-            driver = managers.registry.driver(GROUP, service.name)
         except KurmaError as error:
             service.stop(self._stop_timeout)
             service.fail(error.message)
@@ -119,7 +118,7 @@ class Services:
         if service.stop(self._stop_timeout):
             with self._lock:
                 if not self._closed:
-                    service.start(driver, config)
+                    service.start(lambda: managers.registry.driver(GROUP, service.name, again=True), config)
 
     def is_starting(self) -> bool:
         """Whether a required service is not ready yet, and has not failed either."""
@@ -168,7 +167,10 @@ class _Service:
         self.required = False
         self.config: Mapping[str, Json] = {}
         self._client = client
-        self._driver = ServiceHooks()
+        #: Makes the driver. :raises KurmaError: it cannot be made.
+        self._make: Callable[[], ServiceHooks] = ServiceHooks
+        #: None: it has not been made.
+        self._driver: ServiceHooks | None = None
         self._operation = Cancellation()
         self._thread: threading.Thread | None = None
         self._state, self._reason = "starting", ""
@@ -186,8 +188,8 @@ class _Service:
         """Whether it has been started and will not end by itself."""
         return self._thread is not None and self._thread.is_alive() and not self._operation.cancelled
 
-    def start(self, driver: ServiceHooks, config: Mapping[str, Json]) -> None:
-        self._driver, self.config = driver, config
+    def start(self, make: Callable[[], ServiceHooks], config: Mapping[str, Json]) -> None:
+        self._make, self._driver, self.config = make, None, config
         self._operation, self._since = Cancellation(), time.monotonic()
         self._thread = threading.Thread(
             target=self._run, args=(self._operation,), name=f"service-{self.name}", daemon=True
@@ -208,13 +210,14 @@ class _Service:
 
         :param patience: in seconds; after that the service is stopped.
         """
-        if self._state != "running":
+        driver = self._driver
+        if self._state != "running" or driver is None:
             return False
         answers: list[bool] = []
 
         def ask() -> None:
             try:
-                answers.append(self._driver.reload(config))
+                answers.append(driver.reload(config))
             except KurmaError as error:
                 _LOG.error("service %s: it does not take its new configuration: %s", self.name, error.message)
 
@@ -265,7 +268,7 @@ class _Service:
                 pass
 
     def _serve(self, operation: Cancellation) -> str:
-        """Lets it serve. :returns: why it has ended."""
+        """Makes its driver, unless it has one, and lets it serve. :returns: why it has ended."""
 
         def ready() -> None:
             if self._operation is operation and self._state == "starting":
@@ -273,6 +276,8 @@ class _Service:
 
         try:
             log = logging.getLogger(SERVICE + self.name)
+            if self._driver is None:
+                self._driver = self._make()
             self._driver.serve(ServiceHost(self._client, log, ready))
         except KurmaError as error:
             _LOG.debug("service %s", self.name, exc_info=error)

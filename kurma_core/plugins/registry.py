@@ -134,14 +134,15 @@ class PluginRegistry:
             self, group: Literal["kurma.observers"], name: str, *, teardown: bool = ...
         ) -> ObserverHooks: ...
         @overload
-        def driver(self, group: str, name: str, *, teardown: bool = ...) -> Any: ...
+        def driver(self, group: str, name: str, *, teardown: bool = ..., again: bool = ...) -> Any: ...
 
-    def driver(self, group: str, name: str, *, teardown: bool = False) -> Any:
+    def driver(self, group: str, name: str, *, teardown: bool = False, again: bool = False) -> Any:
         """The driver; the first call loads its plugin, and no other one.
 
         :param group: with its prefix: ``kurma.networks``.
         :param teardown: to take down what a pod has of it: it may be disabled. If it is no longer installed, the
             driver that this process has made before a reload is used.
+        :param again: try again if it could not be made before.
         :raises PluginNotFoundError: no plugin of that name is installed, or it is disabled.
         :raises PluginCollisionError: two distributions have a plugin of that name.
         :raises PluginError: it is broken, or this host lacks something that it needs.
@@ -151,6 +152,10 @@ class PluginRegistry:
             kept = self._earlier.get((group, name))
             if kept is not None:
                 return kept
+        if again:
+            with self._lock:
+                if (known := self._loaded.get((group, name))) is not None and known.error is not None:
+                    del self._loaded[group, name]
         loaded = self._load(group, name, teardown=teardown)
         with loaded.lock:
             if loaded.error is not None:

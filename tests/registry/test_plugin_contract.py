@@ -1,12 +1,25 @@
 """The version of the plugin contract, and groups that Kurma does not have."""
 
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
 import pytest
+from kurma_testing import load_driver
 
 from kurma_core import hookspecs
-from kurma_core.errors import PluginError
+from kurma_core.errors import PluginError, PluginSkipped
 from kurma_core.plugins import contract
 
+ROOT = Path(__file__).parents[2]
 NETWORKS = "kurma.networks"
+#: The plugins of this repository, examples too: group, name and module or attribute of each entry point.
+OWN = [
+    pytest.param(group, name, value, id=f"{group}/{name}")
+    for file in sorted((*ROOT.glob("plugins/*/pyproject.toml"), *ROOT.glob("examples/plugins/*/pyproject.toml")))
+    for group, entries in tomllib.loads(file.read_text())["project"]["entry-points"].items()
+    for name, value in entries.items()
+]
 
 
 @pytest.fixture
@@ -76,3 +89,17 @@ def test_a_group_that_kurma_does_not_have_is_listed_as_failed(install, registry,
 def test_all_groups_have_a_specification():
     assert set(hookspecs.SPECS) == set(hookspecs.GROUPS)
     assert all(contract.kinds(group) for group in hookspecs.GROUPS)
+
+
+@pytest.mark.parametrize(("group", "name", "value"), OWN)
+def test_kurmas_own_plugins_and_examples_fulfil_the_contract(group, name, value, tmp_path, monkeypatch):
+    for directory in ROOT.glob("examples/plugins/*/"):
+        monkeypatch.syspath_prepend(str(directory))
+    module, _, attribute = value.partition(":")
+    plugin = import_module(module)
+    config = {"memo": {"directory": str(tmp_path)}, "webhook": {"url": "http://127.0.0.1:1/"}}.get(name, {})
+    try:
+        driver = load_driver(getattr(plugin, attribute) if attribute else plugin, tmp_path, config)
+    except PluginSkipped:
+        return  # its module is checked, and this host lacks something that its driver needs
+    assert type(driver) in contract.kinds(group)

@@ -179,16 +179,35 @@ def test_one_that_ends_is_started_again(kurmad, install, log, word, why):
     assert kurmad.services.problems() == []
 
 
-def test_one_that_cannot_be_made_harms_no_other(kurmad, install, log):
-    install("one", {"one": SOURCE, "two": SOURCE}, group=GROUP)
-    kurmad.use("{one: {config: {word: broken}}, two: {}, three: {required: true}}")
-    assert "no such word" in kurmad.wait("failed").reason
+def test_one_that_cannot_be_loaded_harms_no_other(kurmad, install, log):
+    install("one", {"one": "1/0", "two": SOURCE}, group=GROUP)
+    kurmad.use("{one: {}, two: {}, three: {required: true}}")
+    assert "ZeroDivisionError" in kurmad.wait("failed").reason
     assert "no service plugin 'three' is installed" in kurmad.wait("failed", "three").reason
     kurmad.wait("running", "two")
     (problem,) = kurmad.services.problems()
     assert problem.startswith("service 'three' is required and failed: no service plugin")
-    kurmad.use("{one: {}}")
+
+
+def test_one_that_cannot_be_made_is_tried_again(kurmad, install, tmp_path):
+    """Such as one that lacks something that comes later."""
+    (tmp_path / "gone").mkdir()
+    needs = f"""import os
+from kurma_core.errors import PluginSkipped
+def made(context):
+    if os.path.isdir({str(tmp_path / "gone")!r}):
+        raise PluginSkipped("the port is taken")
+    return Service(context)
+"""
+    install("one", {"one": needs + SOURCE.replace("Driver(Service,", "Driver(made,"), "two": SOURCE}, group=GROUP)
+    kurmad.use("{one: {}, two: {}}")
+    why = "service plugin 'one' of one 1.0 cannot work on this host: the port is taken; started again after"
+    assert kurmad.wait("waiting").reason.startswith(why)
+    until(lambda: "after 2 s" in kurmad.state().reason, "the pause grows")
+    kurmad.wait("running", "two")
+    (tmp_path / "gone").rmdir()
     kurmad.wait("running")
+    assert kurmad.driver().served == 1
 
 
 def test_a_changed_configuration_is_passed_on(kurmad, install):

@@ -79,7 +79,7 @@ def load_driver(
         installed distribution: ``("kurma.stagers", "solo")``.
     :param directory: see :func:`driver_context`.
     :param config: the plugin's section of the configuration.
-    :return: the driver; for an observer its hook, to be called with ``event=``.
+    :return: the driver.
     :raises pluggy.PluginValidationError: a hook's name or argument does not exist.
     :raises TypeError: hook, declaration or driver break the contract.
     :raises LookupError: no installed distribution has such an entry point.
