@@ -73,7 +73,7 @@ def listen(namespace: str | None, port: int | None = None) -> Listener:
 
 def _listen_inside(port: int) -> Listener:
     from kurma_core.linux.bpf import steer_connections
-    from kurma_core.linux.loopback import add_lo_address
+    from kurma_core.linux.namespaces import add_lo_address
 
     address = socket.inet_aton(ADDRESS)
     add_lo_address(address)

@@ -26,8 +26,8 @@ import sys
 sys.path.append({str(Path(kurma_core.__file__).parent.parent)!r})
 from kurma_core.formats import small_json, timestamps
 from kurma_core.linux import (
-    beneath, bpf, capabilities, cgroups, clone, exec_errors, execute, files, libc, loopback, mounts, namespaces,
-    netlink, process, sandbox,
+    beneath, bpf, capabilities, cgroups, clone, exec_errors, execute, files, libc, mounts, namespaces,
+    netlink, process,
 )
 from kurma_core.trees import mount_targets, overlay, user_database
 from kurma_core.spawner import server

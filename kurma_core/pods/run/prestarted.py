@@ -247,8 +247,7 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
 def _raise_lo(namespace: str, uuid: str) -> None:
     """Sets the loopback interface up. The network driver does so, too; but done here, no client has to wait for
     the kernel's lock on all interfaces (RTNL)."""
-    from kurma_core.linux.loopback import raise_lo
-    from kurma_core.linux.namespaces import in_netns
+    from kurma_core.linux.namespaces import in_netns, raise_lo
 
     try:
         with in_netns(namespace):

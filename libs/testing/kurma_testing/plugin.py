@@ -60,11 +60,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def enter_host() -> None:
     """Moves this process into mount and network namespaces of its own: only ``lo``, which is up, and an empty
     ``/run``. Must run before the process has other threads."""
-    from kurma_core.linux import loopback, mounts, namespaces
+    from kurma_core.linux import mounts, namespaces
 
     namespaces.unshare(namespaces.CLONE_NEWNS | namespaces.CLONE_NEWNET)
     mounts.make_private("/")
-    loopback.raise_lo()
+    namespaces.raise_lo()
     mounts.mount("tmpfs", "/run", "tmpfs", 0, "mode=0755")
     os.environ[_IN_HOST] = "1"
 

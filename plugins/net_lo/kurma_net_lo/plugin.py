@@ -41,7 +41,7 @@ class LoopbackNetwork(NetworkHooks):
     @hookimpl
     def add(self, context: AttachmentContext) -> None:
         """Raises ``lo``. :raises NetworkError: the namespace cannot be entered, or the kernel refuses."""
-        from kurma_core.linux.loopback import raise_lo
+        from kurma_core.linux.namespaces import raise_lo
 
         _inside(context, raise_lo)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kurma_core.linux import beneath, capabilities, clone, libc, loopback, mounts, namespaces, process
+from kurma_core.linux import beneath, capabilities, clone, libc, mounts, namespaces, process
 from kurma_core.linux.cgroups import CgroupTree, Layout, controllers
 from kurma_core.trees import overlay
 from kurma_core.trees.unmount import unmount_below
@@ -217,8 +217,8 @@ def test_unmount_below_refuses_what_would_go_elsewhere(base):
 def test_network_namespaces_are_made_and_deleted_twice():
     path = f"/run/netns/kurma-test-{uuid.uuid4().hex[:8]}"
     script = (
-        "import sys; from kurma_core.linux import loopback, namespaces\n"
-        "namespaces.make_netns(sys.argv[1]); loopback.raise_lo(); loopback.raise_lo()"
+        "import sys; from kurma_core.linux import namespaces\n"
+        "namespaces.make_netns(sys.argv[1]); namespaces.raise_lo(); namespaces.raise_lo()"
     )
     for _ in range(2):
         subprocess.run([sys.executable, "-c", script, path], check=True, timeout=60)
@@ -238,7 +238,7 @@ def test_network_namespaces_are_made_and_deleted_twice():
     with pytest.raises(OSError, match="cannot enter the network namespace") as caught:
         namespaces.enter_netns(path)
     assert caught.value.filename == path
-    loopback.raise_lo()
+    namespaces.raise_lo()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import errno, os
 from kurma_core.hookspecs.driver import Driver
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.isolator import Compiled
-from kurma_core.linux.sandbox import instruction
+from kurma_stager_default.inside.app.sandbox import instruction
 from kurma_core.models.isolator import IsolatorPlan
 
 NUMBERS = {"mkdir": {"x86_64": 83, "aarch64": 34}, "mkdirat": {"x86_64": 258, "aarch64": 34}}

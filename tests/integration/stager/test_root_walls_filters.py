@@ -4,8 +4,8 @@ import errno
 import os
 
 import pytest
+from kurma_stager_default.inside.app import sandbox
 
-from kurma_core.linux import sandbox
 from kurma_core.models.isolator import IsolatorPlan
 from tests.kit.images import shell
 

@@ -3,8 +3,9 @@
 import os
 
 import pytest
+from kurma_stager_default.inside.app import sandbox
 
-from kurma_core.linux import capabilities, sandbox
+from kurma_core.linux import capabilities
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.staging.aci_stager import StagerImage
 from kurma_core.value import replace

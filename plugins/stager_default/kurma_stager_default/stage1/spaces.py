@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.linux import loopback, namespaces
+from kurma_core.linux import namespaces
 from kurma_stager_default.stage1.place import Stage1Error
 
 TYPE_CHECKING = False
@@ -37,7 +37,7 @@ def network_namespace(userns: int) -> int:
         if userns >= 0:
             namespaces.setns(userns, namespaces.CLONE_NEWUSER)
         namespaces.unshare(namespaces.CLONE_NEWNET)
-        loopback.raise_lo()
+        namespaces.raise_lo()
 
     return _made("net", make, "no network namespace could be made")
 

@@ -10,7 +10,8 @@ import _signal  # type: ignore[import-not-found]
 import errno
 import os
 
-from kurma_core.linux import capabilities, execute, libc, namespaces, sandbox
+from kurma_core.linux import capabilities, execute, libc, namespaces
+from kurma_stager_default.inside.app import sandbox
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import PATH, App, Plan
 

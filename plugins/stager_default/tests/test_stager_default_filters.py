@@ -4,8 +4,9 @@ import errno
 import os
 
 import pytest
+from kurma_stager_default.inside.app import sandbox
 
-from kurma_core.linux import libc, sandbox
+from kurma_core.linux import libc
 
 _NO_NEW_PRIVS = 38
 _SEARCH, _PROCESS_KEYRING = 10, -2
