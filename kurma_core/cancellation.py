@@ -69,7 +69,7 @@ class Cancellation:
         return _Part(self)
 
     def pause(self, seconds: float) -> None:
-        """Waits that long. :raises Cancelled: meanwhile, or before."""
+        """Waits ``seconds``. :raises Cancelled: meanwhile, or before."""
         gate = allocate_lock()
         gate.acquire()
         with self.waking(gate.release):
@@ -152,14 +152,14 @@ def check() -> None:
 
 
 def pause(seconds: float) -> None:
-    """Sleeps. :raises Cancelled: as :func:`check`."""
+    """Sleeps ``seconds``. :raises Cancelled: as :func:`check`."""
     _CURRENT.get().pause(seconds)
 
 
 def lock(fd: int, how: int) -> None:
     """Locks a file by ``flock(2)``; waits for other processes and threads.
 
-    :param how: ``LOCK_EX`` or ``LOCK_SH``.
+    :param fd: descriptor of the file. :param how: ``LOCK_EX`` or ``LOCK_SH``.
     :raises Cancelled: as :func:`check`. :raises OSError: the kernel refused.
     """
     from fcntl import LOCK_NB, flock
@@ -185,10 +185,12 @@ class CancellationFd:
         self._waking = self._operation.waking(lambda: write.send(b"."))
 
     def fileno(self) -> int:
+        """The descriptor, for select and poll."""
         return self._read.fileno()
 
     @property
     def cancelled(self) -> bool:
+        """Whether the operation was cancelled."""
         return self._operation.cancelled
 
     def __enter__(self) -> CancellationFd:

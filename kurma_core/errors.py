@@ -33,7 +33,8 @@ class KurmaError(Exception):
         return self.message
 
     def prefix(self, what: str) -> None:
-        """Names the object of the failed action, for a caller that knows it: ``WHAT: MESSAGE``."""
+        """Names the object of the failed action, for a caller that knows it: ``WHAT: MESSAGE``. :param what: the
+        object."""
         self.message = f"{what}: {self.message}"
 
 
@@ -82,6 +83,7 @@ class HostError(KurmaError):
         """The error ``WHAT: FILE: REASON``, with the error's number and path.
 
         :param what: the beginning of the message, for example ``pod X: cannot read pod.json``.
+        :param hint: the reader's next step.
         :param beneath: the directory that a relative path of ``error`` is in.
         """
         name = error.filename if isinstance(error.filename, str) else ""

@@ -46,6 +46,8 @@ class Literal(float):
     """A JSON number with a fraction or an exponent, which remembers how it was written.
 
     It is a float to everyone, but a quantity is read from :attr:`text` (never through floating point).
+
+    :param text: the number as it was written.
     """
 
     __slots__ = ("text",)

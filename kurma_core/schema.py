@@ -75,7 +75,7 @@ def describe(value: object) -> str:
 
 
 def ascii_text(value: str) -> str:
-    """Escapes characters that a terminal would not print unchanged."""
+    """Escapes characters of ``value`` that a terminal would not print unchanged."""
     return repr(value)[1:-1]
 
 
@@ -102,7 +102,10 @@ def writable(text: str) -> bool:
 
 class Shape:
     """The declared form of a JSON value. :meth:`read` makes the Python value, :meth:`write` the JSON value of
-    it."""
+    it.
+
+    :param value: the value to read or write. :param path: its path, for errors: ``$.app.ports[0]``.
+    """
 
     __slots__ = ()
     #: Whether :meth:`write` returns the value unchanged.
@@ -111,10 +114,11 @@ class Shape:
     expected = "a value"
 
     def read(self, value: Json, path: str) -> Any:
-        """:raises SchemaError: the value does not fit."""
+        """Makes the Python value of a JSON value. :raises SchemaError: the value does not fit."""
         return value
 
     def write(self, value: Any) -> Json:
+        """Makes the JSON value of a Python value that :meth:`read` has made."""
         return value
 
     def find_unknown(self, value: Json, path: str, tell: Unknown) -> None:
@@ -173,6 +177,8 @@ class Bytes(Text):
 
 
 class Flag(Shape):
+    """True or false."""
+
     __slots__ = ()
     expected = "true or false"
 
@@ -240,6 +246,8 @@ class Words(Shape):
 
 
 class Null(Shape):
+    """Null alone."""
+
     __slots__ = ()
     expected = "null"
 
@@ -600,6 +608,7 @@ class JsonValue:
     NAMED_BY: ClassVar[str] = ""
 
     def to_json(self) -> dict[str, Json]:
+        """Makes the JSON value, in the order of the fields."""
         kind = type(self)
         writers = _WRITERS.get(kind)
         if writers is None:
@@ -634,7 +643,10 @@ _WRITERS: dict[type, tuple[tuple[str, str | None, Callable[[Any], Json] | None],
 
 
 def members(kind: type[JsonValue]) -> tuple[Member, ...]:
-    """Returns the members of a class in the order in which they are written; computed ones last."""
+    """Returns the members of a class in the order in which they are written; computed ones last.
+
+    :param kind: the class.
+    """
     found = _MEMBERS.get(kind)
     if found is None:
         found = _MEMBERS[kind] = tuple(_members(kind))
@@ -663,7 +675,7 @@ def _members(kind: type[JsonValue]) -> list[Member]:
 
 
 def camel_case(name: str) -> str:
-    """The JSON key of a field: ``exitCode`` for ``exit_code``."""
+    """The JSON key of a field: ``exitCode`` for ``exit_code``. :param name: of the field."""
     first, *others = name.split("_")
     return first + "".join([word.capitalize() for word in others])
 
@@ -723,8 +735,9 @@ _LISTS: dict[str, Callable[[Any], Any]] = {
 
 
 def resolve(text: str, module: Mapping[str, Any]) -> Shape:
-    """Returns the shape of an annotation. :param module: the namespace for its names.
+    """Returns the shape of an annotation.
 
+    :param text: the annotation. :param module: the namespace for its names.
     :raises TypeError: the annotation has no JSON form.
     """
     found = _NAMES.get(text)
@@ -774,7 +787,7 @@ def split(text: str, at: str) -> list[str]:
 
 
 def shape(form: Form) -> Shape:
-    """Returns the shape that a Python value declares.
+    """Returns the shape that a Python value, ``form``, declares.
 
     - ``str``, ``bool``, ``int``, ``float``, ``dict``, ``list``: a value of that type; ``object``: any value.
     - A ``range``: a whole number in it. A ``frozenset``: one of those words. None: null.
@@ -822,6 +835,7 @@ _MADE: dict[int, tuple[Form, Shape]] = {}
 def fit(value: Json, form: Form, path: str) -> None:
     """Checks a record without a class.
 
+    :param value: the JSON value.
     :param form: see :func:`shape`; it must be a constant, for its shape is cached. :param path: the value's name
         in errors.
     :raises SchemaError: the value has another shape; names the place.
@@ -842,16 +856,20 @@ if TYPE_CHECKING:
     Seconds = float
     Timestamp = str
 else:
-    #: Counts, of bytes for example.
+    #: A count, of bytes for example.
     Count = Whole(0)
+    #: A port of TCP, UDP or SCTP.
     Port = Whole(1, 65535)
+    #: An exit code; 128+N for signal N.
     ExitCode = Whole(0, 255)
     #: The number of a process.
     Pid = Whole(0)
+    #: A duration in seconds.
     Seconds = Number(0, 1e9)
-    #: RFC 3339, UTC.
+    #: A time as in RFC 3339, in UTC.
     Timestamp = Text(title="RFC 3339, UTC")
 
-#: The same for :func:`fit`.
+#: A count, for :func:`fit`.
 COUNT = range(1 << 63)
+#: The number of a process, for :func:`fit`.
 PID = range(1, 1 << 31)

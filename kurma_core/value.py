@@ -72,6 +72,7 @@ class Field:
 
     @property
     def required(self) -> bool:
+        """Whether the field has no default."""
         return self.default is _REQUIRED and self.factory is None
 
 
@@ -88,6 +89,7 @@ def field(
 
     The rest is for values that have a JSON form (:mod:`kurma_core.schema`).
 
+    :param default: the field's default. :param default_factory: makes the default, for each value anew.
     :param key: in JSON; None: the name in camel case.
     :param shape: None: as the annotation says.
     :param inline: the keys of this value stand beside those of the other fields.

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from kurma_core.hookspecs import SPECS
+
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "kurma_core"
 PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
@@ -40,9 +42,40 @@ FLOOR = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 #: (room, room): why the one may look at the other, though it is above it or beside it on floor 3.
 ALLOWED: dict[tuple[str, str], str] = {}
 
+#: Modules of ``linux`` that any plugin may import.
+LINUX = {
+    *("beneath", "capabilities", "cgroups", "files", "inotify", "mounts", "namespaces", "netlink", "process"),
+    "programs",
+}
+#: Modules that plugins may import. docs/reference.md describes those of the hooks, of values and of ``linux``.
 PUBLIC = {
-    *("hookspecs", "models", "api", "errors", "appc", "cancellation", "json_text", "linux", "schema"),
-    *("formats", "trees", "value"),
+    *("cancellation", "errors", "json_text", "schema", "value"),
+    *("hookspecs", *(f"hookspecs.{name}" for name in ("driver", "pod_setup"))),
+    *(f"hookspecs.{name}" for name, *_ in SPECS.values()),
+    *(f"models.{name}" for name in ("image", "isolator", "network", "pod", "streams")),
+    *(
+        f"appc.{name}"
+        for name in ("cni_result", "image", "image_name", "layering", "pod", "quantity", "reify", "types")
+    ),
+    *(f"linux.{name}" for name in LINUX),
+    *(f"trees.{name}" for name in ("merging", "mount_targets", "overlay", "unmount", "user_database")),
+    *("formats.cri_log", "formats.timestamps"),
+}
+#: Packages of which plugins may import every module: the client's API and its values.
+PUBLIC_PACKAGES = {"api"}
+#: Modules that only these plugins may import: their parts that run inside pods contain them, and change with them.
+INSIDE = {
+    "linux.bpf": {"stager_default"},
+    "linux.clone": {"stager_default"},
+    "linux.descriptor_passing": {"stager_default"},
+    "linux.exec_errors": {"stager_default", "net_aci"},
+    "linux.execute": {"stager_default", "net_aci"},
+    "linux.libc": {"stager_default"},
+    "linux.terminal": {"stager_default", "stager_rkt"},
+    "formats.detach_keys": {"stager_default"},
+    "formats.elf": {"stager_default"},
+    "formats.small_json": {"stager_default"},
+    "trees.copying": {"stager_rkt"},
 }
 
 #: Packages of the core that run inside stagers, too.
@@ -258,8 +291,19 @@ def test_what_runs_inside_a_stager_is_light(file):
             assert top in sys.stdlib_module_names, str(item)
 
 
+def module_of_core(item):
+    """The module of the core that an import names, or has a name of, without ``kurma_core.``; None: it names a
+    package."""
+    parts = item.module.split(".")[1:]
+    if CORE.joinpath(*parts).is_dir():
+        return None
+    while parts and not CORE.joinpath(*parts).is_dir() and not CORE.joinpath(*parts).with_suffix(".py").exists():
+        parts.pop()
+    return ".".join(parts) or None
+
+
 @pytest.mark.parametrize("plugin", [*PLUGINS, *EXAMPLES], ids=lambda path: path.name)
-def test_plugins_see_the_public_face(plugin):
+def test_plugins_import_public_modules(plugin):
     allowed = {name.split(";")[0].split(">")[0].split("=")[0].strip() for name in project(plugin)["dependencies"]}
     own = {path.stem for path in plugin.glob("kurma_*")}
     for file in sources(plugin):
@@ -268,9 +312,23 @@ def test_plugins_see_the_public_face(plugin):
         for item in imports(file):
             top = item.module.split(".")[0]
             if top == "kurma_core":
-                assert item.module == "kurma_core" or room_named(item.module) in PUBLIC, str(item)
+                module = module_of_core(item)
+                public = module is None or module in PUBLIC or room_named(item.module) in PUBLIC_PACKAGES
+                assert public or plugin.name in INSIDE.get(module, ()), str(item)
             elif top.startswith("kurma_"):
                 assert top in own or top.replace("_", "-") in allowed, f"{item}, which it does not depend on"
+
+
+def test_public_modules_exist_and_those_inside_are_needed():
+    used = {
+        (module_of_core(item), plugin.name)
+        for plugin in PLUGINS
+        for file in sources(plugin)
+        for item in imports(file)
+        if item.module.startswith("kurma_core.")
+    }
+    assert {(module, plugin) for module, plugins in INSIDE.items() for plugin in plugins} <= used
+    assert {module_name(file).removeprefix("kurma_core.") for file in sources(CORE)} >= PUBLIC
 
 
 @pytest.mark.parametrize("directory", [CORE, *PLUGINS, *EXAMPLES], ids=lambda path: path.name)

@@ -294,15 +294,33 @@ def _parameter(one: Parameter, help_of: dict[str, str]) -> Json:
     return {"name": one.key, "in": "query", "description": about, "schema": schema}
 
 
+def documentation_parts(documentation: str) -> list[tuple[str, str, str]]:
+    """Splits a docstring into its parts: (word, name, text).
+
+    A field, ``:param x:``, ``:returns:``, ``:raises SomeError:`` or ``:called:``, has its word, its name or "",
+    and its text without a full stop. A paragraph has the word "".
+    """
+    found = []
+    for paragraph in _PARAGRAPHS.split(documentation):
+        prose, *fields = _FIELDS.split(paragraph)
+        if prose.strip():
+            found.append(("", "", _in_markdown(prose)))
+        for word, name, text in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
+            found.append((word, name or "", _in_markdown(text).removesuffix(".")))
+    return found
+
+
+def _in_markdown(text: str) -> str:
+    return re.sub(r":\w+:`[~.]?([^`]*)`", r"`\1`", " ".join(text.split())).replace("``", "`")
+
+
+_PARAGRAPHS = re.compile(r"\n\s*\n")
+_FIELDS = re.compile(r":(param|returns|raises|called)(?: (\w+(?:, \w+)*))?:(?=\s|$)")
+
+
 def parameter_help(documentation: str) -> dict[str, str]:
     """The texts of the ``:param x:`` lines of a docstring, by name in Python."""
-    found = {}
-    for part in re.split(r":(?=param |returns:|raises )|\n\n", documentation)[1:]:
-        match = re.match(r"param (\w+): (.*)", part, re.DOTALL)
-        if match is not None:
-            text = re.sub(r":\w+:`[~.]?([^`]*)`", r"`\1`", " ".join(match[2].split())).replace("``", "`")
-            found[match[1]] = text.removesuffix(".")
-    return found
+    return {name: text for word, name, text in documentation_parts(documentation) if word == "param"}
 
 
 def class_help(kind: type[JsonValue]) -> dict[str, str]:

@@ -315,42 +315,86 @@ def implements(driver: Hooks, hook: Callable[..., object]) -> bool:
 
 
 class ModuleHooks(Hooks):
-    """Hooks of a plugin's module, one for each kind. ``docs/hooks`` documents each; a test compares the
-    signatures."""
+    """Hooks of a plugin's module: one for each kind, and ``kurma_checks``. A module implements one of the former.
+
+    :raises PluginSkipped: this host lacks something that the plugin needs.
+    """
 
     @hookspec
     def kurma_fetcher(self) -> Driver:
-        """A source of images, under the locator scheme that is the entry point's name."""
+        """Brings a source of images, under the locator scheme that is the entry point's name.
+
+        :called: for an image whose locator has the entry point's name as its scheme
+        :returns: the driver's factory and its options.
+        """
 
     @hookspec
     def kurma_renderer(self) -> Driver:
-        """A way of turning image graphs into directories."""
+        """Brings a way of turning image graphs into directories.
+
+        :called: when a pod is prepared, if ``renderer`` of ``kurma.yml`` names the plugin
+        :returns: the driver's factory and its options.
+        """
 
     @hookspec
     def kurma_stager(self) -> Driver:
-        """A stager."""
+        """Brings a stager: a way of running the inside of a pod.
+
+        :called: when Kurma prepares, starts, or looks at a pod whose stager is the plugin: named in ``stager``,
+            in ``--stager``, or as the ``driver`` of an entry of ``stagers``
+        :returns: the driver's factory and its options.
+        """
 
     @hookspec
     def kurma_network(self) -> Driver:
-        """A kind of network."""
+        """Brings a kind of network.
+
+        :called: when a pod joins or leaves a network that names the plugin: an entry of ``container_networks``
+            whose ``plugin`` is its name or whose ``aci`` is one of its aliases
+        :returns: the driver's factory and its options.
+        """
 
     @hookspec
     def kurma_isolator(self) -> Driver:
-        """A compiler of isolators."""
+        """Brings a compiler of isolators.
+
+        :called: when a pod is prepared, or an app is added to one
+        :returns: the driver's factory and its options.
+        """
 
     @hookspec
     def kurma_observer(self) -> Driver:
-        """An observer of pods."""
+        """Brings an observer of pods.
+
+        :called: when the first event is to be observed, in the observer's thread
+        :returns: the driver's factory and its options.
+        """
 
     @hookspec
     def kurma_service(self) -> Driver:
-        """A service of kurmad."""
+        """Brings a service of kurmad.
+
+        :called: by kurmad alone, if ``kurma.yml`` enables the service
+        :returns: the driver's factory and its options.
+        """
 
     @hookspec
     def kurma_command(self) -> Driver:
-        """A command below ``kurma``; the entry point's name is the command."""
+        """Brings a command below ``kurma``; the entry point's name is the command.
+
+        :called: when the command is, and once for ``kurma --help``
+        :returns: the driver's factory and its options.
+        """
 
     @hookspec
     def kurma_checks(self, context: DriverContext) -> Sequence[HostCheck]:
-        """Checks what this host lacks; optional, for every kind. Called for ``kurma info --check``."""
+        """Checks what this host lacks. Plugins of every kind may have it beside the hook of their kind. All
+        plugins are asked at the same time, and have 5 seconds. An exception, or no answer in time, is a failed
+        check.
+
+        :called: for ``kurma info --check``, if the plugin is enabled, also if it skips itself
+        :param context: that of the driver's factory; a plugin that skips itself in its hook gets no options.
+        :returns: a check for each thing that the plugin needs.
+        :raises KurmaError: a check could not be made.
+        """
         return ()

@@ -18,15 +18,28 @@ class CommandSession(Protocol):
     """One run of a command, given by the core.
 
     ``client`` does Kurma's operations by kurmad or in this process, as the options before the command say; it is
-    made when it is first used. ``line`` and ``json`` print on standard output, ``note`` prints a line on standard
-    error; at a terminal they remove control characters.
+    made when it is first used. At a terminal, the other methods remove control characters.
     """
 
     @property
-    def client(self) -> Api: ...
-    def line(self, text: str) -> None: ...
-    def json(self, value: object) -> None: ...
-    def note(self, text: str) -> None: ...
+    def client(self) -> Api:
+        """Has a typed method for each operation of the API (:mod:`kurma_core.api`).
+
+        :raises KurmaError: the configuration is wrong, or kurmad refuses the caller.
+        """
+        ...
+
+    def line(self, text: str) -> None:
+        """Prints a line. :param text: without a newline."""
+        ...
+
+    def json(self, value: object) -> None:
+        """Prints JSON. :param value: made of what JSON has."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Prints a line on standard error. :param text: without a newline."""
+        ...
 
 
 _WHERE = {"Typer": "typer"}
@@ -46,7 +59,11 @@ class CommandHooks(Hooks):
 
     @hookspec(required=True)
     def application(self, session: CommandSession) -> Typer:
-        """Makes the command: a typer application of one command, or of a group of them.
+        """Makes the command. It only declares; the functions in the application do the work.
 
-        Called when the command is called, and for its help and its completion: it only declares.
+        :called: when the command is, and for its help and its completion
+        :param session: one run of the command; its methods work once the application runs.
+        :returns: a typer application of one command, or of a group of them.
+        :raises KurmaError: the command cannot be made. An error that a command raises is printed as Kurma's own,
+            in one line with its hint; the exit code is the error's.
         """

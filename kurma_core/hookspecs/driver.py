@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kurma_core.appc.image import ImageManifest
     from kurma_core.linux.process import ProcessIdentity
 
+#: Any value that JSON can hold.
 Json = Any
 #: The kinds of locators, for :attr:`Driver.locators`.
 LOCATORS = ("path", "address", "name")
@@ -20,9 +21,12 @@ LOCATORS = ("path", "address", "name")
 class Option:
     """One key of a driver's ``config`` in ``kurma.yml``.
 
+    :param name: the key.
     :param type: ``str``, ``int``, ``float``, ``bool``, ``list`` or ``dict``; a value of another type is an error.
     :param default: the value for the driver if the key is absent.
-    :param least: the smallest number allowed; ``most`` the largest; None: no bound. A ``float`` must be finite.
+    :param help: one line for people: what the option does, with units.
+    :param least: the smallest number allowed; None: no bound. A ``float`` must be finite.
+    :param most: the largest number allowed; None: no bound.
     :param choices: the values that are allowed; empty: all of that type.
     """
 
@@ -39,7 +43,8 @@ class Option:
 class HostCheck:
     """Whether this host has something that a plugin needs (``kurma_checks``).
 
-    :param name: in a few words. :param detail: what is missing, or what was found. :param hint: what to do.
+    :param name: in a few words. :param ok: whether the host has it.
+    :param detail: what is missing, or what was found. :param hint: what to do.
     """
 
     name: str
@@ -53,6 +58,7 @@ class HostTree:
     """An image that was verified to run with host privilege.
 
     :param id: ``sha512-…``. :param path: its extracted root filesystem, which must never be written to.
+    :param manifest: the image's manifest.
     """
 
     id: str
@@ -66,6 +72,7 @@ class HostProgram:
 
     :param argv: the program's absolute path, and its arguments.
     :param environment: the whole environment; the program inherits no variable.
+    :param directory: its working directory.
     :param cgroup: an existing cgroup for the program, relative to each hierarchy's root. Empty: the caller's.
     :param fds: number in the program → descriptor of the caller. 0, 1 and 2 are ``/dev/null`` unless given; every
         other descriptor is closed.
@@ -85,14 +92,22 @@ class HostProgram:
 
 
 class Started(Protocol):
-    """A started program, a child of the caller's. ``pidfd`` holds it; the caller closes it."""
+    """A started program, a child of the caller's process."""
 
     @property
-    def pid(self) -> int: ...
+    def pid(self) -> int:
+        """Its process ID."""
+        ...
+
     @property
-    def identity(self) -> ProcessIdentity: ...
+    def identity(self) -> ProcessIdentity:
+        """By it, another process finds the program again."""
+        ...
+
     @property
-    def pidfd(self) -> int: ...
+    def pidfd(self) -> int:
+        """A descriptor that holds the process; the caller closes it."""
+        ...
 
 
 def _no_programs(program: HostProgram) -> Started:
@@ -119,7 +134,7 @@ class DriverContext:
     :param auth_dir: directory of credentials (``auth.d``), which may not exist.
     :param note: prints a note for the user, one line on standard error.
     :param host_image: finds an image by its locator, fetches it if need be, and verifies that it may run with
-        host privilege; raises TrustError, FetchError, StoreError. Not for fetchers and renderers.
+        host privilege (docs/trust.md); raises TrustError, FetchError, StoreError. Not for fetchers and renderers.
     :param start_program: starts a program on the host, also if this process has threads; returns once the program
         has been executed; raises CommandNotFoundError, CommandNotExecutableError, HostError.
     :param daemon: this process is kurmad and serves many commands; work that belongs to each start of the daemon
@@ -140,10 +155,12 @@ class DriverContext:
 class Driver:
     """Returned by a hook: the driver's factory and its options.
 
-    :param create: the factory; called at most once per process, when the driver is first needed.
+    :param create: the factory; called at most once per process, when the driver is first needed. It is quick and
+        changes nothing: ``kurma plugins list`` makes every driver.
     :param options: the keys of the driver's section; the core refuses unknown keys, and names the nearest known
         one.
-    :param aliases: further names that the configuration may use for the driver (a network's ``aci`` names).
+    :param aliases: further names for the driver in the configuration: a network entry's ``aci`` is compared with
+        them first.
     :param runs_images: the driver serves every network whose ``aci`` no plugin declares as an alias: there ``aci``
         is the locator of an image. At most one plugin of a host does this.
     :param locators: of a fetcher: the kind of REST in its locators ``SCHEME:REST``, one of :data:`LOCATORS`. The

@@ -38,9 +38,12 @@ class DetachedSignature:
 class RemoteBlobHooks(Hooks):
     """Remote bytes that can be read from any offset on: an object of the plugin, with these attributes and hooks.
 
-    ``key`` identifies the content, so that a download can be resumed (a digest, or the URL with its validator);
-    None: it cannot be resumed. ``size`` is in bytes, None when unknown. The core checks ``digest`` (``sha256:…``)
-    when it is set. They are read once.
+    The core reads the attributes once.
+
+    :param key: identifies the content, so that a download can be resumed (a digest, or the URL with its
+        validator); None: it cannot be resumed.
+    :param size: in bytes; None: it is not known.
+    :param digest: ``sha256:…``, which the core checks; None: the source gives none.
     """
 
     key: str | None
@@ -49,18 +52,22 @@ class RemoteBlobHooks(Hooks):
 
     @hookspec(required=True, raises=(OSError,))
     def open(self, offset: int) -> BinaryIO:
-        """Returns a reader from ``offset`` on, of any class with ``read`` and ``close``. The reader retries broken
-        connections itself, as far as that is sensible. The core may call its ``close`` while another thread waits
-        in ``read``: this must end the wait, so that a cancelled operation ends (:mod:`kurma_core.cancellation`).
+        """Opens the bytes. The reader retries broken connections itself, as far as that is sensible. The core may
+        call its ``close`` while another thread waits in ``read``: this must end the wait, so that a cancelled
+        operation ends (:mod:`kurma_core.cancellation`).
 
+        :called: when the store needs the bytes
+        :param offset: where to begin, in bytes.
+        :returns: a reader, of any class with ``read`` and ``close``.
         :raises FetchError: one of its subclasses, from here and from ``read``.
         """
 
     @hookspec(raises=(OSError,))
     def signature(self) -> DetachedSignature | None:
-        """Reads the detached signature of an archive; the core calls it only when it needs one.
+        """Reads the detached signature of an archive.
 
-        :returns: None: the source has none.
+        :called: only when the trust policy needs a signature
+        :returns: the signature; None, as without the hook: the source has none.
         :raises FetchError: one of its subclasses.
         """
         return None
@@ -70,7 +77,7 @@ class RemoteBlobHooks(Hooks):
 class PublicKey:
     """A public key (or several in one file) that a name's owner publishes.
 
-    :param data: armored or binary, as published; unverified. :param url: where it was found.
+    :param data: armored or binary, as published; unverified. :param url: where it was found, for messages.
     """
 
     data: bytes
@@ -81,9 +88,11 @@ class PublicKey:
 class RemoteArchive:
     """An App Container image archive, as shipped.
 
+    :param locator: as ``resolve`` got it. :param url: where the archive was found, for messages.
     :param transport: ``file`` (this machine), ``https`` (TLS of any protocol) or ``http`` (none): decides the
         trust policy, unless the locator is a name. The core asks again for a ``file`` at each use; an image that
         came otherwise is used from the store.
+    :param blob: the archive's bytes.
     :param max_age: seconds for which the source calls its answer fresh; 0: the core must ask each time.
     """
 
@@ -99,6 +108,7 @@ class RemoteLayer:
     """One layer of a Docker or OCI image.
 
     :param diff_id: ``sha256:…`` over the uncompressed tar: the layer's key in the store; the core checks it.
+    :param blob: the layer's bytes.
     :param compression: ``""``, ``gzip`` or ``zstd`` as announced; the core goes by the bytes themselves.
     :param others: the same bytes at other places (mirrors); the core tries them in order when ``blob`` fails or
         does not match its digest.
@@ -114,6 +124,7 @@ class RemoteLayer:
 class RemoteLayers:
     """A Docker or OCI image, resolved for one platform.
 
+    :param locator: as ``resolve`` got it. :param url: where the image was found, for messages.
     :param manifest: the image's configuration, converted to an App Container image manifest.
     :param layers: lowest first.
     :param digest: ``sha256:…`` of the registry's manifest: the content digest that the trust policy goes by.
@@ -136,7 +147,8 @@ class RemoteLayers:
 class FetchRequest:
     """Arguments of :meth:`FetcherHooks.resolve`.
 
-    :param os: and ``arch``: the platform wanted, in App Container terms.
+    :param os: the operating system wanted, in App Container terms (``linux``).
+    :param arch: the architecture wanted, in App Container terms (``amd64``).
     :param insecure: checks that are relaxed for this run: ``image``, ``tls``, ``http``, ``pubkey``.
     :param known: the blob's ``key`` of the last time that the locator was resolved, if the store still has that
         image: a fetcher may ask its source only whether the content has changed. If the new blob has the same key,
@@ -153,14 +165,18 @@ class ImageFiles(Protocol):
     """The files of an image that the store has, its layers stacked."""
 
     def read(self, path: str) -> str:
-        """A text file, its path without a leading ``/``. Empty if it is missing, or is not a regular file without
-        links in its path."""
+        """Reads a text file.
+
+        :param path: without a leading ``/``.
+        :returns: the text; empty if the file is missing, or is not a regular file without links in its path.
+        """
         ...
 
     def groups_of(self, user: str) -> tuple[str, tuple[int, ...]]:
-        """The primary group of a user, by the image's ``/etc/passwd``, and the IDs of its supplementary groups.
+        """Finds the groups of a user by the image's ``/etc/passwd`` and ``/etc/group``.
 
         :param user: a name or a number; a path, which stands for its owner, is its own group.
+        :returns: the primary group, and the IDs of the supplementary groups.
         """
         ...
 
@@ -173,22 +189,30 @@ class FetcherHooks(Hooks):
     caller's operation. When the operation is cancelled, waits inside of
     ``cancellation.current().waking(…)`` end; the core abandons other calls after
     :data:`kurma_core.cancellation.GRACE` seconds.
+
+    :raises FetchError: the source failed.
     """
 
     @hookspec(required=True, raises=(OSError,))
     def resolve(self, locator: str, request: FetchRequest) -> RemoteArchive | RemoteLayers:
         """Finds the image. May talk to the network; reads no image bytes.
 
+        :called: when an image is fetched, or its source is asked for a newer one
         :param locator: whole, scheme included (``docker://…``); a bare path comes as ``file:///…``.
+        :param request: the platform, and the checks that are relaxed.
+        :returns: an App Container archive, or the layers of a Docker or OCI image.
         :raises FetchError: one of its subclasses.
         :raises UsageError: the locator is malformed.
         """
 
     @hookspec(raises=(OSError,))
     def public_keys(self, name: str, request: FetchRequest) -> tuple[PublicKey, ...]:
-        """Fetches the keys that a name's owner publishes for images whose names begin with ``name``
-        (``ac-discovery-pubkeys``). The core asks the fetcher that ``fetchers.names`` of ``kurma.yml`` names.
+        """Fetches the keys that a name's owner publishes (``ac-discovery-pubkeys``).
 
+        :called: by ``kurma trust add`` without a file, of the fetcher that ``fetchers.names`` of ``kurma.yml``
+            names
+        :param name: the keys sign images whose names begin with it.
+        :param request: the checks that are relaxed.
         :returns: the keys, neither verified nor stored; empty: none are published.
         :raises FetchError: one of its subclasses.
         """
@@ -198,19 +222,24 @@ class FetcherHooks(Hooks):
 
     @hookspec
     def complete_manifest(self, manifest: ImageManifest, files: ImageFiles) -> ImageManifest | None:
-        """Fills in what only the image's files tell. The core calls it once for each image that this fetcher gave
-        as layers, when all layers are in the store.
+        """Fills in what only the image's files tell, such as the group of a user.
 
+        :called: once for each image that this fetcher gave as layers, when all layers are in the store
+        :param manifest: as :class:`RemoteLayers` had it.
+        :param files: the image's files.
         :returns: a valid manifest; None: ``manifest`` is complete.
         """
         return None
 
     @hookspec
     def conventions(self, annotations: Mapping[str, str]) -> Conventions:
-        """What an image with these annotations expects of its executor. The core asks the fetcher that declares a
-        prefix of one of them (:attr:`.driver.Driver.annotations`), whichever fetcher brought the image, and keeps
-        the answer with the image.
+        """Tells what an image with these annotations expects of its executor. The core keeps the answer with the
+        image. If fetchers of two distributions declare the same prefix, the image is refused.
 
+        :called: when an image comes into the store, of the fetcher that declares a prefix of one of its
+            annotations (:attr:`.driver.Driver.annotations`), whichever fetcher brought the image
+        :param annotations: all of the manifest, by name.
+        :returns: where the image differs from the App Container specification.
         :raises ImageError: an annotation has an invalid value.
         """
         from kurma_core.models.image import Conventions
@@ -219,18 +248,25 @@ class FetcherHooks(Hooks):
 
     @hookspec
     def expand_name(self, name: str) -> tuple[str, ...]:
-        """The addresses that a short name may mean, best first; empty: the name is resolved as it stands. The core
-        asks the fetcher that ``fetchers.names`` of ``kurma.yml`` names, for images that the store lacks.
+        """Finds the addresses that a short name may mean.
 
-        :returns: whole locators, scheme included; the core takes the first that exists.
+        :called: for a name that no image of the store has, of the fetcher that ``fetchers.names`` of ``kurma.yml``
+            names
+        :param name: as the user wrote it.
+        :returns: whole locators, scheme included, best first; the core takes the first that has an image, and its
+            trust policy. Empty: ``resolve`` gets the name itself.
         """
         return ()
 
     @hookspec
     def log_in(self, locator: str, user: str, secret: str, request: FetchRequest) -> str:
-        """Checks credentials with the source, and keeps them for ``resolve``.
+        """Checks credentials with the source, and keeps them for ``resolve``, in ``context.auth_dir`` or
+        elsewhere.
 
+        :called: by ``kurma image login``
         :param locator: ``SCHEME://HOST``.
+        :param user: the user's name at the source. :param secret: a password or a token; never print it.
+        :param request: the checks that are relaxed.
         :returns: the file that keeps them.
         :raises FetchError: they are refused, or the source does not answer.
         """
@@ -242,6 +278,8 @@ class FetcherHooks(Hooks):
     def log_out(self, locator: str) -> str:
         """Removes the credentials that ``log_in`` keeps.
 
+        :called: by ``kurma image logout``
+        :param locator: ``SCHEME://HOST``.
         :returns: the file that kept them. :raises FetchError: there are none.
         """
         from kurma_core.errors import FetchError

@@ -60,7 +60,8 @@ class Compiled:
     """A compiled isolator.
 
     :param plan: a plan with only the fields that the isolator sets; the core merges the plans of all isolators.
-    :param outcome: ``enforced``, ``modified`` or ``ignored``; ``note`` says how or why.
+    :param outcome: ``enforced``, ``modified`` or ``ignored``.
+    :param note: how it was modified, or why it is ignored, for people.
     :param amounts: its quantities in base units, for people: ``limit 1610612736 bytes`` of ``{"limit": "1.5Gi"}``.
     :param apps: for a pod's isolator: the plan that it adds to each of the pod's apps.
     """
@@ -106,51 +107,75 @@ class IsolatorHooks(Hooks):
 
     The plugin declares its isolators (:attr:`.driver.Driver.isolators`), so that the core knows them without
     importing the plugin.
+
+    :raises IsolatorError: a value is wrong.
     """
 
     @hookspec(required=True)
     def compile(self, name: str, value: Json, scope: str, host: IsolatorHost) -> Compiled:
-        """Compiles one isolator to a plan.
+        """Compiles one isolator to a plan. Set only the isolator's own fields: the core merges the plans, and
+        refuses those that contradict each other.
 
+        :called: when a pod is prepared, an app is added, and for listings
+        :param name: of the isolator, one of ``Driver.isolators``.
+        :param value: as the manifest or the caller has it; untrusted.
         :param scope: ``app`` or ``pod``.
+        :param host: facts about the host and the pod.
+        :returns: the plan, and how far it enforces the value.
         :raises IsolatorError: the value is wrong, or the isolator has no meaning in that scope.
         """
 
     @hookspec
     def defaults(self, scope: str, names: Collection[str], host: IsolatorHost) -> tuple[tuple[str, Json], ...]:
-        """Returns name and value of each default isolator for a scope whose manifest has none. The core compiles
-        and reports them like all others; strict mode does not apply to them. Called only if the plugin declares
-        ``default_isolators``.
+        """Brings isolators that a scope has by default. The core compiles and reports them like all others;
+        ``--strict-isolators`` does not apply to them. Return a required isolator also on a host where ``compile``
+        can only answer ``ignored``.
 
+        :called: before the isolators of a scope are compiled, if the plugin declares ``default_isolators``
         :param scope: ``app`` or ``pod``.
         :param names: names of the isolators that the scope has.
+        :param host: facts about the host and the pod.
+        :returns: name and value of each default isolator.
         """
         return ()
 
     @hookspec
     def about(self, name: str) -> IsolatorAbout:
-        """Describes one isolator. :param name: one of ``Driver.isolators``."""
+        """Describes one isolator.
+
+        :called: by ``kurma isolators list``, and to find the scope of ``--isolator``
+        :param name: one of ``Driver.isolators``.
+        :returns: the description.
+        """
         return IsolatorAbout(("app", "pod"), "", None)
 
     @hookspec
     def powers(self, name: str, value: Json, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-        """Returns the powers that the value needs beyond the default of the image's kind: all that it gives an app
-        more than the app has by default. An image gets them only by a grant. The plugin declares their isolators
-        and parts (:attr:`.driver.Driver.gated`).
+        """Tells which powers a value needs beyond the default of the image's kind
+        (:attr:`IsolatorHost.fewer_capabilities`). An image gets them only by a grant. The plugin
+        declares these isolators and their parts (:attr:`.driver.Driver.gated`).
 
+        :called: when a pod is prepared or started, or an app is added, before ``compile``
+        :param name: of the isolator, one of ``Driver.isolators``.
+        :param value: as for ``compile``.
         :param scope: ``app`` or ``pod``.
         :param host: its ``siblings`` are the isolators of the manifest, without defaults. ``shared`` is not
             decided yet.
+        :returns: the powers; empty: the value needs none.
         :raises IsolatorError: the value is wrong.
         """
         return ()
 
     @hookspec
     def namespaces(self, name: str, value: Json) -> Mapping[str, str]:
-        """Returns ``host`` or ``private`` for those of ``ipc``, ``net``, ``pid``, ``user``, ``uts`` that the value
-        names. The core asks before it compiles isolators, and passes the result to the compilers as
+        """Tells which namespaces a value chooses. The core decides, and passes the result to the compilers as
         :attr:`IsolatorHost.shared`.
 
+        :called: before isolators are compiled
+        :param name: of the isolator, one of ``Driver.isolators``.
+        :param value: as for ``compile``.
+        :returns: ``host`` (shared with the host) or ``private`` (the pod's own) for those of ``ipc``, ``net``,
+            ``pid``, ``user``, ``uts`` that the value names.
         :raises IsolatorError: the value is wrong.
         """
         return {}
@@ -162,9 +187,9 @@ class IsolatorHooks(Hooks):
         """Limits the pod's interfaces to these rates, as the plans of any isolator want it, and removes its other
         limits. It can be repeated. The kernel must remove the limits with the namespace: there is no undo.
 
-        The core calls it after the pod has joined its networks, and when its apps change. If several plugins have
-        it, the first in the order of ``kurma plugins list`` gets the limits of all.
+        If several plugins have it, the first in the order of ``kurma plugins list`` gets the limits of all.
 
+        :called: after the pod has joined its networks, and when its apps change
         :param namespace: path of the pod's network namespace, with its interfaces in it.
         :param limits: of several for one interface and direction, the lowest counts; empty: no limit is left.
         :param held: limits that a network applies itself, by interface, at most one for each direction: only

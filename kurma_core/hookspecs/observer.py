@@ -17,9 +17,14 @@ class ObserverHooks(Hooks):
 
     @hookspec(required=True)
     def pod_event(self, event: PodEvent) -> None:
-        """Called after each change of a pod's state, once it is on disk, in the order of the changes.
+        """Gets a change of a pod's state.
+
+        :called: after each change, once it is on disk, in the order of the changes, in the process that made it
+        :param event: the change; later versions may add kinds.
 
         The core cancels a call that takes longer than 5 seconds (:mod:`kurma_core.cancellation`). A command waits
         1 second for its observers before it ends, kurmad 5 seconds. An exception is noted and does not affect the
         pod.
+
+        :raises KurmaError: the event could not be handled.
         """

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class AppSetup:
     """One app of a pod, as a stager gets it.
 
-    :param layers: its rootfs, top first.
+    :param name: of the app.
+    :param layers: its rootfs, top first; never write to them.
     :param mounts: its volumes, in the order in which the stager must mount them.
     :param environment: variables that Kurma adds for this run (metadata URL, ``-e``), in order; they override the
         manifest's.
@@ -49,8 +50,12 @@ class AppSetup:
 
 @frozen
 class VolumeSetup:
-    """One volume of a pod: ``source`` is a path of the host (for an empty volume: in the pod's directory).
+    """One volume of a pod.
 
+    :param name: of the volume.
+    :param source: path on the host; of an empty volume, in the pod's directory.
+    :param read_only: no app can write to it.
+    :param recursive: mounts below ``source`` are part of it.
     :param tmpfs: options of a new tmpfs, which takes the place of ``source``; None: the volume is not in memory.
     :param idmap: the mount is idmapped: files have the same owners inside the user namespace as outside. An empty
         volume needs no map: its files belong to ids of the namespace.
@@ -66,8 +71,12 @@ class VolumeSetup:
 
 @frozen
 class UserNamespace:
-    """A pod's user namespace: the path on the host where it is pinned, and its ids on the host. If the driver has
-    ``joins_networks``, its stager makes the namespace, and ``path`` is empty."""
+    """A pod's user namespace.
+
+    :param path: on the host, where it is pinned. If the driver has ``joins_networks``, its stager makes the
+        namespace, and the path is empty.
+    :param ids: its ids on the host.
+    """
 
     path: str
     ids: IdRange
@@ -77,14 +86,17 @@ class UserNamespace:
 class PodSetup:
     """The complete description of a pod for a stager driver.
 
+    :param uuid: the pod's. :param name: the pod's name.
     :param directory: the pod's directory on the host. The driver may keep files under ``directory/stager``; the
         stager itself writes to ``directory/pod``.
     :param manifest: reified: every app has an image ID, every mount point a volume.
     :param images: image manifests as JSON values, by layer ID.
+    :param apps: in the manifest's order. :param volumes: in the manifest's order.
     :param network_namespace: path of the pod's; None: the host's.
     :param cgroup: the pod's cgroup, relative to each hierarchy's root; the core has made it, and it is empty.
-    :param plans: the isolator plan per app; ``pod_plan`` the pod's.
+    :param plans: the isolator plan per app. :param pod_plan: the pod's own plan.
     :param config: the stager's section of the configuration.
+    :param hostname: the pod's host name.
     :param dns: ``nameservers``, ``search``, ``options``: lists of strings; None: the app keeps its own file.
     :param hosts: the pod's own lines of ``/etc/hosts``, localhost among them: (address, names).
     :param names: hosts files also have lines of other pods, which change: the core keeps every hosts file in

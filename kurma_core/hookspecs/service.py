@@ -39,15 +39,21 @@ class ServiceHooks(Hooks):
     def serve(self, host: ServiceHost) -> None:
         """Serves until it is cancelled (:mod:`kurma_core.cancellation`), in a thread of its own.
 
-        It calls ``host.ready`` once it works. kurmad calls it again, after a pause, when it has returned or raised
-        an exception.
+        It calls ``host.ready`` once it works.
+
+        :called: when kurmad has recovered its pods; again, after a pause of 1 second that doubles up to 5 minutes,
+            when it has returned or raised an exception
+        :param host: what kurmad gives the service.
+        :raises KurmaError: it cannot serve, and why: ``kurma plugins list``, ``/healthz`` and the log say so.
         """
 
     @hookspec
     def reload(self, config: Mapping[str, Json]) -> bool:
         """Takes a new configuration, in another thread than :meth:`serve`.
 
+        :called: when the service's section of ``kurma.yml`` has changed
         :param config: checked, with defaults filled in.
+        :raises KurmaError: as False; the log says why.
         :returns: False, as without this hook: kurmad stops the service and starts it with the new configuration.
         """
         return False

@@ -53,89 +53,142 @@ class StagerFeatures:
 
 
 class RunningStagerHooks(Hooks):
-    """A started stager, as ``start`` and ``attach_to`` return it. ``identity`` is written to disk as JSON; with it
-    another process finds the stager again."""
+    """A started stager, as ``start`` and ``attach_to`` return it. :class:`kurma_core.linux.programs.HeldProcess`
+    has most of it: mark its methods in the subclass, ``alive = hookimpl(HeldProcess.alive)``.
+
+    :param pid: its process ID on the host.
+    :param identity: what another process finds the stager by again; the core writes it to disk as JSON.
+    :raises StagerError: the stager broke its protocol.
+    """
 
     pid: int
     identity: Mapping[str, Json]
 
     @hookspec(required=True)
     def wait_running(self, timeout: float) -> bool:
-        """Waits until the pod runs. True: it runs. False: the stager has exited with status 0: the pod ran and has
-        ended.
+        """Waits until the pod runs.
 
+        :called: after ``start``
         :param timeout: seconds.
+        :returns: True: it runs. False: the stager has exited with status 0: the pod ran and has ended.
         :raises StagerError: the stager failed to start (with the last lines of its output), or the timeout
             expired.
         """
 
     @hookspec(required=True)
     def wait(self, timeout: float | None) -> int | None:
-        """Waits for the stager's end and returns its exit status (128+N for signal N). None: the status is
-        unknown, or the timeout expired (then the stager is still alive)."""
+        """Waits for the stager's end.
+
+        :called: by the process that owns the pod
+        :param timeout: seconds; None: without end.
+        :returns: the exit status, 128+N for signal N. None: the status is unknown, or the timeout expired (then
+            the stager is still alive).
+        """
 
     @hookspec(required=True)
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether it has not ended.
+
+        :called: at any time
+        """
 
     @hookspec(required=True)
     def fileno(self) -> int:
-        """A descriptor that polls readable once the stager has ended."""
+        """A descriptor that polls readable once the stager has ended.
+
+        :called: by a process that waits for several pods
+        """
 
     @hookspec(required=True)
     def signal(self, number: int) -> None:
-        """Sends the stager a signal; does nothing if it has ended."""
+        """Sends the stager a signal; does nothing if it has ended.
+
+        :called: when a signal for the pod reaches its owner
+        :param number: the signal's.
+        """
 
     @hookspec(required=True)
     def close(self) -> None:
-        """Closes the descriptors of this process. The stager runs on."""
+        """Closes the descriptors of this process. The stager runs on. It may be repeated.
+
+        :called: when this process needs the stager no more
+        """
 
     @hookspec
     def has_come_up(self) -> bool:
-        """Whether a pod that was recorded as starting runs by now; asked by a kurmad that finds it."""
+        """Whether a pod that was recorded as starting runs by now.
+
+        :called: by a kurmad that finds such a pod
+        """
         return False
 
     @hookspec
     def wait_reaped(self) -> int | None:
-        """Waits until the parent of a stager that has ended knows its exit status, and returns it; None: it is
-        unknown. Asked of a stager that another process has started."""
+        """Waits until the parent of a stager that has ended knows its exit status.
+
+        :called: for a stager that another process has started
+        :returns: the exit status; None: it is unknown.
+        """
         return None
 
 
 class CallInHooks(Hooks):
-    """A call-in that has been started (:meth:`StagerHooks.begin`)."""
+    """A call-in that has been started (:meth:`StagerHooks.begin`).
+
+    :raises StagerError: the stager broke its protocol.
+    """
 
     @hookspec(required=True)
     def wait(self, timeout: float | None) -> int:
-        """Waits for its end and returns its exit code, 128+N for signal N."""
+        """Waits for its end.
+
+        :called: by the caller of the call-in
+        :param timeout: seconds; None: without end.
+        :returns: its exit code, 128+N for signal N.
+        """
 
     @hookspec(required=True)
     def end(self) -> None:
-        """Asks it to end, and waits until it has. May be repeated."""
+        """Asks it to end, and waits until it has. It may be repeated.
+
+        :called: when the caller goes away, or the pod ends
+        """
 
 
 class AnyStagerHooks(Hooks):
-    """Hooks of all three kinds of stagers."""
+    """Hooks of all three kinds of stagers.
+
+    :raises StagerError: the host lacks something.
+    """
 
     @hookspec
     def features(self) -> StagerFeatures:
-        """Returns what the stager can do. Without it: nothing of that."""
+        """Tells what the stager can do.
+
+        :called: when a pod is prepared, and later for a pod of the stager
+        :returns: the features; without the hook, none.
+        """
         return StagerFeatures()
 
     @hookspec(raises=(OSError,))
     def remains(self) -> Collection[str]:
-        """Returns the UUIDs of pods, of any stager of this plugin, that still have resources though their own
-        directories are gone, for example removed by hand. ``gc`` uses it.
+        """Finds pods, of any stager of this plugin, that still have resources though their own directories are
+        gone, for example removed by hand. The core does not ask a plugin whose ``state_dir`` is empty.
 
+        :called: by ``kurma gc``
+        :returns: their UUIDs.
         :raises OSError: they cannot be listed.
         """
         return ()
 
     @hookspec(raises=(OSError,))
     def discard_gone(self, uuid: str) -> tuple[str, ...] | None:
-        """Like :meth:`StagerHooks.discard`, for a pod without a directory.
+        """Frees resources of a pod without a directory.
 
-        :returns: None: there was nothing left to free.
+        :called: by ``kurma gc``, for what ``remains`` finds
+        :param uuid: the pod's.
+        :returns: notes for the user; None: there was nothing left to free.
+        :raises OSError: a resource cannot be freed.
         :raises BlockingIOError: the pod still runs.
         """
         return None
@@ -148,31 +201,51 @@ class StagerHooks(AnyStagerHooks):
 
     Life: ``prepare`` once → ``start`` → ``attach_to`` from any process → ``call`` any number of times →
     ``cleanup``, which is repeatable, from any process, also when ``start`` never happened. A stopped pod may be
-    started again, from ``prepare`` on.
+    started again, from ``prepare`` on. An argument ``directory`` is the pod's, and ``running`` is the driver's own
+    object.
+
+    :param name: the stager's, for messages.
+    :raises StagerError: the work failed, and why.
     """
 
     name: str
 
     @hookspec(required=True)
     def prepare(self, pod: PodSetup) -> None:
-        """Does the work that is possible before the start, on files alone."""
+        """Does the work that is possible before the start, on files alone.
+
+        :called: once a pod is prepared, before each of its starts
+        :param pod: the pod.
+        """
 
     @hookspec(required=True)
     def start(self, pod: PodSetup, stdio: Stdio) -> RunningStagerHooks:
         """Starts the stager; does not wait for the pod to run.
 
+        :called: when a pod starts, after ``prepare``; its networks and cgroup are made
+        :param pod: the pod.
+        :param stdio: the stager's standard input, output and error.
+        :returns: the running stager.
         :raises StagerError: it could not be started; ``cleanup`` undoes the steps that were done.
         """
 
     @hookspec(required=True)
     def attach_to(self, directory: str, identity: Mapping[str, Json]) -> RunningStagerHooks | None:
-        """Finds the running stager of the pod in that directory; None: it has ended."""
+        """Finds the running stager of a pod.
+
+        :called: by each process that works on a running pod
+        :param identity: that of the object that ``start`` returned.
+        :returns: the running stager; None: it has ended.
+        """
 
     @hookspec(required=True)
     def status(self, directory: str, running: RunningStagerHooks | None) -> Mapping[str, AppStatus]:
-        """Returns the apps' statuses, from the records or by asking the stager. Checks untrusted values.
+        """Reads the apps' statuses, from the records or by asking the stager. The stager's answer is untrusted:
+        check its values.
 
+        :called: at any time
         :param running: None: the stager has ended; then the driver uses the records alone.
+        :returns: the statuses, by the apps' names.
         """
 
     @hookspec(required=True)
@@ -185,21 +258,33 @@ class StagerHooks(AnyStagerHooks):
         stdio: Stdio,
         document: bytes | None,
     ) -> int:
-        """Runs a call-in (``status``, ``logs``, ``run``, ``attach``) with the given descriptors; blocks until it
-        ends and returns its exit code (128+N for signal N).
+        """Runs a call-in with the given descriptors, and waits for its end.
 
-        :param document: passed on descriptor 3.
+        :called: by ``kurma enter``, ``logs``, ``attach`` and others
+        :param verb: ``status``, ``logs``, ``run`` or ``attach``.
+        :param arguments: of the call-in (docs/stager_protocol.md).
+        :param stdio: its standard input, output and error; ``relayed`` is set.
+        :param document: bytes that it gets on descriptor 3; None: there are none.
+        :returns: its exit code, 128+N for signal N.
         :raises StagerError: the stager has no such call-in, or it broke its protocol.
         """
 
     @hookspec(required=True)
     def stop(self, directory: str, running: RunningStagerHooks, force: bool) -> None:
-        """Asks the stager to end its pod (most drivers send SIGTERM); with ``force``, kills it. Does not wait."""
+        """Asks the stager to end its pod; most drivers send SIGTERM. Does not wait.
+
+        :called: by ``kurma stop``; with ``force`` by ``kurma kill``, and when the time to stop is over
+        :param force: kills the stager.
+        """
 
     @hookspec(required=True)
     def cleanup(self, directory: str, cgroup: str) -> None:
         """Ends the stager's remaining processes, and removes what it and this driver made outside the pod's
-        directory."""
+        directory. It may be repeated, from any process, also when ``start`` never happened.
+
+        :called: when the pod has ended or could not be started
+        :param cgroup: the pod's, relative to each hierarchy's root.
+        """
 
     @hookspec(raises=(OSError,))
     def discard(self, directory: str) -> tuple[str, ...]:
@@ -209,6 +294,7 @@ class StagerHooks(AnyStagerHooks):
         As long as there are any, the file ``stager/remains`` in the pod's directory holds the driver's ``name``,
         and the ``image`` of the running stager's ``identity`` stays in the store.
 
+        :called: when the pod is removed or started again, and by ``kurma gc``
         :returns: notes for the user, line by line; they are not errors.
         :raises OSError: a resource cannot be freed; the core will try again.
         """
@@ -224,9 +310,13 @@ class StagerHooks(AnyStagerHooks):
         stdio: Stdio,
         document: bytes | None,
     ) -> CallInHooks:
-        """Like ``call``, but does not wait. Without it, the foreground command of a pod cannot pass typed input to
-        an app's terminal.
+        """Like ``call``, but does not wait. Without it, typed input does not reach an
+        app's terminal in ``kurma run -it``.
 
+        :called: by the foreground command of a pod, for an app's terminal
+        :param verb: as for ``call``. :param arguments: as for ``call``. :param stdio: as for ``call``.
+        :param document: as for ``call``.
+        :returns: the running call-in.
         :raises StagerError: the stager has no such call-in.
         """
         from kurma_core.errors import StagerError
@@ -235,15 +325,22 @@ class StagerHooks(AnyStagerHooks):
 
     @hookspec
     def app_verbs(self, directory: str) -> frozenset[str]:
-        """Returns those of ``add``, ``start``, ``stop`` and ``rm`` that the stager of the running pod in that
-        directory supports. Without it: none, and the apps of a running pod do not change. A driver with this hook
-        has the next five, too, which raise StagerError if the stager refuses, does not answer in time, or breaks
-        its protocol."""
+        """Tells how the apps of a running pod can change. A driver with this hook has the next five, too.
+
+        :called: when a caller wants to add, start, stop or remove an app of a running pod
+        :returns: those of ``add``, ``start``, ``stop`` and ``rm`` that the pod's stager supports; without the
+            hook, none.
+        """
         return frozenset()
 
     @hookspec
     def no_verb(self, directory: str, verb: str) -> StagerError:
-        """Returns the error for a verb that the stager does not support."""
+        """Explains why the stager does not support a verb.
+
+        :called: for a verb that ``app_verbs`` lacks
+        :param verb: ``add``, ``start``, ``stop`` or ``rm``.
+        :returns: the error that the caller gets.
+        """
         from kurma_core.errors import StagerError
 
         return StagerError(f"stager {self.name} cannot {verb} apps of a running pod")
@@ -252,6 +349,7 @@ class StagerHooks(AnyStagerHooks):
     def add_app(self, pod: PodSetup, running: RunningStagerHooks) -> None:
         """Adds an app to the pod and does not start it. If it fails half-way, ``remove_app`` undoes it.
 
+        :called: by ``kurma app add``
         :param pod: the pod's current setup, but its ``apps`` and those of its manifest hold only the new app.
         """
 
@@ -260,18 +358,26 @@ class StagerHooks(AnyStagerHooks):
         """Removes an app that does not run, with its root and its logs. Repeatable, also if the app was never
         added completely.
 
+        :called: by ``kurma app rm``, and after an ``add_app`` that failed
+        :param app: its name.
         :param volumes: names of the pod's volumes to remove with it.
         """
 
     @hookspec
     def start_app(self, directory: str, running: RunningStagerHooks, app: str, timeout: float) -> None:
-        """Starts the app again from a clean root; returns once it runs. :param timeout: seconds for that."""
+        """Starts the app again from a clean root; returns once it runs.
+
+        :called: by ``kurma app start`` and ``kurma app add``
+        :param app: its name. :param timeout: seconds for that.
+        """
 
     @hookspec
     def stop_app(self, directory: str, running: RunningStagerHooks, app: str, timeout: float | None) -> None:
         """Asks the app to end; returns once it has, its post-stop handler included. Does nothing if the app does
         not run.
 
+        :called: by ``kurma app stop``
+        :param app: its name.
         :param timeout: seconds until it is killed; None: the stager's own stop timeout.
         """
 
@@ -279,30 +385,47 @@ class StagerHooks(AnyStagerHooks):
 class StagerImageHooks(AnyStagerHooks):
     """A stager that is an image made by a plugin: the core builds, signs, verifies, stores and runs it by the
     Kurma Stager Specification. Optionally it exports its stager as an image with which another container engine
-    runs pods (``kurma stager export``)."""
+    runs pods (``kurma stager export``).
+
+    :raises StagerError: the host lacks something.
+    """
 
     @hookspec(required=True)
     def fingerprint(self) -> str:
-        """Returns a text that changes whenever the image would: with the interpreter's build, or the plugin's own
-        files. It must be cheap: the core calls it at every run."""
+        """Identifies the image that ``build`` would make now. It must be cheap.
+
+        :called: at every run of a pod with this stager
+        :returns: a text that changes whenever the image would: with the interpreter's build, or the plugin's own
+            files.
+        """
 
     @hookspec(required=True)
     def build(self, rootfs: str) -> Mapping[str, Json]:
-        """Fills the empty directory and returns the image manifest (JSON value); ``app.exec`` starts it.
+        """Makes the stager's image.
 
+        :called: when the store has no image of this ``fingerprint``
+        :param rootfs: an empty directory, to be filled.
+        :returns: the image manifest, as a JSON value; its ``app.exec`` starts the stager.
         :raises StagerError: the host lacks something.
         """
 
     @hookspec
     def export_formats(self) -> tuple[str, ...]:
-        """Returns the formats that ``export`` supports, by the names that ``--format`` takes."""
+        """Tells what ``export`` can make.
+
+        :called: by ``kurma stager export``
+        :returns: the formats, by the names that ``--format`` takes.
+        """
         return ()
 
     @hookspec
     def export(self, format: str, rootfs: str) -> Mapping[str, Json]:
-        """Fills the empty directory and returns the image manifest (JSON value).
+        """Makes an image with which another container engine runs pods.
 
+        :called: by ``kurma stager export``
         :param format: one of :meth:`export_formats`.
+        :param rootfs: an empty directory, to be filled.
+        :returns: the image manifest, as a JSON value.
         :raises StagerError: the host lacks something.
         """
         from kurma_core.errors import StagerError
@@ -312,12 +435,18 @@ class StagerImageHooks(AnyStagerHooks):
 
 class StagerOfImagesHooks(AnyStagerHooks):
     """Runs images as stagers by another contract than the Kurma Stager Specification; a plugin NAME provides it.
-    ``--stager NAME:LOCATOR`` names such an image, or a section of ``stagers`` with ``driver`` and ``image``."""
+    ``--stager NAME:LOCATOR`` names such an image, or a section of ``stagers`` with ``driver`` and ``image``.
+
+    :raises StagerError: the image cannot be run.
+    """
 
     @hookspec(required=True)
     def of_image(self, name: str, locator: str) -> StagerHooks:
-        """Returns the driver for that image. It does not fetch the image yet: each start fetches and verifies it,
-        by :attr:`DriverContext.host_image`.
+        """Makes the driver for an image. It does not fetch the image yet: each start fetches and verifies it, by
+        :attr:`.driver.DriverContext.host_image`.
 
+        :called: when a pod is prepared or started with such a stager, and later for the pod
         :param name: the stager's, for messages.
+        :param locator: of the image.
+        :returns: the driver.
         """

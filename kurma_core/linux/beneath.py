@@ -1,6 +1,10 @@
 """Opens and removes files in untrusted directory trees, safely: by descriptor and beneath a root.
 
-All functions take an open descriptor of the root (``O_PATH`` is enough) and raise :class:`OSError` with the path.
+All functions take an open descriptor of the root (``O_PATH`` is enough).
+
+:param flags: as of open(2), such as ``os.O_RDONLY``; close-on-exec is added. :param mode: of a file that is made.
+:param dir_fd: descriptor of a directory; ``AT_FDCWD``: the current one.
+:raises OSError: with the path.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ import stat
 
 from kurma_core.linux.libc import syscall, words
 
+#: Bits of ``resolve``: refuse other mounts, links of ``/proc``, symbolic links, and paths that leave the root; or
+#: resolve the path as in a root.
 RESOLVE_NO_XDEV = 0x01
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
@@ -27,6 +33,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def openat2(dir_fd: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
     """``openat2(2)``, always close-on-exec.
 
+    :param path: relative to ``dir_fd``. :param resolve: ``RESOLVE_…`` bits.
     :param dir_fd: start of a relative path; -100 (``AT_FDCWD``) for the current directory.
     :returns: the new descriptor.
     :raises OSError: among others ``EXDEV`` (the path leaves the root) and ``ELOOP`` (a link where none may be).

@@ -2,6 +2,9 @@
 
 :func:`apply` leaves a process, and the programs that it execs, with exactly the granted set. Root holds it. A
 plain user holds none of it, but is bounded by it, unless it was granted explicitly (then it is ambient).
+
+:param bits: capabilities, as places in :data:`NAMES`.
+:param keep: the capabilities that stay, as places in :data:`NAMES`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-# In the kernel's order: a capability's bit is its place in this table.
+#: Names in the kernel's order: a capability's bit is its place in this table.
 NAMES = (
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -58,9 +61,10 @@ NAMES = (
     "CAP_BPF",
     "CAP_CHECKPOINT_RESTORE",
 )
+#: The bit of a capability, by name.
 BITS = {name: bit for bit, name in enumerate(NAMES)}
 
-# The default of a container.
+#: The default of a container.
 DEFAULT_SET = frozenset(
     BITS["CAP_" + name]
     for name in (
@@ -96,6 +100,7 @@ _ROOM, _ALWAYS_KNOWN = 64, 38
 def parse(name: str) -> int:
     """The bit of a capability: ``CAP_CHOWN``, ``cap_chown`` and ``chown`` are the same.
 
+    :param name: of the capability.
     :raises ValueError: there is no such capability.
     """
     upper = name.upper()
@@ -160,8 +165,8 @@ def get() -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
 
 
 def set_(effective: frozenset[int], permitted: frozenset[int], inheritable: frozenset[int]) -> None:
-    """Set this thread's sets. :raises PermissionError: a set would gain a capability that the thread does not
-    hold.
+    """Set this thread's sets: effective, permitted and inheritable. :raises PermissionError: a set would gain a
+    capability that the thread does not hold.
     """
     masks = [mask(effective), mask(permitted), mask(inheritable)]
     low = [value & 0xFFFFFFFF for value in masks]

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+#: Where the host mounts its hierarchies.
 CGROUP_ROOT = "/sys/fs/cgroup"
 
 
@@ -67,8 +68,11 @@ class Layout:
 
     @classmethod
     def parse(cls, mounted: Iterable[mounts.Mount], memberships: Iterable[str]) -> Layout:
-        """:param memberships: lines of ``/proc/self/cgroup``, to tell controllers from other mount options on
-        v1."""
+        """The layout of the given mounts.
+
+        :param mounted: mounts of cgroup file systems.
+        :param memberships: lines of ``/proc/self/cgroup``, to tell controllers from other mount options on v1.
+        """
         known: set[str] = set()
         for line in memberships:
             known.update(name for name in line.split(":", 2)[1].split(",") if name)
@@ -128,7 +132,8 @@ class Layout:
 
 
 def controllers(directory: str) -> list[str]:
-    """The controllers that a v2 cgroup can switch on for its children; none if it is missing, or v1's."""
+    """The controllers that a v2 cgroup, a directory, can switch on for its children; none if it is missing, or
+    v1's."""
     try:
         with open(directory + "/cgroup.controllers") as file:
             return file.read().split()
@@ -188,7 +193,8 @@ class CgroupTree:
         return any(os.path.isdir(path) for path in self.directories())
 
     def add(self, pid: int) -> None:
-        """Move a process into the tree, on every hierarchy. :raises ProcessLookupError: it has ended."""
+        """Move a process into the tree, on every hierarchy. :param pid: of the process. :raises
+        ProcessLookupError: it has ended."""
         for file in self.procs_files():
             _write(file, str(pid))
 
@@ -224,18 +230,25 @@ class CgroupTree:
         """Write one setting, e.g. ``("memory", "memory.max", "67108864")``.
 
         :param controller: the controller of the file; on v1, it selects the hierarchy.
-        :param file: the file's name in this host's cgroup version.
+        :param file: the file's name in this host's cgroup version. :param value: the text to write.
         :raises OSError: ``ENOENT`` if the host has no such controller or file; else names the file and the value.
         """
         _write(self.file(controller, file), value)
 
     def read(self, controller: str, file: str) -> str:
-        """Read one file, without its last newline. :raises OSError: as :meth:`write`."""
+        """Read one file, without its last newline.
+
+        :param controller: as for :meth:`write`. :param file: as for :meth:`write`. :raises OSError: as
+            :meth:`write`.
+        """
         with open(self.file(controller, file)) as opened:
             return opened.read().rstrip("\n")
 
     def file(self, controller: str, file: str) -> str:
-        """The path of one setting. :raises OSError: ``ENOENT`` if the host has no such controller."""
+        """The path of one setting, ``file`` of ``controller``, on its hierarchy.
+
+        :raises OSError: ``ENOENT`` if the host has no such controller.
+        """
         if "/" in file:
             raise OSError(errno.EINVAL, "not the name of a cgroup file", file)
         hierarchy = self.layout.of(controller)

@@ -1,6 +1,8 @@
 """Replaces and locks files in Kurma's own directories, and spreads directories over the disk.
 
 For paths in untrusted trees, see :mod:`kurma_core.linux.beneath`.
+
+:param path: of the file. :param content: all of its new content. :param mode: permission bits of the file.
 """
 
 from __future__ import annotations
@@ -107,6 +109,7 @@ def lock_file(
     new file at its place.
 
     :param alone: the lock is exclusive; False: it is shared.
+    :param wait: wait for another holder.
     :param flock: waits for the lock, e.g. :func:`kurma_core.cancellation.lock`, which can be cancelled.
     :returns: the descriptor that holds it, until it and all copies that children have inherited are closed.
     :raises BlockingIOError: ``wait`` is False and another process has it.

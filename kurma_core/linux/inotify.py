@@ -15,6 +15,7 @@ import sys
 
 from kurma_core.linux import libc
 
+#: Kinds of events: a file was written, written and closed, renamed away, renamed to this place, or made.
 IN_MODIFY = 0x2
 IN_CLOSE_WRITE = 0x8
 IN_MOVED_FROM = 0x40
@@ -48,7 +49,8 @@ class Watch:
             raise
 
     def add(self, path: str, mask: int) -> int:
-        """Adds a watch. :returns: its number, as in :meth:`events`."""
+        """Adds a watch. :param path: of the directory. :param mask: kinds of events, ``IN_…`` or-ed together.
+        :returns: its number, as in :meth:`events`."""
         number = libc.syscall(self._add, self.fd, os.fsencode(path) + b"\0", mask, path=path)
         self._watches.add(number)
         return number
@@ -58,6 +60,7 @@ class Watch:
         return tuple(self._watches)
 
     def fileno(self) -> int:
+        """The descriptor, for select and poll."""
         return self.fd
 
     def drain(self) -> int:
@@ -91,7 +94,7 @@ class Watch:
         return found
 
     def remove(self, number: int) -> None:
-        """Ends one watch. It may have ended already, with its directory."""
+        """Ends one watch. It may have ended already, with its directory. :param number: as from :meth:`add`."""
         self._watches.discard(number)
         try:  # noqa: SIM105 - contextlib is not light
             libc.syscall(self._remove, self.fd, number)
@@ -108,6 +111,7 @@ class Watch:
                 pass  # the directory was removed, and its watch with it
 
     def close(self) -> None:
+        """Closes it."""
         os.close(self.fd)
 
 
@@ -139,6 +143,7 @@ class SharedWatch:
             raise
 
     def fileno(self) -> int:
+        """The descriptor, for select and poll."""
         return self._fd
 
     def drain(self) -> int:
@@ -152,7 +157,8 @@ class SharedWatch:
         return kinds
 
     def tell(self, kinds: int) -> None:
-        """Adds events. The reading thread calls it, under the lock."""
+        """Adds events. The reading thread calls it, under the lock. :param kinds: of the events, or-ed
+        together."""
         self._kinds |= kinds
         os.eventfd_write(self._fd, 1)
 
@@ -164,6 +170,7 @@ class SharedWatch:
             self._hub = self._number = None
 
     def close(self) -> None:
+        """Closes it."""
         self.forget()
         os.close(self._fd)
 

@@ -1,6 +1,13 @@
 """Mounts, by descriptor where the kernel supports it: unlike a path, a descriptor cannot be replaced by a link.
 
-All calls need CAP_SYS_ADMIN in the user namespace that owns the mount namespace; all raise :class:`OSError`.
+All calls need CAP_SYS_ADMIN in the user namespace that owns the mount namespace.
+
+:param mount_fd: descriptor of a mount, as :func:`open_tree` returns it.
+:param dir_fd: descriptor of a directory.
+:param recursive: with all mounts below it.
+:param attributes: ``ATTR_…`` bits of the mount.
+:param fstype: the kernel's name of the file system: ``tmpfs``.
+:raises OSError: the kernel refuses the call.
 """
 
 from __future__ import annotations
@@ -10,23 +17,24 @@ import os
 
 from kurma_core.linux.libc import syscall, words
 
+#: Flags of calls by descriptor; ``AT_FDCWD`` is the current directory.
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
 AT_RECURSIVE = 0x8000
 AT_SYMLINK_NOFOLLOW = 0x100
 
-# for mount()
+#: Flags of :func:`mount`.
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 MS_SLAVE = 0x80000
 MS_SHARED = 0x100000
 
-# for umount()
+#: Flags of :func:`umount`.
 MNT_DETACH = 0x2
 UMOUNT_NOFOLLOW = 0x8
 
-# for mount_setattr() and fsmount()
+#: Attributes of a mount, and their names.
 ATTR_RDONLY = 0x1
 ATTR_NOSUID = 0x2
 ATTR_NODEV = 0x4
@@ -34,6 +42,7 @@ ATTR_NOEXEC = 0x8
 _ATTR_IDMAP = 0x100000
 ATTRIBUTES = {"ro": ATTR_RDONLY, "nosuid": ATTR_NOSUID, "nodev": ATTR_NODEV, "noexec": ATTR_NOEXEC}
 
+#: Flags of open_tree(2) and move_mount(2).
 OPEN_TREE_CLONE = 1
 MOVE_MOUNT_F_EMPTY_PATH = 0x4
 MOVE_MOUNT_T_EMPTY_PATH = 0x40
@@ -42,13 +51,17 @@ _FSMOUNT_CLOEXEC = 1
 _FSCONFIG_SET_FLAG = 0
 _FSCONFIG_SET_STRING = 1
 _FSCONFIG_CMD_CREATE = 6
-# fsconfig takes no longer strings, the closing NUL included
+#: Longest option of :meth:`FileSystem.set`, in bytes: fsconfig(2) takes no longer strings.
 FSCONFIG_LONGEST = 255
 
 
 def mount(source: str | None, target: str, fstype: str | None, flags: int = 0, data: str | None = None) -> None:
     """``mount(2)``, for changes of propagation and for older kernels, which have no call by descriptor.
 
+    :param source: as the file system wants it; None: none.
+    :param target: path to mount on.
+    :param flags: ``MS_…`` bits.
+    :param data: the file system's options, separated by commas.
     :raises OSError: also ``E2BIG`` when ``data`` is longer than the page at which the kernel silently cuts it.
     """
     options = None if data is None else os.fsencode(data)
@@ -66,7 +79,11 @@ def mount(source: str | None, target: str, fstype: str | None, flags: int = 0, d
 
 
 def umount(target: str, flags: int = UMOUNT_NOFOLLOW) -> None:
-    """``umount2(2)``. :raises OSError: ``EINVAL`` if nothing is mounted there."""
+    """``umount2(2)``.
+
+    :param target: path of the mount. :param flags: ``MNT_DETACH`` and ``UMOUNT_NOFOLLOW``.
+    :raises OSError: ``EINVAL`` if nothing is mounted there.
+    """
     syscall("umount2", os.fsencode(target), flags, path=target)
 
 
@@ -91,6 +108,7 @@ def open_tree(dir_fd: int, path: str = "", *, recursive: bool = True, follow: bo
     """A descriptor of a detached copy of a mount tree, for a bind mount.
 
     :param path: relative to ``dir_fd``; empty: ``dir_fd`` itself.
+    :param follow: if it is a symbolic link, open its target.
     """
     flags = os.O_CLOEXEC | OPEN_TREE_CLONE | (0 if follow else AT_SYMLINK_NOFOLLOW)
     if not path:
@@ -106,7 +124,7 @@ def move_mount(mount_fd: int, target_fd: int) -> None:
 
 
 def move_mount_to(mount_fd: int, path: str) -> None:
-    """As :func:`move_mount`, to a path of Kurma, never one in an untrusted tree."""
+    """As :func:`move_mount`, to a ``path`` of Kurma, never one in an untrusted tree."""
     syscall("move_mount", mount_fd, b"", AT_FDCWD, os.fsencode(path), MOVE_MOUNT_F_EMPTY_PATH, path=path)
 
 
@@ -115,6 +133,7 @@ def set_attributes(
 ) -> None:
     """Set ``ATTR_…`` bits on the mount behind a descriptor and, when ``recursive``, on its submounts too.
 
+    :param clear: ``ATTR_…`` bits to remove.
     :param propagation: ``MS_PRIVATE`` or ``MS_SLAVE``; 0: do not change it.
     """
     how = words(attributes, clear, propagation, 0)
@@ -127,6 +146,7 @@ def map_ids(mount_fd: int, userns_fd: int, *, recursive: bool = True) -> None:
     ways. The disk does not change. An owner outside of the map shows as the overflow id.
 
     :param mount_fd: a detached mount, as :func:`open_tree` gives it, that is not mapped yet.
+    :param userns_fd: descriptor of the user namespace.
     :raises OSError: ``EINVAL`` where a file system there cannot be mapped, ``EPERM`` where one is mapped already.
     """
     how = words(_ATTR_IDMAP, 0, 0, userns_fd)
@@ -149,7 +169,7 @@ def bind(source_fd: int, target_fd: int, *, attributes: int = 0, recursive: bool
 
 
 def bind_path(source: str, target: str, *, attributes: int = 0, recursive: bool = True) -> None:
-    """:func:`bind` for two paths of Kurma."""
+    """:func:`bind` for two paths of Kurma, ``source`` and ``target``."""
     source_fd = os.open(source, os.O_PATH | os.O_CLOEXEC)
     try:
         target_fd = os.open(target, os.O_PATH | os.O_CLOEXEC)
@@ -177,7 +197,10 @@ class FileSystem:
         os.close(self.fd)
 
     def set(self, key: str, value: str | None = None) -> None:
-        """Set one mount option. :raises OSError: with the file system's own messages, if there are any."""
+        """Set one mount option, the text ``key=value``, or ``key`` alone if the value is None.
+
+        :raises OSError: with the file system's own messages, if there are any.
+        """
         kind = _FSCONFIG_SET_FLAG if value is None else _FSCONFIG_SET_STRING
         text = None if value is None else os.fsencode(value)
         option = key if value is None else f"{key}={value}"
@@ -212,7 +235,10 @@ class FileSystem:
 
 
 def new_filesystem(fstype: str, options: dict[str, str | None] | None = None, attributes: int = 0) -> int:
-    """A detached mount of a new file system, e.g. ``tmpfs`` with ``{"size": "64m", "mode": "0755"}``."""
+    """A detached mount of a new file system, e.g. ``tmpfs`` with ``{"size": "64m", "mode": "0755"}``.
+
+    :param options: by name; None as value: a flag.
+    """
     with FileSystem(fstype) as filesystem:
         filesystem.set("source", fstype)
         for key, value in (options or {}).items():
@@ -260,7 +286,7 @@ class Mount:
 
 
 def unescape(field: str) -> str:
-    r"""Undo the kernel's ``\040`` for space, tab, newline and backslash."""
+    r"""Undo the kernel's ``\040`` for space, tab, newline and backslash in a field of mountinfo."""
     if "\\" not in field:
         return field
     parts = field.split("\\")
@@ -277,6 +303,7 @@ def unescape(field: str) -> str:
 def mountinfo(pid: int | str = "self") -> list[Mount]:
     """The mounts that a process sees, in the kernel's order: a submount after its parent, unless it was moved.
 
+    :param pid: of the process; ``self``: this one.
     :raises OSError: the process is gone.
     """
     with open(f"/proc/{pid}/mountinfo", errors="surrogateescape") as file:

@@ -3,6 +3,10 @@
 A message to the kernel takes some microseconds; a complete netlink library takes 190 ms to import. This module has
 the operations to join a pod to a bridge. Errors name the operation, and the kernel's own reason if it gives one
 (NETLINK_EXT_ACK).
+
+:param kind: of a message or an attribute, the kernel's number.
+:param body: of a message, without its header. :param at: where the attributes begin in it, in bytes.
+:param flags: of a message, such as ``REQUEST | ACK``.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# linux/netlink.h
+#: Header, types and flags of messages, as in ``linux/netlink.h``.
 HEADER = struct.Struct("=IHHII")
 ERROR, DONE = 2, 3
 REQUEST, ACK, DUMP = 0x1, 0x4, 0x300
@@ -34,7 +38,10 @@ def message(kind: int, flags: int, number: int, body: bytes) -> bytes:
 
 
 def split(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """Splits received data into messages: begin and end of each one's body, its type, flags and number."""
+    """Splits received data into messages: begin and end of each one's body, its type, flags and number.
+
+    :param data: as received from the socket.
+    """
     at = 0
     while at + HEADER.size <= len(data):
         length, kind, flags, number, _ = HEADER.unpack_from(data, at)
@@ -58,6 +65,7 @@ def parse_attributes(body: bytes, at: int = 0) -> dict[int, bytes]:
 
 
 def attribute(kind: int, value: bytes) -> bytes:
+    """An attribute with that value, padded."""
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
 
 
@@ -67,11 +75,12 @@ def nest(kind: int, value: bytes) -> bytes:
 
 
 def string(kind: int, value: str) -> bytes:
+    """An attribute whose value is a text that ends with NUL."""
     return attribute(kind, os.fsencode(value) + b"\0")
 
 
 def integer(kind: int, value: int) -> bytes:
-    """An attribute of 32 bits, in the machine's byte order."""
+    """An attribute whose value has 32 bits, in the machine's byte order."""
     return attribute(kind, _NUMBER.pack(value))
 
 
@@ -112,6 +121,8 @@ class NetlinkError(OSError):
 class Link:
     """The state of a network interface.
 
+    :param name: of the interface. :param index: the kernel's number. :param mtu: in bytes. :param up: it is
+        raised.
     :param kind: ``bridge``, ``veth`` …; "" for a physical one. :param mac: six bytes, or empty.
     :param master: index of the bridge that it is a port of; 0: none. :param alias: a note on it.
     :param hairpin: as a bridge's port, it may send packets back to their sender.
@@ -173,7 +184,11 @@ class Netlink:
     """A connection to the network namespace of the thread that makes it. Other threads may use it, one at a time.
     Changes need CAP_NET_ADMIN in that namespace. Close it.
 
-    Every method raises :class:`NetlinkError`.
+    :param name: of an interface. :param index: of an interface, the kernel's number.
+    :param up: whether an interface is raised. :param mac: hardware address, six bytes.
+    :param mtu: largest packet in bytes; None: the kernel's default, or unchanged.
+    :param address: 4 or 16 bytes. :param length: of an address's prefix, in bits.
+    :raises NetlinkError: the kernel refuses the request.
     """
 
     __slots__ = ("_number", "_socket")
@@ -194,7 +209,7 @@ class Netlink:
         self.close()
 
     def close(self) -> None:
-        """May be repeated."""
+        """Closes the connection. It may be repeated."""
         self._socket.close()
 
     # -- links --
@@ -211,7 +226,10 @@ class Netlink:
         return Link(answers[0])
 
     def links(self, *, master: int = 0, kind: str = "") -> list[Link]:
-        """All interfaces, or the ports of one bridge, or the interfaces of one kind."""
+        """All interfaces, or the ports of one bridge, or the interfaces of one kind.
+
+        :param master: index of the bridge; 0: all. :param kind: ``bridge``, ``veth`` …; empty: all.
+        """
         body = _LINK.pack(0, 0, 0, 0, 0)
         if master:
             body += integer(_IFLA_MASTER, master)
@@ -242,6 +260,7 @@ class Netlink:
         """Makes a pair of interfaces: one here, up, and its peer in another namespace. The peer is down: the
         kernel cannot raise it before the pair exists.
 
+        :param peer: name of the peer.
         :param namespace: descriptor of the peer's network namespace. :param mac: the peer's; None: any.
         :param mtu: of both. :param master: index of the bridge whose port the interface here becomes.
         """
@@ -271,7 +290,8 @@ class Netlink:
         """Changes the given settings of an interface.
 
         :param master: 0: remove it from its bridge. :param alias: a note on it, at most 255 bytes.
-        :param hairpin: and ``isolated``: settings of a bridge's port, which it must be already.
+        :param hairpin: as a bridge's port, which it must be already, it may send packets back to their sender.
+        :param isolated: as a bridge's port, it exchanges no packets with other isolated ports.
         """
         change = 0 if up is None else _IFF_UP
         body = _LINK.pack(0, 0, 0, _IFF_UP if up else 0, change) + string(_IFLA_NAME, name)

@@ -1,6 +1,8 @@
 """Processes: hold one by a pidfd, tell one from another, learn how it ended.
 
 PID, start time and boot identify a process. A pidfd holds it, also if it is not our child.
+
+:param pid: of a process. :param pidfd: descriptor of a process, as from :func:`pidfd_open`.
 """
 
 from __future__ import annotations
@@ -126,11 +128,12 @@ class ProcessIdentity:
         return None
 
     def to_json(self) -> dict[str, object]:
+        """The identity, to be kept on disk."""
         return {"pid": self.pid, "startTime": self.start_time, "bootId": self.boot_id}
 
     @classmethod
     def from_json(cls, value: dict[str, object]) -> ProcessIdentity:
-        """:raises ValueError: the value has another shape."""
+        """Reads a value that :meth:`to_json` made. :raises ValueError: the value has another shape."""
         pid, started, boot = value.get("pid"), value.get("startTime"), value.get("bootId")
         if not isinstance(pid, int) or not isinstance(started, int) or not isinstance(boot, str):
             raise ValueError(f"not a process identity: {value!r}")
@@ -231,7 +234,7 @@ def set_pdeathsig(signal: int) -> None:
 
 
 def set_child_subreaper(enabled: bool = True) -> None:
-    """Make orphaned descendants children of this process."""
+    """Make orphaned descendants children of this process. :param enabled: False: no more."""
     libc.prctl(_PR_SET_CHILD_SUBREAPER, int(enabled))
 
 

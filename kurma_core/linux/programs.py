@@ -1,4 +1,7 @@
-"""Runs programs to their end within a time limit, by ``posix_spawn``; and holds a running process by a pidfd."""
+"""Runs programs to their end within a time limit, by ``posix_spawn``; and holds a running process by a pidfd.
+
+:param pid: of a process. :param pidfd: descriptor of a process.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def search_path() -> str:
 
 
 def find_program(name: str) -> str | None:
-    """Path of a program on :func:`search_path`; None: it is not installed."""
+    """Path of a program on :func:`search_path`; None: it is not installed. :param name: of the program."""
     for directory in search_path().split(":"):
         path = f"{directory}/{name}"
         if directory.startswith("/") and os.access(path, os.X_OK) and not os.path.isdir(path):
@@ -62,7 +65,7 @@ def find_program(name: str) -> str | None:
 
 def one_line(said: bytes | str) -> str:
     """The output of a program, for people: printable, one line, of bearable length. It is not trusted with the
-    terminal, nor to be short.
+    terminal, nor to be short. :param said: the output.
     """
     text = said if isinstance(said, str) else said.decode(errors="replace")
     line = " ".join("".join([char if char.isprintable() else " " for char in text]).split())
@@ -77,6 +80,7 @@ def run(
     """Runs ``arguments[0]`` (an absolute path) to its end, as root, in a session of its own, so that Ctrl-C does
     not interrupt it.
 
+    :param stdin: what the program reads. :param environment: the whole environment of the program.
     :param timeout: seconds.
     :raises ProgramTimeout: it was killed with its descendants; the text is the reason.
     :raises OSError: it could not be started.
@@ -218,22 +222,27 @@ class HeldProcess:
 
     @property
     def pid(self) -> int:
+        """Its process ID."""
         return self._identity.pid
 
     def fileno(self) -> int:
+        """The pidfd, which polls readable when the process has ended."""
         return self._pidfd
 
     def alive(self) -> bool:
+        """Whether it has not ended."""
         return not process.wait_pidfd(self._pidfd, 0)
 
     def signal(self, number: int) -> None:
+        """Sends it a signal; does nothing if it has ended. :param number: the signal's."""
         try:
             process.pidfd_send_signal(self._pidfd, number)
         except ProcessLookupError:
             return
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Waits for its end. :returns: its exit code; None: it is unknown, or the timeout (seconds) is over."""
+        """Waits for its end. :param timeout: seconds; None: without end.
+        :returns: its exit code; None: it is unknown, or the timeout is over."""
         if self._status is None and process.wait_pidfd(self._pidfd, timeout):
             status = process.exit_status(self._pidfd)
             self._status = None if status is None else exit_code(status)
@@ -247,6 +256,7 @@ class HeldProcess:
         return self.wait(0)
 
     def close(self) -> None:
+        """Closes the pidfd. The process runs on. It may be repeated."""
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1

@@ -182,8 +182,9 @@ class Device(JsonValue):
 
     :param path: in the app's root, absolute.
     :param kind: ``c`` (character) or ``b`` (block).
+    :param major: number of the driver. :param minor: number of the device.
     :param access: letters of ``rwm``: read, write, make the node.
-    :param mode: permission bits of the node; ``uid`` and ``gid`` as the app sees them.
+    :param mode: permission bits of the node. :param uid: its owner, as the app sees it. :param gid: its group.
     """
 
     path: str
@@ -214,7 +215,8 @@ class TrafficLimit(JsonValue):
 class HostMount(JsonValue):
     """A part of the host's file system that an app sees.
 
-    :param source: on the host; ``target`` in the app's root: both absolute.
+    :param source: absolute path on the host. :param target: absolute path in the app's root.
+    :param read_only: the app cannot write to it.
     """
 
     source: str
@@ -244,7 +246,8 @@ class Scheduling(JsonValue):
     :param policy: ``other``, ``batch``, ``idle``, ``fifo``, ``rr`` or ``deadline``.
     :param priority: 1 to 99 for ``fifo`` and ``rr``; 0 for the others.
     :param nice: −20 … 19, for ``other`` and ``batch``.
-    :param runtime: for ``deadline``, in nanoseconds, as ``deadline`` and ``period``.
+    :param runtime: for ``deadline``: its time on a processor in each period, in nanoseconds.
+    :param deadline: by which it has had that time, in nanoseconds. :param period: in nanoseconds.
     """
 
     PARTIAL = True
@@ -436,7 +439,7 @@ class IdRange(JsonValue):
 
     @classmethod
     def parse(cls, text: str) -> IdRange:
-        """Parses ``UID:COUNT``. :raises ValueError: the text has another form, or the range holds root's own
+        """Parses a text ``UID:COUNT``. :raises ValueError: it has another form, or the range holds root's own
         id."""
         first, colon, count = text.partition(":")
         if not colon or not all(part.isascii() and part.isdecimal() and len(part) < 11 for part in (first, count)):

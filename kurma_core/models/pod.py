@@ -46,8 +46,12 @@ _SIGSYS = 31
 
 @frozen
 class MountSetup(JsonValue):
-    """The mount of one volume in one app. ``path`` is absolute and normalized; ``seed``: an empty volume is first
-    filled with the image's files at that path."""
+    """The mount of one volume in one app.
+
+    :param volume: its name. :param path: in the app's root, absolute and normalized.
+    :param read_only: the app cannot write to it.
+    :param seed: an empty volume is first filled with the image's files at that path.
+    """
 
     volume: str
     path: str
@@ -253,7 +257,9 @@ class PodEvent:
 
     :param kind: ``prepared``, ``starting``, ``running``, ``stopping``, ``stopped``, ``errored``, ``adopted`` (by
         a daemon, after its owner died), ``restarting`` (by its policy) or ``removed``.
+    :param pod: the pod's UUID. :param name: the pod's name.
     :param at: RFC 3339, UTC.
+    :param detail: further facts, by the kind; for people and logs.
     """
 
     kind: str

@@ -46,6 +46,8 @@ else:
 class Stdio:
     """Standard input, output and error, not closed by the callee.
 
+    :param stdin: descriptor of standard input. :param stdout: of standard output. :param stderr: of standard
+        error.
     :param terminal: ``stdin`` is a terminal.
     :param signals: a descriptor that delivers signal numbers, a byte each, for a call-in that the caller waits
         for. At end of file the call-in gets SIGTERM. -1: there is no such descriptor.
