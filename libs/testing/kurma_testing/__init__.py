@@ -34,24 +34,24 @@ H = TypeVar("H", bound="Hooks")
 def driver_context(
     directory: str | os.PathLike[str],
     config: Mapping[str, Any] | None = None,
-    *,
-    note: Callable[[str], None] = lambda text: None,
+    **parts: Any,
 ) -> DriverContext:
     """Makes the arguments of a driver's factory, with state and credentials under ``directory``.
 
     :param config: the driver's complete configuration: unlike :func:`load_driver`, this fills in no defaults and
         checks nothing.
+    :param parts: other fields of the :class:`DriverContext`: ``host_image``, ``note``.
     """
     from kurma_core.hookspecs.driver import DriverContext
 
     root = os.fspath(directory)
-    return DriverContext(
-        config=dict(config or {}),
-        state_dir=os.path.join(root, "state"),
-        registries={"insecure": [], "mirrors": {}},
-        auth_dir=os.path.join(root, "auth.d"),
-        note=note,
-    )
+    usual: dict[str, Any] = {
+        "state_dir": os.path.join(root, "state"),
+        "registries": {"insecure": [], "mirrors": {}},
+        "auth_dir": os.path.join(root, "auth.d"),
+        "note": lambda text: None,
+    }
+    return DriverContext(config=dict(config or {}), **{**usual, **parts})
 
 
 def group_of(module: object) -> str:
@@ -71,13 +71,14 @@ def load_driver(
     what: object | tuple[str, str],
     directory: str | os.PathLike[str],
     config: Mapping[str, Any] | None = None,
+    **parts: Any,
 ) -> Any:
     """Makes the plugin's driver in the same way as Kurma: checks hook and driver against their contract and the
     configuration against the plugin's options, and fills in defaults.
 
     :param what: the plugin's module, which its entry point names; or group and name of an entry point of an
         installed distribution: ``("kurma.stagers", "solo")``.
-    :param directory: see :func:`driver_context`.
+    :param directory: see :func:`driver_context`, for ``parts``, too.
     :param config: the plugin's section of the configuration.
     :return: the driver.
     :raises pluggy.PluginValidationError: a hook's name or argument does not exist.
@@ -92,7 +93,7 @@ def load_driver(
     declaration = contract.declared(group, "tested", module)
     values = contract.options(config or {}, declaration.options, "config", {})
     source = Source(group, "tested", getattr(module, "__name__", repr(module)))
-    return source.made(declaration, driver_context(directory, values))
+    return source.made(declaration, driver_context(directory, values, **parts))
 
 
 def declaration_of(what: object | tuple[str, str]) -> Driver:

@@ -90,7 +90,25 @@ def options(request: pytest.FixtureRequest) -> Mapping[str, Any]:
 
 
 @pytest.fixture
-def make_driver(request: pytest.FixtureRequest, options: Mapping[str, Any], tmp_path: Path) -> MakeDriver:
+def context_parts() -> Mapping[str, Any]:
+    """Fields of the driver's context besides its options: ``host_image``, ``note``. Override it to give some."""
+    return {}
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    """The state directory of all drivers of the test; a driver makes it when it first writes."""
+    return tmp_path / "plugin/state"
+
+
+@pytest.fixture
+def make_driver(
+    request: pytest.FixtureRequest,
+    options: Mapping[str, Any],
+    context_parts: Mapping[str, Any],
+    state_dir: Path,
+    tmp_path: Path,
+) -> MakeDriver:
     """``make_driver(**OPTIONS)`` makes a driver as a new process does: each has the same state directory.
 
     Its arguments are options besides those of the fixture ``options``.
@@ -105,7 +123,8 @@ def make_driver(request: pytest.FixtureRequest, options: Mapping[str, Any], tmp_
 
     def make(**changes: Any) -> Any:
         try:
-            return kurma_testing.load_driver(mark.args[0], tmp_path / "plugin", {**options, **changes})
+            section, parts = {**options, **changes}, {"state_dir": str(state_dir), **context_parts}
+            return kurma_testing.load_driver(mark.args[0], tmp_path / "plugin", section, **parts)
         except PluginSkipped as error:
             if not mark.kwargs.get("skips"):
                 raise

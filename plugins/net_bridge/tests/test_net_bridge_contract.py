@@ -10,21 +10,21 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 
+import kurma_net_bridge.plugin
 import pytest
 from kurma_net_bridge import links
 from kurma_net_bridge.links import host_end
-from kurma_net_bridge.plugin import kurma_network
 from kurma_net_bridge.records import NetworkRecords
+from kurma_testing import load_driver
 from kurma_testing.networks import NetworkContract, context, interfaces_in
 
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.linux.namespaces import in_network_namespace, unpin
 from kurma_core.linux.netlink import Netlink
 from kurma_core.models.network import NetworkRequest, PortMapping
 from tests.kit.waiting import until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.kurma_driver(kurma_net_bridge.plugin)]
 
 
 def output(*command):
@@ -73,18 +73,10 @@ def plain(result):
 
 
 class BridgeContract(NetworkContract):
-    @pytest.fixture
-    def state_dir(self, tmp_path):
-        return str(tmp_path / "bridge")
-
-    @pytest.fixture
-    def make_driver(self, state_dir):
-        self.state_dir = state_dir
-        return lambda: kurma_network().create(DriverContext(config={}, state_dir=state_dir))
-
     @pytest.fixture(autouse=True)
     def clean_host(self, state_dir):
         """``remove`` leaves nothing at all: no interface, no rule, no file."""
+        self.state_dir = state_dir
         before = host_links(), rules()
         yield
         assert (host_links(), rules()) == before
@@ -565,11 +557,11 @@ class TestBridge(BridgeContract):
         driver.delete(one)
         self.assert_nothing_left(one.pod, config)
 
-    def test_the_state_directory_moves(self, driver, config, make_pod, state_dir):
+    def test_the_state_directory_moves(self, driver, config, make_pod, state_dir, tmp_path):
         one = context(make_pod(), config, ports=(PortMapping(20001, 80),))
         driver.add(one)
-        os.rename(state_dir, state_dir + "-moved")
-        moved = kurma_network().create(DriverContext(config={}, state_dir=state_dir + "-moved"))
+        moved = load_driver(kurma_net_bridge.plugin, tmp_path / "moved")
+        os.rename(state_dir.parent, tmp_path / "moved")
         moved.check(one)
         moved.delete(one)
         self.assert_nothing_left(one.pod, config)

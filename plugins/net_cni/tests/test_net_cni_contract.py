@@ -4,17 +4,20 @@ import os
 import subprocess
 import uuid
 
+import kurma_net_cni.plugin
 import pytest
-from kurma_net_cni.plugin import kurma_network
+from kurma_net_cni.records import Records
 from kurma_testing.networks import NetworkContract, context, interfaces_in
 
 from kurma_core.errors import NetworkError
-from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.linux.namespaces import in_network_namespace, unpin
 from kurma_core.models.network import NetworkRequest, PortMapping
 
-pytestmark = [pytest.mark.root, pytest.mark.full]
-BIN_DIRS = ["/opt/cni/bin", "/usr/lib/cni"]
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.full,
+    pytest.mark.kurma_driver(kurma_net_cni.plugin, {"config_dirs": []}),
+]
 
 
 def output(*command):
@@ -36,11 +39,6 @@ def base_rules(lines):
 
 
 class CniContract(NetworkContract):
-    @pytest.fixture
-    def make_driver(self, tmp_path):
-        settings = {"bin_dirs": BIN_DIRS, "config_dirs": [], "timeout": 60.0}
-        return lambda: kurma_network().create(DriverContext(config=settings, state_dir=str(tmp_path / "cni")))
-
     @pytest.fixture(autouse=True)
     def clean_host(self, tmp_path):
         """``remove`` leaves nothing at all."""
@@ -51,16 +49,16 @@ class CniContract(NetworkContract):
         assert not addresses.exists() or os.listdir(addresses) == []
 
     @pytest.fixture(autouse=True)
-    def _remember(self, tmp_path):
-        self.tmp_path = tmp_path
+    def _remember(self, tmp_path, state_dir):
+        self.tmp_path, self.state_dir = tmp_path, state_dir
 
     def assert_nothing_left(self, pod, config):
         reserved = self.tmp_path / "addresses" / config["name"]
         if reserved.exists():
             assert [name for name in os.listdir(reserved) if (reserved / name).read_text().startswith(pod)] == []
         assert [line for line in rules() if pod in line] == []
-        assert not [name for name in os.listdir(self.tmp_path / "cni" / "results") if name.startswith(pod)]
-        others = os.listdir(self.tmp_path / "cni" / "results")
+        assert not [name for name in os.listdir(self.state_dir / "results") if name.startswith(pod)]
+        others = os.listdir(self.state_dir / "results")
         if not others:
             left = rules()
             assert left == base_rules(left)
@@ -140,23 +138,22 @@ class TestBridgeChain(CniContract):
         driver.delete(one)
         self.assert_nothing_left(one.pod, config)
 
-    def test_a_broken_off_delete_is_finished(self, driver, config, make_pod):
+    def test_a_broken_off_delete_is_finished(self, driver, config, make_pod, state_dir):
         """As after a power cut in the middle: the interface is gone already, and the rules are not."""
         one = self.context(make_pod(), config)
         driver.add(one)
-        driver._records.write(  # what stands on disk when the first DEL begins
-            type(driver._records.read(one))(
-                config["name"], one.pod, "eth0", driver._records.read(one).result, True
-            )
-        )
+        records = Records(str(state_dir))
+        first = records.read(one)
+        # On disk when the first DEL begins.
+        records.write(type(first)(config["name"], one.pod, "eth0", first.result, True))
         output("ip", "-n", f"kurma-{one.pod}", "link", "del", "eth0")
         driver.delete(one)
         self.assert_nothing_left(one.pod, config)
 
-    def test_a_torn_record_keeps_nothing_from_being_deleted(self, driver, config, make_pod, tmp_path):
+    def test_a_torn_record_keeps_nothing_from_being_deleted(self, driver, config, make_pod, state_dir):
         one = self.context(make_pod(), config)
         driver.add(one)
-        (record,) = (tmp_path / "cni" / "results").iterdir()
+        (record,) = (state_dir / "results").iterdir()
         assert record.stat().st_mode & 0o777 == 0o600
         record.write_text("{")
         driver.delete(one)
@@ -253,7 +250,7 @@ class TestBridgeOfTheDocument(CniContract):
         driver.delete(one)
 
     def test_ports_need_the_capability(self, driver, config, make_pod):
-        assert not driver.publishes(config)
+        assert driver.publishes(config) == "no plugin of it has the capability portMappings"
         with pytest.raises(NetworkError, match="cannot publish ports"):
             driver.add(context(make_pod(), config, ports=(PortMapping(1, 2),)))
 
