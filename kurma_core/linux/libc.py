@@ -37,6 +37,7 @@ _X86_64 = {
     "unshare": 272,
     "setns": 308,
     "sched_setattr": 314,
+    "ioprio_get": 252,
     "ioprio_set": 251,
     "set_mempolicy": 238,
 }
@@ -61,6 +62,7 @@ _AARCH64 = {
     "unshare": 97,
     "setns": 268,
     "sched_setattr": 274,
+    "ioprio_get": 31,
     "ioprio_set": 30,
     "set_mempolicy": 237,
 }

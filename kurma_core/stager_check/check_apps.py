@@ -208,7 +208,7 @@ def handlers(lab: Lab, report: Report) -> None:
             pod.ends()
             _in_order(pod)
     with report.line("handlers.failure"):
-        _must_fail(lab, with_handlers("3", ("serve",)))
+        must_fail(lab, with_handlers("3", ("serve",)))
     with report.line("handlers.stop"), refusable(lab, {"main": with_handlers("0", ("serve",))}) as pod:
         pod.probe("main").must("catch", 15, 0)
         pod.stop()
@@ -223,7 +223,7 @@ def _in_order(pod: Pod) -> None:
         equal(f"user and group of {probe.name}", (probe.facts["uid"], probe.facts["gid"]), (1, 2))
 
 
-def _must_fail(lab: Lab, asked: dict[str, Any]) -> None:
+def must_fail(lab: Lab, asked: dict[str, Any]) -> None:
     """Checks that the app fails: it does not start, or its pod ends with an error."""
     try:
         with lab.pod({"main": asked}) as pod:

@@ -6,25 +6,30 @@ Implements Kurma Stager Specification, Prerequisites and Filesystem Configuratio
 from __future__ import annotations
 
 import os
+import resource
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kurma_core.api.pods import PodRequest
 from kurma_core.errors import ArchiveError, FetchError, ImageError, StagerError, StoreError, TrustError
 from kurma_core.linux.beneath import open_in_root
+from kurma_core.linux.cgroups import CgroupTree, Layout
+from kurma_core.linux.libc import syscall
+from kurma_core.models.isolator import RLIMITS, CgroupSetting, IoPriority, MemoryPolicy, Scheduling
 from kurma_core.schema import describe
+from kurma_core.stager_check.check_apps import must_fail
 from kurma_core.stager_check.pods import app
-from kurma_core.stager_check.report import Wrong, equal
-from kurma_core.staging.aci_stager import USERNS_ANNOTATION
+from kurma_core.stager_check.report import NotDone, Wrong, equal
+from kurma_core.staging.aci_stager import ISOLATORS_ANNOTATION, USERNS_ANNOTATION
 from kurma_core.staging.stager_process import CALL_INS as CALL_INS_ANNOTATION
 from kurma_core.staging.stager_process import WAITS
 
 if TYPE_CHECKING:
     from kurma_core.api.images import HostImage
     from kurma_core.appc.image import ImageManifest
-    from kurma_core.stager_check.pods import Lab, Probe
+    from kurma_core.stager_check.pods import Lab, Pod, Probe
     from kurma_core.stager_check.report import Report
 
 #: Annotation of a stager's image: the most apps that a pod may have.
@@ -115,12 +120,14 @@ def declared(lab: Lab, manifest: ImageManifest, report: Report) -> None:
     for prefix, annotation, what in (
         ("userns", USERNS_ANNOTATION, _user_namespaces),
         ("waits", WAITS, _waiting),
+        ("plan", ISOLATORS_ANNOTATION, _plans),
     ):
         if manifest.annotation(annotation) != "true":
             report.skip(prefix, f"the image has no annotation {annotation}: true")
             continue
         with report.rest(prefix):
             what(lab, report)
+        report.skip(prefix, "no such pod runs under this stager")
     if not lab.takes(2):
         report.skip("changing", lab.few_apps)
         return
@@ -155,13 +162,8 @@ def _mapped(probe: Probe) -> None:
     if _namespace(probe) == os.readlink("/proc/self/ns/user"):
         raise Wrong(f"{probe.name} is in the host's user namespace")
     equal("uid inside", probe.facts["uid"], 0)
-    (outside,) = {line.split()[1] for line in _status(probe) if line.startswith("Uid:")}
-    if outside == "0":
+    if _words_of(probe.pid, "status", "Uid:")[1] == "0":
         raise Wrong(f"{probe.name} is root on the host")
-
-
-def _status(probe: Probe) -> list[str]:
-    return Path(f"/proc/{probe.pid}/status").read_text().splitlines()
 
 
 def _namespace(probe: Probe) -> str:
@@ -179,6 +181,104 @@ def _waiting(lab: Lab, report: Report) -> None:
             equal("exit code of the pod", pod.ends().exit_code, 4)
     finally:
         lab.driver.early = False
+
+
+#: Fields of a plan that a process shows; each has a line.
+_PLAN: dict[str, Any] = {
+    "umask": 0o027,
+    "rlimits": {"nofile": (1000, 2000), "locks": (11, 12)},
+    "scheduling": Scheduling("batch", nice=7),
+    "io_priority": IoPriority("best-effort", 6),
+}
+#: The value of each, in the form of :data:`_SHOWN`.
+_WANTED: dict[str, object] = {
+    "plan.umask": "0027",
+    "plan.limits": {"nofile": (1000, 2000), "locks": (11, 12)},
+    "plan.scheduling": (os.SCHED_BATCH, 7),
+    "plan.io-priority": 2 << 13 | 6,  # IOPRIO_CLASS_BE, as ioprio_set(2) encodes it
+    "plan.memory-policy": "bind:0",
+}
+_IOPRIO_WHO_PROCESS = 1
+#: What the kernel says of a process, by PID.
+_SHOWN: dict[str, Callable[[int], object]] = {
+    "plan.umask": lambda pid: _words_of(pid, "status", "Umask:")[1],
+    "plan.limits": lambda pid: {name: resource.prlimit(pid, RLIMITS.index(name)) for name in _PLAN["rlimits"]},
+    "plan.scheduling": lambda pid: (os.sched_getscheduler(pid), os.getpriority(os.PRIO_PROCESS, pid)),
+    "plan.io-priority": lambda pid: syscall("ioprio_get", _IOPRIO_WHO_PROCESS, pid),
+    "plan.memory-policy": lambda pid: _words_of(pid, "numa_maps", "")[1],
+}
+
+
+def _words_of(pid: int, file: str, start: str) -> list[str]:
+    """Returns the words of the first line of ``/proc/PID/FILE`` that begins so."""
+    lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
+    return next(line.split() for line in lines if line.startswith(start))
+
+
+def _plans(lab: Lab, report: Report) -> None:
+    numa = os.path.exists("/proc/self/numa_maps")
+    settings = _cgroup_settings()
+    memory = {"memory_policy": MemoryPolicy("bind", "0")} if numa else {}
+    names = ("main", "other") if lab.takes(2) else ("main",)
+    try:
+        lab.driver.plans = {"main": {**_PLAN, **memory, "cgroup": tuple(settings)}}
+        with lab.pod({name: app(name, "serve") for name in names}) as pod:
+            main = pod.probe("main")
+            for name in _SHOWN:
+                with report.line(name):
+                    if name == "plan.memory-policy" and not numa:
+                        raise NotDone("this kernel has no memory policies")
+                    equal(name.partition(".")[2], _SHOWN[name](main.pid), _WANTED[name])
+                    if name == "plan.umask" and len(names) > 1:
+                        equal("umask of an app without one", _SHOWN[name](pod.probe("other").pid), "0022")
+            with report.line("plan.cgroup"):
+                if not settings:
+                    raise NotDone("this host has no cgroup with such a file")
+                for setting in settings:
+                    _written_to_cgroup(pod, main.pid, setting)
+            with report.line("plan.run"):
+                if not pod.has("run"):
+                    raise NotDone("no run call-in")
+                pod.run("command", "serve")
+                command = pod.probe("command")
+                for name in _SHOWN:
+                    if numa or name != "plan.memory-policy":
+                        equal(name.partition(".")[2], _SHOWN[name](command.pid), _WANTED[name])
+        with report.line("plan.refused"):
+            lab.driver.plans = {"main": {"rlimits": {"nofile": (9, 8)}}}
+            must_fail(lab, app("main", "serve"))
+        with report.line("plan.version"):
+            lab.driver.plans, lab.driver.plan_version = {}, 1_000_000
+            must_fail(lab, app("main", "serve"))
+    finally:
+        lab.driver.plans, lab.driver.plan_version = {}, 0
+
+
+def _cgroup_settings() -> list[CgroupSetting]:
+    """Settings of files that this host's cgroups have and no isolator of Kurma's writes."""
+    layout, found = Layout.of_host(), []
+    memory = layout.of("memory")
+    if memory is not None:
+        file, value = ("memory.swappiness", "33") if memory.version == 1 else ("memory.oom.group", "1")
+        found.append(CgroupSetting("memory", file, value))
+    if layout.of("cgroup") is not None:
+        found.append(CgroupSetting("cgroup", "cgroup.max.descendants", "77"))
+    return found
+
+
+def _written_to_cgroup(pod: Pod, pid: int, setting: CgroupSetting) -> None:
+    """Checks the groups of the process: its own, and those above it, without the pod's."""
+    top = os.path.dirname(CgroupTree(pod.cgroup).file(setting.controller, setting.file))
+    groups = [at for at, _, _ in os.walk(top) if str(pid) in Path(at, "cgroup.procs").read_text().split()]
+    if not groups:
+        raise Wrong(f"the app is in no cgroup of {setting.controller} below the pod's")
+    values: list[str] = []
+    group = groups[0]
+    while group != top or not values:
+        values.append(Path(group, setting.file).read_text().strip())
+        group = os.path.dirname(group)
+    if setting.value not in values:
+        raise Wrong(f"{setting.file} of the app: {values[0]}, and not {setting.value}")
 
 
 def _changing(lab: Lab, report: Report) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
 from kurma_core.errors import StagerError
+from kurma_core.json_text import loads
 from kurma_core.linux.process import wait_pidfd
 from kurma_core.models.image import Conventions, RenderedImage
 from kurma_core.pods.run.stager_drivers import Stagers
@@ -20,6 +22,8 @@ from kurma_core.staging.stager_process import StagerProcess
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kurma_core.appc.image import ImageManifest
     from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_core.hookspecs.stager import StagerHooks
@@ -71,11 +75,25 @@ class WatchedStager(AciStager):
         self.listeners: dict[str, socket.socket] = {}
         #: Start stagers before their pods are known (prestarted).
         self.early = False
+        #: By app, fields of its plan besides those that its isolators set.
+        self.plans: Mapping[str, Mapping[str, Any]] = {}
+        #: The version that the plans of all apps have; 0: the version of their newest key.
+        self.plan_version = 0
 
     def start(self, pod: PodSetup, stdio: Stdio) -> StagerProcess:
         assert pod.network_namespace is not None
         self.listeners[pod.uuid] = _listen(pod.network_namespace)
         return self._start_early(pod) if self.early else super().start(pod, stdio)
+
+    def manifest(self, pod: PodSetup, size: tuple[int, int] | None = None) -> bytes:
+        plans = {name: replace(plan, **self.plans.get(name, {})) for name, plan in pod.plans.items()}
+        manifest = super().manifest(replace(pod, plans=plans), size)
+        if not self.plan_version:
+            return manifest
+        document = loads(manifest, own=True)
+        for one in document["stagerConfig"]["kurma.io"]["apps"].values():
+            one["plan"]["version"] = self.plan_version
+        return json.dumps(document).encode()
 
     def _start_early(self, pod: PodSetup) -> StagerProcess:
         """Starts the stager before its pod is known. :raises StagerError: it does not wait for the pod."""

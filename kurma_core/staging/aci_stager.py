@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Annotation of an image whose stager puts apps into the pod's user namespace.
 USERNS_ANNOTATION = "kurma.io/stager/userns"
+#: Annotation of an image whose stager applies isolator plans.
+ISOLATORS_ANNOTATION = "kurma.io/stager/isolators"
 #: Annotation of an image whose stager applies the host's devices, namespaces and privileges of isolator plans.
 POWERS_ANNOTATION = "kurma.io/stager/powers"
 #: Most lines and bytes of a stager's output that an error shows.

@@ -121,7 +121,9 @@ class Stagers:
         why = f"stager {name} does not say that it applies isolators"
         if self._meant(name)[0] is not None:
             return "" if self._load(name).features().applies_isolators else why
-        return "" if self.image(name).manifest.annotation("kurma.io/stager/isolators") == "true" else why
+        from kurma_core.staging.aci_stager import ISOLATORS_ANNOTATION
+
+        return "" if self.image(name).manifest.annotation(ISOLATORS_ANNOTATION) == "true" else why
 
     def applied_in_part(self, name: str) -> Mapping[str, str]:
         """Isolators that the stager applies in part although it applies no plans, each with what it applies."""

@@ -1,4 +1,4 @@
-"""``changing.*`` of ``kurma stager check``: default stagers that are broken in one way each (G8, G10)."""
+"""``changing.*`` and ``plan.*`` of a stager check: default stagers broken in one way each (G8, G10, 18)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from kurma_core.stager_check.report import Report
 
 pytestmark = [pytest.mark.root, pytest.mark.full]
 
+ISOLATORS = {"name": "kurma.io/stager/isolators", "value": "true"}
 CALL_INS = {"name": "kurma.io/stager/callins", "value": "app-add,app-start,app-stop,app-rm"}
 WRONG_LAYERS = (
     "pod/app_changes.py",
@@ -40,7 +41,9 @@ REMEMBERS = ("pod/app_changes.py", ("    supervisor.forget(run)\n", ""))
 def broken(tmp_path: Path) -> Callable[..., tuple[str, ImageManifest]]:
     """``broken(FILE, (OLD, NEW), …)``: the archive of a default stager with a file changed, and its manifest."""
 
-    def build(name: str, *changes: tuple[str, str]) -> tuple[str, ImageManifest]:
+    def build(
+        name: str, *changes: tuple[str, str], annotation: dict[str, str] = CALL_INS
+    ) -> tuple[str, ImageManifest]:
         modules = image.own_modules("inside")
         (source,) = [path for _, path in modules if path.endswith(f"/inside/{name}")]
         text = Path(source).read_text()
@@ -52,7 +55,7 @@ def broken(tmp_path: Path) -> Callable[..., tuple[str, ImageManifest]]:
         sources = [(one, str(changed) if at == source else at) for one, at in modules]
         rootfs = tmp_path / "rootfs"
         os.mkdir(rootfs)
-        document = {**image.build(str(rootfs), sources), "annotations": [CALL_INS]}
+        document = {**image.build(str(rootfs), sources), "annotations": [annotation]}
         with open(tmp_path / "stager.aci", "wb") as out:
             build_archive(str(rootfs), document, out)
         return str(tmp_path / "stager.aci"), ImageManifest.parse(document)
@@ -89,3 +92,51 @@ def test_a_mistake_fails_its_lines(
     }
     for verb, detail in failed.items():
         assert (lines[f"changing.{verb}"].detail or "").startswith(detail)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "failed"),
+    [
+        pytest.param(("app/privileges.py", ("os.umask(plan.umask)", "pass")), {"umask", "run"}, id="umask"),
+        pytest.param(
+            ("app/process_settings.py", ("    _limit(plan.rlimits)\n", "")),
+            {"limits", "run", "refused"},
+            id="limits",
+        ),
+        pytest.param(
+            ("app/process_settings.py", ("_schedule(plan.scheduling)", "pass")),
+            {"scheduling", "run"},
+            id="scheduling",
+        ),
+        pytest.param(
+            ("app/process_settings.py", ("_order_io(plan.io_priority)", "pass")),
+            {"io-priority", "run"},
+            id="io-priority",
+        ),
+        pytest.param(
+            ("app/process_settings.py", ("_place(plan.memory_policy)", "pass")),
+            {"memory-policy", "run"},
+            id="memory-policy",
+        ),
+        pytest.param(
+            ("pod/pod_cgroups.py", ("            for setting in plan.cgroup:", "            for setting in ():")),
+            {"cgroup"},
+            id="cgroup",
+        ),
+        pytest.param(("callins/run.py", ("privileges.apply_limits(app.plan)", "pass")), {"run"}, id="run"),
+        pytest.param(("manifest.py", (", 1) > PLAN_VERSION", ", 1) > 10**9")), {"version"}, id="version"),
+    ],
+)
+def test_a_plan_that_is_applied_in_part_fails_its_lines(
+    broken: Callable[..., tuple[str, ImageManifest]],
+    lab: Callable[..., Lab],
+    mistake: tuple[str, tuple[str, str]],
+    failed: set[str],
+) -> None:
+    """18: each setting of a plan has its line."""
+    archive, manifest = broken(*mistake, annotation=ISOLATORS)
+    told: list[CheckLine] = []
+    declared(lab(archive, Patience(start=4, stop=1, answer=3)), manifest, Report(told.append))
+    lines = {line.name.removeprefix("plan."): line for line in told if line.name.startswith("plan.")}
+    assert {name for name, line in lines.items() if line.outcome == "fail"} == failed, lines
+    assert {name for name, line in lines.items() if line.outcome == "ok"} == lines.keys() - failed
