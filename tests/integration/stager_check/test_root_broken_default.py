@@ -1,4 +1,4 @@
-"""``changing.*`` and ``plan.*`` of a stager check: default stagers broken in one way each (G8, G10, 18)."""
+"""Lines ``changing.*`` and ``plan.*`` of a stager check: default stagers broken in one way each (G8, G10, 18)."""
 
 from __future__ import annotations
 
