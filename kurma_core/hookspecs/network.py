@@ -103,8 +103,8 @@ class NetworkHooks(Hooks):
         """Removes what the network shares among pods (a bridge, base chains), and the choice of ``complete``. It
         may be repeated.
 
-        :called: by ``kurma network rm``
-        :raises NetworkError: pods use the network, or it could not be removed.
+        :called: by ``kurma network rm``, when no pod uses the network
+        :raises NetworkError: it could not be removed.
         """
 
     @hookspec

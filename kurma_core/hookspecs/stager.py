@@ -103,7 +103,7 @@ class RunningStagerHooks(Hooks):
     def signal(self, number: int) -> None:
         """Sends the stager a signal; does nothing if it has ended.
 
-        :called: when a signal for the pod reaches its owner
+        :called: to kill a stager that does not come up, or whose start was cancelled
         :param number: the signal's.
         """
 
@@ -126,7 +126,7 @@ class RunningStagerHooks(Hooks):
     def wait_reaped(self) -> int | None:
         """Waits until the parent of a stager that has ended knows its exit status.
 
-        :called: for a stager that another process has started
+        :called: for a stager that another process has started, if its exit status is not known
         :returns: the exit status; None: it is unknown.
         """
         return None
@@ -214,7 +214,7 @@ class StagerHooks(AnyStagerHooks):
     def prepare(self, pod: PodSetup) -> None:
         """Does the work that is possible before the start, on files alone.
 
-        :called: once a pod is prepared, before each of its starts
+        :called: when a pod starts, right before ``start``
         :param pod: the pod.
         """
 
@@ -376,7 +376,7 @@ class StagerHooks(AnyStagerHooks):
         """Asks the app to end; returns once it has, its post-stop handler included. Does nothing if the app does
         not run.
 
-        :called: by ``kurma app stop``
+        :called: by ``kurma app stop``; for each app, when a pod is stopped by force
         :param app: its name.
         :param timeout: seconds until it is killed; None: the stager's own stop timeout.
         """
