@@ -14,7 +14,7 @@ from kurma_core.hookspecs import CONTRACT, GROUPS
 from kurma_core.plugins.scaffold import make_package
 from tests.kit.command import Kurma
 from tests.kit.installed import ROOT, build, install, pip, uninstall
-from tests.test_floors import PUBLIC, imports, room_named
+from tests.test_floors import PUBLIC, imports
 
 
 @pytest.fixture(autouse=True)
@@ -65,12 +65,20 @@ def test_each_kind_is_complete(kind, tmp_path):
     assert load(str(directory / "kurma.yml")).plugin(kind, "my-own").enabled
 
 
+#: What `from PACKAGE import MODULE` names besides the module.
+PACKAGES = {"kurma_core.appc", "kurma_core.trees"}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_import_the_public_face(kind, tmp_path):
     make_package(kind, "box", "made")
-    rooms = {room_named(item.module) for file in (tmp_path / "made").rglob("*.py") for item in imports(file)}
-    assert rooms - {None} <= PUBLIC
-    assert "hookspecs" in rooms
+    found = [item.module for file in (tmp_path / "made").rglob("*.py") for item in imports(file)]
+    assert f"kurma_testing.{kind}" in found
+    core = {item for item in found if item.startswith("kurma_core.")}
+    assert "kurma_core.hookspecs.hookimpl" in core
+    # Each is a module, or a name in one.
+    public = {f"kurma_core.{name}" for name in PUBLIC} | {"kurma_core.api.host"}
+    assert {item for item in core if item not in public and item.rpartition(".")[0] not in public} <= PACKAGES
 
 
 @pytest.mark.full
