@@ -133,6 +133,18 @@ def methods(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
     }
 
 
+def maker(node: ast.ClassDef) -> ast.FunctionDef | None:
+    """The ``__init__`` or ``__new__`` of a class, if callers pass it arguments; values have fields instead."""
+    for one in node.body:
+        if isinstance(one, ast.FunctionDef) and one.name in ("__init__", "__new__") and len(_arguments(one)) > 1:
+            return one
+    return None
+
+
+def _arguments(node: ast.FunctionDef) -> list[ast.arg]:
+    return [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+
+
 def attributes(node: ast.ClassDef) -> dict[str, ast.AnnAssign]:
     """The annotated attributes of a class: fields of a value."""
     return {
@@ -227,7 +239,7 @@ def part(of: Module, names: Sequence[str] = ()) -> str:
     for node in others:
         if isinstance(node, ast.FunctionDef):
             blocks += _function(of, node, "###")
-        elif isinstance(node, ast.ClassDef) and (of.name != ERRORS or methods(node)):
+        elif isinstance(node, ast.ClassDef) and (of.name != ERRORS or methods(node) or maker(node)):
             blocks += _class(of, node)
     return "\n\n".join(blocks) + "\n"
 
@@ -235,6 +247,9 @@ def part(of: Module, names: Sequence[str] = ()) -> str:
 def _class(of: Module, node: ast.ClassDef) -> Iterator[str]:
     text = text_of(node)
     yield f"### `{node.name}`"
+    made = maker(node)
+    if made is not None:
+        yield _code(_call(of, node.name, made))
     if is_specification(node) and _bases(node) != ["Hooks"]:
         yield f"These hooks, and those of `{_bases(node)[0]}`."
     yield from text.prose
@@ -329,6 +344,14 @@ def signature(of: Module, node: ast.FunctionDef) -> str:
     text = textwrap.dedent(b"\n".join(lines).decode())
     marks = [f"@{mark}\n" for mark in map(ast.unparse, node.decorator_list) if mark in _DECORATORS]
     return "".join(marks) + text
+
+
+def _call(of: Module, name: str, node: ast.FunctionDef) -> str:
+    """The signature of a class, from its ``__init__`` or ``__new__``."""
+    text = signature(of, node)
+    begin, end = text.index("(") + 1, text.rindex("->")
+    inner = re.sub(r"^\s*(self|cls)\s*,\s*", "", " ".join(text[begin:end].rstrip(" )").split()))
+    return f"{name}({inner.rstrip(' ,')})"
 
 
 _DECORATORS = ("property", "classmethod", "staticmethod")

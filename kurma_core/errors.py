@@ -40,7 +40,10 @@ class KurmaError(Exception):
 
 class Cancelled(BaseException):
     """The operation was cancelled (:mod:`kurma_core.cancellation`); its unfinished work is undone as the exception
-    propagates. It is not a :class:`KurmaError`, so that no handler of failures retries or ignores it."""
+    propagates. It is not a :class:`KurmaError`, so that no handler of failures retries or ignores it.
+
+    :param message: why, for people.
+    """
 
     def __init__(self, message: str = "given up") -> None:
         super().__init__(message)
@@ -119,6 +122,7 @@ class ManifestError(KurmaError):
     :param path: JSON path of the offending value, e.g. ``$.app.ports[0].port``.
     :param expected: the form that the specification requires.
     :param found: the value found.
+    :param hint: the reader's next step, if there is one.
     """
 
     def __init__(self, path: str, expected: str, found: str, *, hint: str | None = None, **data: object) -> None:

@@ -28,7 +28,9 @@ _ROUND = bytes.maketrans(b"{}", b"[]")
 class JsonError(SchemaError):
     """A text is not JSON, or holds what no document may hold.
 
-    :param line: from 1, as ``column``: where the text stops being JSON; None: it is JSON.
+    :param path: of the value, as in :class:`.schema.SchemaError`. :param expected: as there. :param found: as
+        there.
+    :param line: from 1: where the text stops being JSON; None: it is JSON. :param column: from 1, in that line.
     """
 
     def __init__(

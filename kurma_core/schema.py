@@ -47,6 +47,7 @@ class SchemaError(ValueError):
     """A JSON value does not have the declared shape.
 
     :param path: its path: ``$.app.ports[0].port``, or ``the record.name``.
+    :param expected: the declared form, in words. :param found: the value, in words (:func:`describe`).
     """
 
     def __init__(self, path: str, expected: str, found: str) -> None:
@@ -136,6 +137,7 @@ class Text(Shape):
 
     :param check: ``(value, path) -> text`` in canonical form; raises a SchemaError, or a ManifestError, which
         becomes one.
+    :param title: of the text in JSON Schema.
     """
 
     __slots__ = ("check", "title")
@@ -189,7 +191,10 @@ class Flag(Shape):
 
 
 class Whole(Shape):
-    """A whole number. :param least, most: both included; None: there is no bound."""
+    """A whole number.
+
+    :param least: the smallest; None: there is no bound. :param most: the largest; None: there is no bound.
+    """
 
     __slots__ = ("expected", "least", "most")
 
@@ -208,7 +213,11 @@ class Whole(Shape):
 
 
 class Number(Shape):
-    """A number. :param least: included, as ``most``; :param below: excluded; None: there is no bound."""
+    """A number.
+
+    :param least: the smallest; None: there is no bound. :param most: the largest; None: there is no bound.
+    :param below: excluded bound; None: there is none.
+    """
 
     __slots__ = ("below", "expected", "least", "most")
 
@@ -280,7 +289,7 @@ class Made(Shape):
 
 
 class Plain(Shape):
-    """An object, or a list, of anything."""
+    """An object, or a list, of anything. :param kind: ``dict`` or ``list``."""
 
     __slots__ = ("expected", "kind")
 
@@ -342,7 +351,7 @@ class Maybe(Shape):
 
 
 class List(Shape):
-    """A list. :param make: makes the Python collection."""
+    """A list. :param inner: the shape of its values. :param make: makes the Python collection."""
 
     __slots__ = ("inner", "make")
     plain = False
@@ -390,7 +399,10 @@ class Row(Shape):
 
 
 class Map(Shape):
-    """An object with arbitrary keys. :param key: the shape of the keys; None: any text."""
+    """An object with arbitrary keys.
+
+    :param inner: the shape of its values. :param key: the shape of the keys; None: any text.
+    """
 
     __slots__ = ("inner", "key")
     plain = False
@@ -449,7 +461,10 @@ class Keys(Shape):
 
 
 class Pairs(Shape):
-    """Pairs as objects: ``(("a", 1), …)`` is ``[{"name": "a", "value": 1}, …]``. :param keys: the two keys."""
+    """Pairs as objects: ``(("a", 1), …)`` is ``[{"name": "a", "value": 1}, …]``.
+
+    :param keys: the two keys. :param first: declares the shape of the first values. :param second: of the others.
+    """
 
     __slots__ = ("keys", "shapes")
     plain = False

@@ -24,7 +24,10 @@ else:
 
     class kept:
         """A property that is made when it is first asked for, as :func:`functools.cached_property`, which takes
-        longer to import than most of what it is used for."""
+        longer to import than most of what it is used for.
+
+        :param make: the method that makes the value.
+        """
 
         def __init__(self, make: Callable[[Any], T]) -> None:
             self._make = make
@@ -48,7 +51,11 @@ _REQUIRED: Any = object()
 
 
 class Field:
-    """One field of a value: its name, what it is when it is not given, and how JSON has it: see :func:`field`."""
+    """One field of a value: its name, what it is when it is not given, and how JSON has it.
+
+    :param default: see :func:`field`. :param factory: its ``default_factory``. :param key: see :func:`field`.
+    :param shape: see :func:`field`. :param inline: see :func:`field`. :param in_json: see :func:`field`.
+    """
 
     __slots__ = ("default", "factory", "in_json", "inline", "key", "kw_only", "name", "shape")
 

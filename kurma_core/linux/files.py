@@ -129,7 +129,10 @@ def lock_file(
 
 
 class locked:
-    """:func:`lock_file` for a ``with`` statement."""
+    """:func:`lock_file` for a ``with`` statement.
+
+    :param alone: as there. :param flock: as there.
+    """
 
     __slots__ = ("_alone", "_fd", "_flock", "_path")
 

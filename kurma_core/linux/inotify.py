@@ -33,6 +33,7 @@ class Watch:
     A host allows few instances (128 is usual): use one per command that follows logs, never one per pod; or
     :class:`SharedWatch`.
 
+    :param directory: path of the watched directory. :param mask: kinds of events, ``IN_…`` or-ed together.
     :raises OSError: ``EMFILE`` when the host's instances are used up; ``ENOENT``.
     """
 
@@ -125,6 +126,7 @@ class SharedWatch:
 
     If other programs have used up the host's instances, it polls readable twice a second.
 
+    :param directory: path of the watched directory. :param mask: kinds of events, ``IN_…`` or-ed together.
     :raises OSError: ``ENOENT``; ``ENOSPC`` when the host's watches are used up; ``EAGAIN`` for want of a thread.
     """
 

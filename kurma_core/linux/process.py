@@ -89,7 +89,10 @@ def state(pid: int) -> str:
 
 
 class ProcessIdentity:
-    """The identity of a process, which differs from that of any later process with the same PID."""
+    """The identity of a process, which differs from that of any later process with the same PID.
+
+    :param start_time: as from :func:`start_time`. :param boot_id: as from :func:`boot_id`.
+    """
 
     __slots__ = ("boot_id", "pid", "start_time")
 

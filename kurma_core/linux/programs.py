@@ -38,7 +38,11 @@ class ProgramTimeout(TimeoutError):
 
 
 class Finished:
-    """The result of a program. :param status: exit status; negative: the signal that ended it."""
+    """The result of a program.
+
+    :param status: exit status; negative: the signal that ended it.
+    :param stdout: what it has printed. :param stderr: what it has printed on standard error.
+    """
 
     __slots__ = ("status", "stderr", "stdout")
 
@@ -212,7 +216,7 @@ class HeldProcess:
     """A running process, held by a pidfd: most of what a plugin's running stager is asked for
     (:class:`kurma_core.hookspecs.stager.RunningStagerHooks`); its subclass marks the methods as hooks.
 
-    :param pidfd: closed by :meth:`close`.
+    :param identity: of the process. :param pidfd: closed by :meth:`close`.
     """
 
     def __init__(self, identity: process.ProcessIdentity, pidfd: int) -> None:

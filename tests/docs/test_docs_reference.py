@@ -58,6 +58,9 @@ def faults(of, name, node):
     if not text.prose:
         yield f"{name}: no docstring"
     shared |= set(text.parameters)
+    made = reference.maker(node)
+    if made is not None:
+        yield from undescribed(name, made, shared, " ".join(text.prose))
     if not reference.is_error(of, node):
         for attribute, one in reference.attributes(node).items():
             if attribute not in text.parameters and not of.comment(one):
@@ -88,10 +91,13 @@ def faults_of_call(name, node, shared):
     text = reference.text_of(node)
     if not text.prose:
         yield f"{name}: no docstring"
-    prose = " ".join(text.prose)
+    yield from undescribed(name, node, shared | set(text.parameters), " ".join(text.prose))
+
+
+def undescribed(name, node, described, prose):
     for each in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
         argument = each.arg
-        if argument in {"self", "cls"} | shared | set(text.parameters):
+        if argument in {"self", "cls"} | described:
             continue
         if not re.search(rf"\b{argument}\b", prose):
             yield f"{name}: no :param {argument}:"
