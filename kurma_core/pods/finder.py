@@ -175,7 +175,7 @@ class PodFinder:
         if state.state not in _UP:
             return record_of(directory, document, state)
         try:
-            driver = self.services.stagers.of_pod(document.stager)
+            driver = self.services.stagers.of_pod(document)
             stager = driver.attach_to(directory.path, state.stager) if state.stager else None
         except (PluginError, StagerError) as error:
             # The stager's plugin is missing or broken; the pod is listed all the same.
@@ -193,13 +193,13 @@ class PodFinder:
         if state.state not in _UP:
             return True
         try:
-            driver = self.services.stagers.of_pod(document.stager)
+            driver = self.services.stagers.of_pod(document)
         except (PluginError, StagerError):
             return False
         return driver.features().status_file and os.path.lexists(directory.file("pod/status.json"))
 
     def driver(self, directory: PodDirectory) -> StagerHooks:
-        return self.services.stagers.of_pod(directory.read_document().stager)
+        return self.services.stagers.of_pod(directory.read_document())
 
     @staticmethod
     def own(directory: PodDirectory) -> int:

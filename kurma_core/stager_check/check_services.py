@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import StagerHooks
     from kurma_core.images.manager import ImageManager
     from kurma_core.models.streams import Stdio
+    from kurma_core.pods.record.document import PodDocument
     from kurma_core.spawn_plan import SpawnPlan, Started, Starter
     from kurma_core.spawner.client import Spawner
     from kurma_core.stager_check.probe_image import ProbeImage
@@ -165,7 +166,7 @@ class _OneStager(Stagers):
     def get(self, name: str) -> StagerHooks:
         return self._driver
 
-    def of_pod(self, name: str) -> StagerHooks:
+    def of_pod(self, document: PodDocument) -> StagerHooks:
         return self._driver
 
 

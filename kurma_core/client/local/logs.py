@@ -162,8 +162,8 @@ class PodLogs:
                 f"the stager of pod {record.name} shows the log of one app at a time",
                 hint="name one of " + ", ".join(names),
             )
-        driver = self._pods.services.stagers.of_pod(record.stager)
-        path = self._pods.services.store.directory(record.uuid).path
+        directory = self._pods.services.store.directory(record.uuid)
+        driver, path = self._pods.finder.driver(directory), directory.path
         for name in names:
             words = arguments(
                 name, follow=options.follow, tail=options.tail, since=options.since, stream=options.stream

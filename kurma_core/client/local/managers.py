@@ -359,9 +359,8 @@ def _of_pods(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
             pod = store.directory(uuid).read_document()
         except KurmaError:
             continue  # removed meanwhile; or damaged, so that it is never started again
-        section = config.stagers.get(pod.stager)
-        driver = pod.stager.partition(":")[0] if section is None else section.driver
-        used = {("kurma.renderers", pod.renderer), (_STAGERS, driver or "")}
+        driver = pod.stager_plugin or ("" if pod.stager in config.stagers else pod.stager)
+        used = {("kurma.renderers", pod.renderer), (_STAGERS, driver.partition(":")[0])}
         used |= {(_NETWORKS, attachment.driver) for attachment in pod.attachments}
         for group, name in sorted(used):
             if name and not config.plugin(group, name).enabled and f"{group}/{name}" not in told:

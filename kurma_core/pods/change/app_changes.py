@@ -222,7 +222,7 @@ class PodApps:
             how = "has just ended" if state == "running" else f"is {state}"
             raise PodStateError(f"cannot {what}: it {how}", hint=hint, pod=document.uuid)
         try:
-            driver = self._services.stagers.of_pod(document.stager)
+            driver = self._services.stagers.of_pod(document)
             from kurma_core.hookspecs import implements
             from kurma_core.hookspecs.stager import StagerHooks
 

@@ -122,7 +122,7 @@ class PodStopper:
         self, directory: PodDirectory, stager: RunningStagerHooks, timeout: float | None, force: bool
     ) -> None:
         document = directory.read_document()
-        driver = self._services.stagers.of_pod(document.stager)
+        driver = self._services.stagers.of_pod(document)
         request_stop(directory, document, driver, stager, self._events, force=force)
         # Time for the apps, for their post-stop handlers, and a reserve for processes that are slow to die.
         patience = 2 * self._services.config.stop_timeout + 5 if timeout is None else timeout

@@ -63,7 +63,7 @@ def call(
     if stager is None:
         raise _ended(record)
     try:
-        driver = services.stagers.of_pod(record.stager)
+        driver = services.stagers.of_pod(directory.read_document())
 
         def run(given: Stdio) -> int:
             try:
@@ -171,7 +171,7 @@ def type_into(services: Services, pod: OwnedPod, app: str, stdio: Stdio) -> Call
 
     :param stdio: relayed.
     """
-    driver = services.stagers.of_pod(pod.document.stager)
+    driver = services.stagers.of_pod(pod.document)
     from kurma_core.hookspecs import implements
     from kurma_core.hookspecs.stager import StagerHooks
 

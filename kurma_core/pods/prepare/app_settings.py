@@ -120,9 +120,9 @@ def foreground_input(services: Services, record: PodRecord) -> tuple[bool, bool]
     from kurma_core.hookspecs import implements
     from kurma_core.hookspecs.stager import StagerHooks
 
-    if not implements(services.stagers.of_pod(record.stager), StagerHooks.begin):
-        return True, True
     document = services.store.directory(record.uuid).read_document()
+    if not implements(services.stagers.of_pod(document), StagerHooks.begin):
+        return True, True
     return document.interactive is not None, typed_into(document) is not None
 
 

@@ -133,6 +133,7 @@ def pod_document(
         needs=place.needs,
         grants=_grants(request),
         own_networks=services.stagers.joins_networks(stager),
+        stager_plugin=services.stagers.plugin(stager),
         conventions={app: expected for app, expected in conventions.items() if expected != Conventions()},
     )
 

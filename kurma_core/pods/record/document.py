@@ -63,6 +63,8 @@ class PodDocument(JsonValue):
     :param needs: by app, the powers over the host that the app's image must be granted at every start; "": powers
         of the whole pod, which every app's image must be granted.
     :param grants: powers that the caller has granted (``--grant``), by app; "": to the pod as a whole.
+    :param stager_plugin: ``PLUGIN`` or ``PLUGIN:IMAGE`` of the section of ``kurma.yml`` that is the ``stager``:
+        pods outlive their configuration. Empty: the name tells.
     :param conventions: by app, what its image expects, if that differs from the App Container specification.
     """
 
@@ -96,6 +98,7 @@ class PodDocument(JsonValue):
     needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
     grants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own_networks: bool = False
+    stager_plugin: str = ""
     conventions: Mapping[str, Conventions] = field(default_factory=dict)
 
     @property

@@ -287,7 +287,7 @@ class Stager:
             )
 
     def undo(self, launch: Launch) -> None:
-        driver = launch.services.stagers.of_pod(launch.document.stager)
+        driver = launch.services.stagers.of_pod(launch.document)
         try:
             driver.cleanup(launch.directory.path, launch.document.cgroup)
         except OSError as error:

@@ -328,7 +328,7 @@ class OwnedPod:
         # removed record must not keep the pod running.
         with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
             self._launch.directory.change_state(only_in=("starting", "running"), cause=cause)
-        driver = self._launch.services.stagers.of_pod(self._launch.document.stager)
+        driver = self._launch.services.stagers.of_pod(self._launch.document)
         request_stop(self._launch.directory, self._launch.document, driver, self.stager, self.events, force=force)
 
     def finish(self) -> PodRecord:
@@ -364,7 +364,7 @@ class OwnedPod:
 
     def _conclusion(self, status: int | None) -> PodEnd:
         launch = self._launch
-        driver = launch.services.stagers.of_pod(launch.document.stager)
+        driver = launch.services.stagers.of_pod(launch.document)
         end = conclusion(launch.directory, self._document(), driver, status, last_output(self.directory))
         if status is None and end.state == "errored" and not forced(launch.directory):
             # The stager is not our child, and its files do not tell its exit status: the kernel may report it in a

@@ -5,6 +5,7 @@ Also frees what stagers of some designs leave of a pod until it is removed or st
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ def find_stager(services: Services, directory: PodDirectory) -> RunningStagerHoo
     identity = state.stager
     if not identity:
         return None
-    driver = services.stagers.of_pod(directory.read_document().stager)
+    driver = services.stagers.of_pod(directory.read_document())
     return driver.attach_to(directory.path, identity)
 
 
@@ -96,7 +97,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
             stager.close()
             return False
         # The pod has no owner that would notice that it came up, so it is undone.
-        services.stagers.of_pod(document.stager).stop(directory.path, stager, force=True)
+        services.stagers.of_pod(document).stop(directory.path, stager, force=True)
         stager.wait(5)
         stager.close()
         end = PodEnd("errored", "its owner died while it started", 125)
@@ -104,7 +105,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
         reason = "the host was rebooted while it started" if rebooted else "its owner died while it started"
         end = PodEnd("errored", reason, 125)
     elif state.live:
-        driver = services.stagers.of_pod(document.stager)
+        driver = services.stagers.of_pod(document)
         end = conclusion(directory, document, driver, None, last_output(directory.path))
         if rebooted and end.state == "errored":
             end = replace(end, reason="the host was rebooted while it ran")
@@ -170,7 +171,10 @@ def discard_remains(services: Services, directory: PodDirectory) -> None:
             name = stream.read().strip()
     except FileNotFoundError:
         return
-    driver = services.stagers.of_pod(name)
+    plugin = ""
+    with contextlib.suppress(KurmaError):  # damaged: the name may tell
+        plugin = directory.read_document().stager_plugin
+    driver = services.stagers.named(name, plugin)
     from kurma_core.hookspecs import implements
     from kurma_core.hookspecs.stager import StagerHooks
 

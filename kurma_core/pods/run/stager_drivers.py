@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import AnyStagerHooks, StagerFeatures, StagerHooks
     from kurma_core.images.manager import ImageManager
     from kurma_core.plugins.registry import PluginRegistry
+    from kurma_core.pods.record.document import PodDocument
     from kurma_core.spawner.client import Spawner
     from kurma_core.staging.aci_stager import AciStager
     from kurma_core.staging.stager_process import StagerImage
@@ -69,7 +70,7 @@ class Stagers:
         :raises PluginError: its plugin is broken.
         """
         if name not in self._made:
-            self._made[name] = self._make(name)
+            self._made[name] = self._make(name, *self._meant(name))
         return self._made[name]
 
     def engine(self, name: str) -> AciStager | None:
@@ -79,16 +80,36 @@ class Stagers:
         driver = self.get(name)
         return driver if isinstance(driver, AciStager) else None
 
-    def of_pod(self, name: str) -> StagerHooks:
-        """The driver for an existing pod, to query it, stop it and take it down. Its plugin may be disabled. If
-        the stager is no longer configured, or its plugin is missing or broken, the driver for stager images is
-        used instead: a pod can always be ended."""
+    def plugin(self, name: str) -> str:
+        """The plugin of a section of ``stagers``, to record with its pods: ``PLUGIN`` or ``PLUGIN:IMAGE``. Empty:
+        it names none, or there is no such section."""
+        section = self._config.stagers.get(name)
+        if section is None or section.driver is None:
+            return ""
+        return section.driver if section.image is None else f"{section.driver}:{section.image}"
+
+    def of_pod(self, document: PodDocument) -> StagerHooks:
+        """The driver for an existing pod, to query it, stop it and take it down: see :meth:`named`."""
+        return self.named(document.stager, document.stager_plugin)
+
+    def named(self, name: str, plugin: str) -> StagerHooks:
+        """The driver for a stager that pods have. Its plugin may be disabled. If the plugin is missing or broken,
+        the driver for stager images is used instead: a pod can always be ended.
+
+        :param plugin: what :meth:`plugin` answered for the pod; it counts if the section has been removed, or
+            names another plugin now.
+        """
+        driver, _, image = plugin.partition(":")
+        meant = self._meant(name)
+        if driver in ("", meant[0]):
+            try:
+                return self.get(name)
+            except (StagerError, PluginError):
+                pass
+        else:
+            meant = driver, image or None
         try:
-            return self.get(name)
-        except (StagerError, PluginError):
-            pass
-        try:
-            return self._make(name, teardown=True)
+            return self._make(name, *meant, teardown=True)
         except (StagerError, PluginError):
             return self._make_engine(name)
 
@@ -214,21 +235,24 @@ class Stagers:
         driver, colon, locator = name.partition(":")
         return (driver, locator) if colon and locator else (name, None)
 
-    def _load(self, name: str, *, teardown: bool = False) -> AnyStagerHooks:
+    def _load(self, name: str) -> AnyStagerHooks:
         driver, _ = self._meant(name)
         try:
-            return self._registry.driver(_GROUP, driver or name, teardown=teardown)
+            return self._registry.driver(_GROUP, driver or name)
         except PluginNotFoundError:
             self.check(name)
             raise
 
-    def _make(self, name: str, *, teardown: bool = False) -> StagerHooks:
-        plugin, locator = self._meant(name)
+    def _make(self, name: str, plugin: str | None, locator: str | None, *, teardown: bool = False) -> StagerHooks:
+        """:param plugin: and ``locator``: see :meth:`_meant`."""
         if plugin is None:
             return self._make_engine(name)
         from kurma_core.hookspecs.stager import StagerHooks, StagerOfImagesHooks
 
-        driver = self._load(name, teardown=teardown)
+        if teardown:
+            driver: AnyStagerHooks = self._registry.driver(_GROUP, plugin, teardown=True)
+        else:
+            driver = self._load(name)
         if isinstance(driver, StagerOfImagesHooks):
             if locator is None:
                 raise StagerError(

@@ -66,6 +66,45 @@ def test_a_pod_whose_directory_is_removed_by_hand(stage1s):
     assert stage1s("rm", "kept").returncode == 0
 
 
+@pytest.mark.parametrize("collected", ["rm", "gc"])
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"stagers": {}},
+        {"stagers": {"old": {"driver": "default"}}},
+        {"stagers": {}, "plugins": {"stagers": {"rkt": {"enabled": False}}}},
+    ],
+    ids=["removed", "changed", "disabled"],
+)
+def test_a_pod_whose_stager_is_no_longer_configured(stage1s, later, collected):
+    """18.3: it is stopped and removed by the plugin that has started it."""
+    stage1 = stage1s.stage1(2, LONG, ("run", "gc", "stop"), scripts={"stop": "kill $(cat pid)\n"})
+    stage1s.configure(stagers={"old": {"driver": "rkt", "image": stage1.path}})
+    null = subprocess.DEVNULL  # the pod outlives its owner
+    words = ("run", "--stager", "old", "--net", "none", "--name", "x", stage1s.image)
+    owner = stage1s.popen("--host", "local", *words, stdout=null, stderr=null)
+    try:
+        until(lambda: '"running"' in stage1s("show", "x", "--format", "json").stdout, "the pod")
+        uuid = stage1s.show("x")["uuid"]
+        stage1s.configure(**later)
+        owner.kill()
+        owner.wait()
+        assert stage1s.show("x")["state"] == "running"
+        stage1s.out("--host", "local", "stop", "x")
+        assert stage1.call("stop").words == [uuid]
+        if collected == "rm":
+            stage1s.out("rm", "x")
+        else:
+            stage1s.out("gc", "--grace-period", "0s")
+        assert stage1.call("gc").words == [uuid]
+        assert stage1s.place(uuid) == ""
+    finally:
+        owner.kill()
+        owner.wait()
+        stage1s.configure(stagers={}, plugins={})
+        stage1s("rm", "--force", "x")
+
+
 def test_a_start_looks_at_no_pod_that_has_ended(stage1s, tmp_path):
     """Nor does it list those that there are: with a hundred of them, it takes no longer."""
     stage1 = stage1s.stage1(2, SHORT, ("run",))
