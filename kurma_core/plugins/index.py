@@ -22,6 +22,7 @@ import os
 import stat
 import sys
 import time
+from _collections_abc import Mapping  # without collections
 from importlib import import_module
 
 from kurma_core import VERSION, hookspecs
@@ -32,7 +33,7 @@ from kurma_core.value import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator
     from importlib.metadata import Distribution, EntryPoint
     from typing import Any
 
@@ -58,23 +59,26 @@ _LOADED: dict[str, tuple[Plugin, dict[str, Stamp | None]]] = {}
 
 _STAMP = [int, int, int]
 _PLUGIN = [str, str, str, str, str, str]
+#: What is kept of a plugin's :class:`.driver.Driver`: fields, and their shapes in JSON.
+_DECLARED = {
+    "aliases": [str],
+    "runs_images": bool,
+    "locators": str,
+    "example": str,
+    "help": str,
+    "annotations": [str],
+    "isolators": [str],
+    "default_isolators": [str],
+    "exclusive": [[str]],
+    "gated": {str: (None, [str])},
+}
 _DECLARATION = {
     "plugin": _PLUGIN,
     "kurma": str,
     "files": {str: _STAMP},
     "module": str,
     "attribute": str,
-    "aliases": [str],
-    "runsImages": bool,
-    "locators": str,
-    "example": str,
-    "help": str,
-    "annotations": [str],
-    "options": [dict],
-    "isolators": [str],
-    "defaultIsolators": [str],
-    "exclusive": [[str]],
-    "gated": {str: (None, [str])},
+    "declared": _DECLARED,
     "hooks": {str: {str: [str]}},
     "driver": str,
 }
@@ -114,10 +118,7 @@ class Plugin:
 
 @frozen
 class Declaration:
-    """The declaration that a plugin made when it was loaded; see :class:`kurma_core.hookspecs.driver.Driver`.
-
-    :param options: keys of its section in ``kurma.yml``, as JSON: name, type, default, help, least, most, choices.
-    """
+    """What a plugin declared when it was loaded: fields of :class:`kurma_core.hookspecs.driver.Driver`."""
 
     aliases: tuple[str, ...]
     runs_images: bool
@@ -125,7 +126,6 @@ class Declaration:
     example: str
     help: str
     annotations: tuple[str, ...]
-    options: tuple[Json, ...]
     isolators: tuple[str, ...]
     default_isolators: tuple[str, ...]
     exclusive: tuple[frozenset[str], ...]
@@ -218,19 +218,7 @@ class PluginIndex:
         entry = self._entry(plugin)
         if entry is None:
             return None
-        return Declaration(
-            aliases=tuple(entry["aliases"]),
-            runs_images=entry["runsImages"],
-            locators=entry["locators"],
-            example=entry["example"],
-            help=entry["help"],
-            annotations=tuple(entry["annotations"]),
-            options=tuple(entry["options"]),
-            isolators=tuple(entry["isolators"]),
-            default_isolators=tuple(entry["defaultIsolators"]),
-            exclusive=tuple(map(frozenset, entry["exclusive"])),
-            gated=entry["gated"],
-        )
+        return Declaration(**{name: _from_json(value) for name, value in entry["declared"].items()})
 
     def implements(self, plugin: Plugin, hook: str) -> bool | None:
         """Whether the plugin's driver has a hook, if its section of ``kurma.yml`` has no options; None: it is not
@@ -250,28 +238,7 @@ class PluginIndex:
             "files": {},
             "module": point.module,
             "attribute": point.attr or "",
-            "aliases": list(declared.aliases),
-            "runsImages": declared.runs_images,
-            "locators": declared.locators,
-            "example": declared.example,
-            "help": declared.help,
-            "annotations": list(declared.annotations),
-            "options": [
-                {
-                    "name": option.name,
-                    "type": option.type.__name__,
-                    "default": option.default,
-                    "help": option.help,
-                    "least": option.least,
-                    "most": option.most,
-                    "choices": list(option.choices),
-                }
-                for option in declared.options
-            ],
-            "isolators": list(declared.isolators),
-            "defaultIsolators": list(declared.default_isolators),
-            "exclusive": [sorted(names) for names in declared.exclusive],
-            "gated": {name: None if parts is None else list(parts) for name, parts in declared.gated.items()},
+            "declared": {name: _to_json(getattr(declared, name)) for name in _DECLARED},
             "hooks": {},
             "driver": "",
         }
@@ -353,6 +320,22 @@ class PluginIndex:
                 replace_file(self._path, dumps(value).encode())
         except (OSError, ValueError):
             return  # there is no state directory, or we may not write to it; or a path is not UTF-8
+
+
+def _to_json(value: Any) -> Json:
+    """A declared value: text, a truth value, None, or a mapping or collection of such."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {name: _to_json(one) for name, one in value.items()}
+    return [_to_json(one) for one in (sorted(value) if isinstance(value, frozenset) else value)]
+
+
+def _from_json(value: Json) -> Any:
+    """A declared value: lists are tuples, and lists in them sets."""
+    if not isinstance(value, list):
+        return value
+    return tuple(frozenset(one) if isinstance(one, list) else one for one in value)
 
 
 def _opened(path: str, flags: int) -> int:

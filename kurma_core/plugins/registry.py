@@ -161,7 +161,7 @@ class PluginRegistry:
             if loaded.error is not None:
                 raise loaded.error
             if loaded.driver is None:
-                self._attempt(group, name, loaded, lambda: self._create(group, name, loaded))
+                self._attempt(loaded, lambda: self._create(loaded))
             return loaded.driver
 
     if TYPE_CHECKING:
@@ -364,7 +364,7 @@ class PluginRegistry:
 
         :raises KurmaError: as :meth:`driver`.
         """
-        return self._values(group, name, self._load(group, name))
+        return self._values(self._load(group, name))
 
     def host_checks(self, group: str, name: str) -> Sequence[HostCheck]:
         """What the plugin's ``kurma_checks`` finds; empty: it has no such hook. Its module is imported, no driver
@@ -384,8 +384,8 @@ class PluginRegistry:
             if error is not None:
                 raise error
             return ()
-        values = self._values(group, name, loaded) if loaded.declared is not None else {}
-        return checks(self._context(group, name, values))
+        values = self._values(loaded) if loaded.declared is not None else {}
+        return checks(self._context(loaded.plugin, values))
 
     def resolve_alias(self, group: str, alias: str) -> str | None:
         """The plugin that declares that alias; None: no plugin does. Loads the plugins that are not in the index.
@@ -635,29 +635,33 @@ class PluginRegistry:
         with loaded.lock:
             if not loaded.begun:
                 loaded.begun = True
-                self._attempt(group, name, loaded, lambda: self._declare(group, name, loaded))
+                self._attempt(loaded, lambda: self._declare(loaded))
             if loaded.error is not None:
                 raise loaded.error
         return loaded
 
-    def _declare(self, group: str, name: str, loaded: _Loaded) -> None:
-        self._check_contract(group, name, loaded.plugin)
-        module, classes = self._index.load(loaded.plugin)
-        loaded.module = module
-        loaded.source = Source(
-            group, name, str(loaded.plugin), classes, lambda *found: self._checked(loaded, *found), self._trace
-        )
-        loaded.declared = contract.declared(group, name, module, checked=classes is not None)
-        if classes is None:
-            with self._lock:
-                self._index.remember(loaded.plugin, loaded.declared)
+    def _declare(self, loaded: _Loaded) -> None:
+        plugin = loaded.plugin
+        self._check_contract(plugin)
+        loaded.module, classes = self._index.load(plugin)
 
-    def _check_contract(self, group: str, name: str, plugin: Plugin) -> None:
+        def keep(cls: type, kind: type[Hooks], taken: Taken) -> None:
+            with self._lock:
+                self._index.remember_class(plugin, class_key(cls, kind), cls, kind, taken)
+
+        loaded.source = Source(plugin.group, plugin.name, str(plugin), classes, keep, self._trace)
+        checked = classes is not None
+        loaded.declared = contract.declared(plugin.group, plugin.name, loaded.module, checked=checked)
+        if not checked:
+            with self._lock:
+                self._index.remember(plugin, loaded.declared)
+
+    def _check_contract(self, plugin: Plugin) -> None:
         """:raises PluginError: the plugin's distribution needs another version of the contract."""
         for entry in self._group(NEEDED):
             if (entry.distribution, entry.directory) != (plugin.distribution, plugin.directory):
                 continue
-            who, error = f"{called(group, name)} of {plugin}", {"plugin": f"{group}/{name}"}
+            who, error = _whole(plugin), {"plugin": f"{plugin.group}/{plugin.name}"}
             if not entry.name.isdecimal():
                 raise PluginError(f"{who}: its entry of {NEEDED} is {entry.name!r}, not a number", **error)
             needed = int(entry.name)
@@ -678,26 +682,20 @@ class PluginRegistry:
                 reason = f"there is no group {group}" + (f"; the nearest is kurma.{near[0]}" if near else "")
                 yield from ((plugin, reason) for plugin in plugins)
 
-    def _checked(self, loaded: _Loaded, cls: type, kind: type[Hooks], taken: Taken) -> None:
-        """Remembers a class of the plugin that was checked just now: its driver's, or of an object that the driver
-        returned."""
-        with self._lock:
-            self._index.remember_class(loaded.plugin, class_key(cls, kind), cls, kind, taken)
-
-    def _create(self, group: str, name: str, loaded: _Loaded) -> None:
-        values = self._values(group, name, loaded)
+    def _create(self, loaded: _Loaded) -> None:
+        plugin, values = loaded.plugin, self._values(loaded)
         assert loaded.source is not None
-        loaded.driver = loaded.source.made(_declared(loaded), self._context(group, name, values))
-        if not self._config.plugin(group, name).config:
+        loaded.driver = loaded.source.made(_declared(loaded), self._context(plugin, values))
+        if not self._config.plugin(plugin.group, plugin.name).config:
             key = class_key(type(vars(loaded.driver)["_driver"]), type(loaded.driver))
             with self._lock:
-                self._index.remember_driver(loaded.plugin, key)
+                self._index.remember_driver(plugin, key)
 
-    def _context(self, group: str, name: str, values: Mapping[str, Json]) -> DriverContext:
+    def _context(self, plugin: Plugin, values: Mapping[str, Json]) -> DriverContext:
         given: dict[str, Any] = {"host_image": self._host_image, "start_program": self._start_program}
         return DriverContext(
             config=values,
-            state_dir=os.path.join(self._config.state_dir, "plugins", group, name),
+            state_dir=os.path.join(self._config.state_dir, "plugins", plugin.group, plugin.name),
             registries=self._config.registries.to_json(),
             auth_dir=self._config.auth_dir,
             note=self._note,
@@ -705,12 +703,13 @@ class PluginRegistry:
             **{key: value for key, value in given.items() if value is not None},
         )
 
-    def _values(self, group: str, name: str, loaded: _Loaded) -> dict[str, Json]:
-        section = self._config.plugin(group, name).config
-        place = f"plugins.{_kind(group)}.{name}.config"
+    def _values(self, loaded: _Loaded) -> dict[str, Json]:
+        plugin = loaded.plugin
+        section = self._config.plugin(plugin.group, plugin.name).config
+        place = f"plugins.{_kind(plugin.group)}.{plugin.name}.config"
         return contract.options(section, _declared(loaded).options, place, self._config.origins)
 
-    def _attempt(self, group: str, name: str, loaded: _Loaded, step: Callable[[], None]) -> None:
+    def _attempt(self, loaded: _Loaded, step: Callable[[], None]) -> None:
         """Runs code of the plugin. An exception becomes the plugin's error, which is kept and raised."""
         try:
             step()
@@ -718,23 +717,16 @@ class PluginRegistry:
         except KurmaError as error:
             loaded.error = error
             if not isinstance(error, ConfigError) and "plugin" not in error.data:
-                loaded.error = self._wrapped(group, name, loaded, f"is broken: {line(error)}", error)
+                loaded.error = _plugin_error(loaded.plugin, f"is broken: {line(error)}", error)
         except Skipped as error:
             loaded.skipped = True
-            what = f"cannot work on this host: {line(error)}"
-            loaded.error = self._wrapped(group, name, loaded, what, error)
+            loaded.error = _plugin_error(loaded.plugin, f"cannot work on this host: {line(error)}", error)
         except BaseException as error:  # a stranger's code may raise anything
             if interrupts(error):
                 loaded.begun = loaded.declared is not None  # not broken: the next call loads it
                 raise
-            loaded.error = self._wrapped(group, name, loaded, f"is broken: {said(error)}", error)
+            loaded.error = _plugin_error(loaded.plugin, f"is broken: {said(error)}", error)
         raise loaded.error
-
-    def _wrapped(self, group: str, name: str, loaded: _Loaded, what: str, cause: BaseException) -> PluginError:
-        text = f"{called(group, name)} of {loaded.plugin} {what}"
-        error = PluginError(text, plugin=f"{group}/{name}")
-        error.__cause__ = cause
-        return error
 
     def _status(self, group: str, name: str, load: bool) -> tuple[str, str]:
         if not self._config.plugin(group, name).enabled:
@@ -798,6 +790,17 @@ class PluginRegistry:
 
 
 # --- words -----------------------------------------------------------------------------------------------------
+
+
+def _whole(plugin: Plugin) -> str:
+    """A plugin with its distribution: ``network plugin 'bridge' of kurma-net-bridge 1.0``."""
+    return f"{called(plugin.group, plugin.name)} of {plugin}"
+
+
+def _plugin_error(plugin: Plugin, what: str, cause: BaseException) -> PluginError:
+    error = PluginError(f"{_whole(plugin)} {what}", plugin=f"{plugin.group}/{plugin.name}")
+    error.__cause__ = cause
+    return error
 
 
 def _kind(group: str) -> str:

