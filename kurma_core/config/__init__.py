@@ -19,21 +19,15 @@ from _collections_abc import Mapping  # without collections
 from types import MappingProxyType
 
 from kurma_core.config.schema import KINDS, OPT_IN, SCHEMA, Key, Where, checked
-from kurma_core.errors import ConfigError, KurmaError, ManifestError
+from kurma_core.errors import ConfigError, ManifestError
 from kurma_core.schema import describe
 from kurma_core.value import field, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Protocol
+    from typing import Any
 
     Json = Any
-
-    class Plugins(Protocol):
-        """The part of the plugin registry that :func:`check` uses; the registry is in a higher layer."""
-
-        def problems(self) -> tuple[KurmaError, ...]: ...
-
 
 CONFIG_DIR = "/etc/kurma"
 _MAIN = ("kurma.yml", "kurma.yaml", "kurma.json")
@@ -346,13 +340,6 @@ def _whole(
     _derive(values, origins, directory)
     _fill(values, SCHEMA, origins)
     return _config(values, origins, directory, files)
-
-
-def check(config: Config, registry: Plugins) -> tuple[KurmaError, ...]:
-    """Finds errors that :func:`load` does not: missing or failing plugins, and options that a plugin does not
-    have. It loads every plugin that the configuration mentions.
-    """
-    return registry.problems()
 
 
 def origin(path: str, origins: Mapping[str, str]) -> str:

@@ -529,7 +529,8 @@ class PluginRegistry:
         return tuple(rows)
 
     def problems(self) -> tuple[KurmaError, ...]:
-        """Finds errors of the plugins that the configuration mentions; loads them. For ``config.check``."""
+        """Finds errors that :func:`kurma_core.config.load` does not: missing or failing plugins, and options that
+        a plugin does not have. Loads every plugin that the configuration mentions."""
         config = self._config
         used = [("kurma.renderers", config.renderer)]
         if config.stager not in config.stagers:

@@ -7,7 +7,6 @@ import textwrap
 
 import pytest
 
-from kurma_core.config import check
 from kurma_core.errors import PluginCollisionError
 
 HOOKS = {
@@ -58,7 +57,7 @@ def told(registry):
 
     def told(text: str = "plugins: {networks: {aci: {enabled: false}}}"):
         found = registry(text)
-        problems = check(found._config, found)
+        problems = found.problems()
         assert all(isinstance(problem, PluginCollisionError) for problem in problems)
         rows = registry(text).listing()
         messages = [problem.message for problem in problems]

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from kurma_core.appc.image import Isolator
-from kurma_core.config import check, load
+from kurma_core.config import load
 from kurma_core.errors import ConfigError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.hookspecs import GROUPS
 from kurma_core.hookspecs.isolator import IsolatorHost
@@ -99,9 +99,7 @@ def test_its_section_is_checked(install, registry, network, tmp_path, config, me
     with pytest.raises(ConfigError) as caught:
         plugins.driver(NETWORKS, "one")
     assert str(caught.value) == f"{tmp_path / 'kurma.yml'}: {message}"
-    assert [str(error) for error in check(plugins._config, plugins) if "networks.one" in str(error)] == [
-        str(caught.value)
-    ]
+    assert [str(error) for error in plugins.problems() if "networks.one" in str(error)] == [str(caught.value)]
 
 
 def test_a_value_without_text_is_the_default(install, registry, network):
@@ -162,13 +160,13 @@ def test_a_service_needs_a_section(tmp_path):
 
 def test_config_check_tells_what_is_used_and_not_listed(registry, tmp_path):
     plugins = registry("plugins: {enable: listed}\nstager: default\nrenderer: overlay")
-    found = [error.message for error in check(plugins._config, plugins)]
+    found = [error.message for error in plugins.problems()]
     networks = ("network plugin 'lo'", "network plugin 'bridge'")
     used = ("renderer plugin 'overlay'", "stager plugin 'default'", *networks)
     why = f"is not listed in `plugins`, and {tmp_path}/kurma.yml says `enable: listed`"
     assert found == [f"{plugin} {why}" for plugin in used]
     text = "plugins: {enable: listed}\ndefault_networks: [other]"
-    told = [error.message for error in check(registry(text)._config, registry(text))]
+    told = [error.message for error in registry(text).problems()]
     assert not any("network plugin 'bridge'" in one for one in told), "no pod joins it unasked"
 
 
@@ -378,7 +376,7 @@ def test_config_check_finds_what_is_not_there(install, registry, network):
         "container_networks: [{name: a, plugin: none}, {name: b, plugin: one}]\n"
         "plugins: {networks: {bad: {}, gone: {enabled: false}}}\n"
     )
-    found = [str(error) for error in check(plugins._config, plugins)]
+    found = [str(error) for error in plugins.problems()]
     assert sorted(text.split(" is ")[0].replace(" of kurma-test 1.0", "") for text in found) == [
         "network plugin 'bad'",
         "no network plugin 'gone'",
@@ -474,7 +472,7 @@ def test_an_isolator_that_two_plugins_claim_cannot_be_used(two_that_claim, regis
         assert "`isolator_plugins: {example.com/both: aa}`" in caught.value.hint
     with pytest.raises(PluginCollisionError, match=said):
         powers([Isolator("example.com/both", 1)], isolator_plugins(plugins), "app", IsolatorHost({}, 1))
-    problems = check(plugins._config, plugins)
+    problems = plugins.problems()
     assert [problem.message for problem in problems] == [str(caught.value)]
 
 
@@ -486,10 +484,10 @@ def test_the_configuration_names_the_plugin_of_an_isolator(two_that_claim, regis
         "example.com/aa": "aa",
         "example.com/zz": "zz",
     }
-    assert check(plugins._config, plugins) == ()
+    assert plugins.problems() == ()
     off = f"plugins: {{isolators: {{{chosen}: {{enabled: false}}}}}}"
     gone = registry(f"isolator_plugins: {{example.com/both: {chosen}}}\n{off}")
-    (problem,) = check(gone._config, gone)
+    (problem,) = gone.problems()
     assert f"isolator_plugins.example.com/both: isolator plugin '{chosen}' does not know it" in problem.message
     assert compiled(gone, "example.com/both") == {"example.com/both": ""}, "ignored"
 
@@ -505,7 +503,7 @@ def test_config_check_finds_what_is_in_use_and_disabled_and_what_is_there_twice(
         "plugins: {renderers: {overlay: {enabled: false}}, stagers: {default: {enabled: false}},\n"
         "  networks: {lo: {enabled: false}, cni: {enabled: false}}, fetchers: {gone: {required: true}}}\n"
     )
-    found = [error.message for error in check(plugins._config, plugins)]
+    found = [error.message for error in plugins.problems()]
     for words in (
         "renderer plugin 'overlay' is disabled in ",
         "stager plugin 'default' is disabled in ",
@@ -518,10 +516,10 @@ def test_config_check_finds_what_is_in_use_and_disabled_and_what_is_there_twice(
     assert len(found) == 6
     wrong = registry("stagers: {mine: {driver: default, config: {graphStorge: copy}}}")
     said = "stagers.mine.config.graphStorge: unknown key; the nearest known one is 'graphStorage'"
-    assert any(said in error.message for error in check(wrong._config, wrong))
+    assert any(said in error.message for error in wrong.problems())
     wrong = registry("stagers: {mine: {driver: default, config: {graphStorage: cpy}}}")
     said = 'stagers.mine.config.graphStorage: expected one of "", "overlay", "copy", "given", found "cpy"'
-    assert any(said in error.message for error in check(wrong._config, wrong))
+    assert any(said in error.message for error in wrong.problems())
 
 
 def test_a_mistyped_group_is_told(install, registry, network):

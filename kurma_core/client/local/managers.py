@@ -251,7 +251,7 @@ def problems(managers: Managers) -> tuple[KurmaError, ...]:
     nothing, and fetches nothing.
     """
     config = managers.config
-    found = list(configuration.check(config, managers.registry))
+    found = list(managers.registry.problems())
     for problem in found:
         problem.message = _placed(problem, config)
     for further in (_of_locators, _of_networks, _of_isolators, _of_pods):
