@@ -794,7 +794,7 @@ class PluginRegistry:
 
 
 def _whole(plugin: Plugin) -> str:
-    """A plugin with its distribution: ``network plugin 'bridge' of kurma-net-bridge 1.0``."""
+    """A plugin with its distribution: ``network plugin 'NAME' of DISTRIBUTION 1.0``."""
     return f"{called(plugin.group, plugin.name)} of {plugin}"
 
 
