@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -211,18 +212,46 @@ def text_of(node: ast.ClassDef | ast.FunctionDef) -> Text:
 # --- the page ----------------------------------------------------------------------------------------------------
 
 
-def page(text: str) -> str:
+def page(file: Path) -> str:
     """The text of a page with its parts written anew."""
 
     def written(found: re.Match[str]) -> str:
         begin, name, names, end = found.groups()
-        return f"{begin}\n{part(module(name), names.split())}\n{end}"
+        return f"{begin}\n{part(module(name), names.split(), file)}\n{end}"
 
-    return MARKER.sub(written, text)
+    return MARKER.sub(written, file.read_text(encoding="utf-8"))
 
 
-def part(of: Module, names: Sequence[str] = ()) -> str:
-    """The reference of a module. :param names: only these."""
+def parts() -> Iterator[tuple[Path, Module, list[str]]]:
+    """Page, module and names of each part."""
+    for file in PAGES:
+        for found in MARKER.finditer(file.read_text(encoding="utf-8")):
+            of = module(found[2])
+            yield file, of, found[3].split() or list(of.names)
+
+
+@cache
+def pages_of_classes() -> dict[str, Path]:
+    """The page that describes a class, by the class's name."""
+    return {
+        name: file for file, of, names in parts() for name in names if isinstance(of.names[name], ast.ClassDef)
+    }
+
+
+def words_of(node: Definition) -> Iterator[str]:
+    """Names in the annotations of the public parts of a class."""
+    if not isinstance(node, ast.ClassDef):
+        return
+    annotations = [one.annotation for one in attributes(node).values()]
+    for call in (*hooks(node).values(), *methods(node).values()):
+        annotations += [each.annotation for each in _arguments(call) if each.annotation]
+        annotations += [call.returns] if call.returns else []
+    for annotation in annotations:
+        yield from (one.id for one in ast.walk(annotation) if isinstance(one, ast.Name))
+
+
+def part(of: Module, names: Sequence[str], file: Path) -> str:
+    """The reference of a module. :param names: only these; empty: all. :param file: the page that it is for."""
     wanted = {name: of.names[name] for name in names or of.names}
     constants = {name: node for name, node in wanted.items() if isinstance(node, ast.Assign | ast.AnnAssign)}
     others = [node for name, node in wanted.items() if name not in constants]
@@ -231,6 +260,9 @@ def part(of: Module, names: Sequence[str] = ()) -> str:
     others.sort(key=lambda node: (not is_specification(node), getattr(node, "name", "") not in drivers))
     about = Text("" if names else of.doc)
     blocks = [*about.prose, *filter(None, [_list(about)])]
+    links = _links(others, file)
+    if links:
+        blocks.append(f"Types that other pages describe: {', '.join(links)}.")
     if constants:
         rows = [(f"`{name}`", _short(of, node), inline(of.comment(node))) for name, node in constants.items()]
         blocks.append(_table(("constant", "value", "meaning"), rows))
@@ -242,6 +274,15 @@ def part(of: Module, names: Sequence[str] = ()) -> str:
         elif isinstance(node, ast.ClassDef) and (of.name != ERRORS or methods(node) or maker(node)):
             blocks += _class(of, node)
     return "\n\n".join(blocks) + "\n"
+
+
+def _links(nodes: Sequence[Definition], file: Path) -> list[str]:
+    """Links to the classes of signatures that other pages describe."""
+    used = {word for node in nodes for word in words_of(node)}
+    others = {name: page for name, page in pages_of_classes().items() if name in used and page != file}
+    return [
+        f"[`{name}`]({os.path.relpath(page, file.parent)}#{name.lower()})" for name, page in sorted(others.items())
+    ]
 
 
 def _class(of: Module, node: ast.ClassDef) -> Iterator[str]:
@@ -449,4 +490,4 @@ def example(spec: ast.ClassDef, hook: str) -> tuple[str, str] | None:
 
 if __name__ == "__main__":
     for file in PAGES:
-        file.write_text(page(file.read_text(encoding="utf-8")), encoding="utf-8")
+        file.write_text(page(file), encoding="utf-8")

@@ -19,14 +19,7 @@ SHARED = {"config", "directory", "running"}
 ANSWERS = ("Whether", "A descriptor")
 
 
-def parts():
-    """Module and names of each part of the reference, by page."""
-    for page in reference.PAGES:
-        for match in reference.MARKER.finditer(page.read_text(encoding="utf-8")):
-            yield page, reference.module(match[2]), match[3].split()
-
-
-PARTS = [(of, names or list(of.names)) for _, of, names in parts()]
+PARTS = [(of, names) for _, of, names in reference.parts()]
 DOCUMENTED = {(of.name, name) for of, names in PARTS for name in names}
 #: Classes of signatures that other pages describe.
 ELSEWHERE = {"Api", "ImageManifest", "PodManifest"}
@@ -105,8 +98,7 @@ def undescribed(name, node, described, prose):
 
 @pytest.mark.parametrize("page", reference.PAGES, ids=lambda page: page.name)
 def test_the_page_is_current(page):
-    text = page.read_text(encoding="utf-8")
-    assert text == reference.page(text), "run ./dev docs"
+    assert page.read_text(encoding="utf-8") == reference.page(page), "run ./dev docs"
 
 
 def test_every_public_name_is_documented():
@@ -138,7 +130,7 @@ def test_every_public_name_has_each_part(of):
 def test_classes_of_signatures_are_documented():
     documented = {name for _, name in DOCUMENTED}
     core = {name for of, _ in PARTS for name in classes_imported(of)}
-    used = {name for of, names in PARTS for name in names for name in words_of(of.names[name])}
+    used = {name for of, names in PARTS for name in names for name in reference.words_of(of.names[name])}
     assert used & core - documented == ELSEWHERE
 
 
@@ -147,18 +139,6 @@ def classes_imported(of):
     for node in ast.walk(ast.parse(of.text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kurma_core"):
             yield from (each.name for each in node.names if each.name[0].isupper())
-
-
-def words_of(node):
-    """Names in the annotations of the public parts of a class."""
-    if not isinstance(node, ast.ClassDef):
-        return
-    calls = [*reference.hooks(node).values(), *reference.methods(node).values()]
-    annotations = [one.annotation for one in reference.attributes(node).values()]
-    for call in calls:
-        annotations += [each.annotation for each in call.args.args if each.annotation] + [call.returns]
-    for annotation in annotations:
-        yield from (one.id for one in ast.walk(annotation) if isinstance(one, ast.Name))
 
 
 BROKEN = textwrap.dedent(
