@@ -209,6 +209,12 @@ def test_ordinary_text_is_not(tmp_path, source):
     assert set(found_in(file, {"SCHEMA"})) == set()
 
 
+def test_the_core_has_no_word_of_kubernetes():
+    """C1: its service is a plugin like any other."""
+    for file in (ROOT / "kurma_core").rglob("*.py"):
+        assert not re.search("kube|grpc", file.read_text(), re.IGNORECASE), file
+
+
 def test_the_configuration_names_plugins_as_defaults_of_these_keys():
     from kurma_core.config.schema import SCHEMA
 

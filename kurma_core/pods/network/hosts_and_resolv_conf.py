@@ -149,7 +149,7 @@ HOST_FILE = "/etc/resolv.conf"
 #: Names the servers that systemd-resolved forwards to; and its own stub addresses, which only the host can reach.
 RESOLVED_FILE = "/run/systemd/resolve/resolv.conf"
 _STUBS = ("127.0.0.53", "127.0.0.54")
-#: Limits of resolvers: glibc and musl read three servers. Domains: as many as Kubernetes allows.
+#: Limits of resolvers: glibc and musl read three servers; orchestrators allow 32 domains.
 SERVERS, DOMAINS = 3, 32
 _OF_A_LINK = ("fe8", "fe9", "fea", "feb")
 #: Link-local IPv4. Clouds have their name servers there (169.254.169.254), and the host forwards pods' packets to
