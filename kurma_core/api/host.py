@@ -190,8 +190,8 @@ class PluginInfo(JsonValue):
     :param distribution: the package that has it; null: a required plugin that is missing.
     :param version: of that package; ``?``: it says none; null: likewise.
     :param status: ``ok``, ``disabled``, ``skipped`` (this host lacks something), ``failed``, ``outdated`` (another
-        version is loaded than is installed); ``found`` when it was not loaded. Of a service of kurmad: the state
-        of :class:`ServiceInfo`.
+        version is loaded than is installed), ``behind`` (an observer that hangs, or that events wait for);
+        ``found`` when it was not loaded. Of a service of kurmad: the state of :class:`ServiceInfo`.
     :param reason: why it is not ``ok``, or a name that another plugin claims, too; empty if the plugin works.
     :param enable: the line of ``kurma.yml`` that enables it, if it is ``disabled``; empty otherwise.
     :param loaded: the version that the process has loaded; null: none yet.

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 TIMEOUT = 5.0
 #: Events that wait for an observer; of more, the oldest is dropped.
 _LONGEST = 1000
+#: Events that wait for an observer that counts as behind.
+_BEHIND = 10
 #: Seconds without an event after which the thread ends.
 _IDLE = 10.0
 
@@ -49,6 +51,9 @@ class Observing:
         self._closing = False
         self._missed = 0
         self._late = False
+        #: The call that runs, and what is told of it once it has taken too long.
+        self._call: Cancellation | None = None
+        self._overdue = ""
 
     def tell(self, event: PodEvent) -> None:
         """Queues the event. Never waits for the observer."""
@@ -64,6 +69,16 @@ class Observing:
                 self._waiting.clear()
                 self._missed += 1
 
+    def problem(self) -> str:
+        """What the observer does not keep up with, in one line; empty: nothing."""
+        with self._change:
+            found = [self._overdue] if self._overdue else []
+            if len(self._waiting) >= _BEHIND:
+                found.append(f"{len(self._waiting)} events wait")
+            if self._missed:
+                found.append(f"it missed {_events(self._missed)}")
+        return "; ".join(found)
+
     def end(self) -> None:
         """Lets the thread end once the queue is empty."""
         with self._change:
@@ -78,7 +93,7 @@ class Observing:
             self._missed = 0
             self._waiting.clear()
         if missed:
-            self._note(f"observer {self._name!r} missed {missed} event{'s' if missed > 1 else ''} of pods")
+            self._note(f"observer {self._name!r} missed {_events(missed)} of pods")
 
     def _begin(self) -> bool:
         # Python runs signal handlers in the main thread: signals must not end up in this one.
@@ -112,6 +127,8 @@ class Observing:
         operation = Cancellation()
         timer = threading.Timer(self._timeout, self._cancel, (operation, event))
         timer.daemon = True
+        with self._change:
+            self._call, self._overdue = operation, ""
         try:
             with governing(operation):
                 driver = self._make()
@@ -125,13 +142,22 @@ class Observing:
             self._note(f"observer {self._name!r} failed at {event.kind!r} of pod {event.pod}: {error}")
         finally:
             timer.cancel()
+            with self._change:
+                self._call, self._overdue = None, ""
 
     def _cancel(self, operation: Cancellation, event: PodEvent) -> None:
+        what = f"{event.kind!r} of pod {event.pod} takes longer than {self._timeout:g} s"
+        with self._change:
+            if self._call is operation:
+                self._overdue = what
         operation.cancel()
         if not self._late:
             self._late = True
-            what = f"{event.kind!r} of pod {event.pod} takes longer than {self._timeout:g} s"
             self._note(f"observer {self._name!r}: {what}")
+
+
+def _events(count: int) -> str:
+    return f"{count} event{'s' if count > 1 else ''}"
 
 
 def close(observers: Iterable[Observing], seconds: float) -> None:

@@ -742,6 +742,10 @@ class PluginRegistry:
         except KurmaError as error:
             loaded = self._loaded.get((group, name))
             return "skipped" if loaded is not None and loaded.skipped else "failed", error.message
+        if group == _OBSERVERS and name in self._observing:
+            problem = self._observing[name].problem()
+            if problem:
+                return "behind", problem
         return ("ok", self._shared(group, name, others)) if load else ("found", "")
 
     def _shared(self, group: str, name: str, load: bool) -> str:

@@ -140,6 +140,41 @@ def test_a_call_that_takes_too_long_is_cancelled_and_told_once():
     assert sum("takes longer" in text for text in told) == 1
 
 
+def test_an_observer_that_is_behind_is_told_in_the_listing(install, registry):
+    """18.1: as long as it is."""
+    waits = raising("import sys\nsys.kurma_test_began.set()\nsys.kurma_test_gate.wait()")
+    install("kurma-test", {"slow": waits}, group="kurma.observers")
+    plugins = registry()
+    sys.kurma_test_gate, sys.kurma_test_began = threading.Event(), threading.Event()
+
+    def row():
+        (found,) = [info for info in plugins.listing() if info.name == "slow"]
+        return found.status, found.reason
+
+    try:
+        plugins.emit(EVENT)
+        sys.kurma_test_began.wait()
+        assert row() == ("ok", "")
+        for _ in range(12):
+            plugins.emit(EVENT)
+        assert row() == ("behind", "12 events wait")
+    finally:
+        sys.kurma_test_gate.set()
+    until(lambda: row() == ("ok", ""), "the rest of the events")
+    plugins.close()
+    del sys.kurma_test_gate, sys.kurma_test_began
+
+
+def test_a_call_that_hangs_is_told_as_long_as_it_does():
+    slow = Gated(heeds=False)
+    observer = Observing("slow", lambda: slow, lambda text: None, timeout=0.01)
+    observer.tell(EVENT)
+    until(lambda: observer.problem() == "'running' of pod pod-0 takes longer than 0.01 s", "the end of its time")
+    slow.gate.set()
+    until(lambda: observer.problem() == "", "its end")
+    close([observer], 60)
+
+
 def test_of_too_many_events_the_oldest_are_dropped():
     told = []
     slow = Gated(heeds=False)
@@ -148,6 +183,7 @@ def test_of_too_many_events_the_oldest_are_dropped():
     slow.began.wait()
     for _ in range(1003):
         observer.tell(EVENT)
+    assert observer.problem() == "1000 events wait; it missed 3 events"
     slow.gate.set()
     close([observer], 60)
     assert told == ["observer 'slow' missed 3 events of pods"]

@@ -1,7 +1,8 @@
-"""An isolator plugin costs only the pods that use it."""
+"""An isolator plugin costs only the pods that use it; no command waits for a slow observer."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,15 +46,46 @@ def marker(tmp_path: Path) -> Path:
     return tmp_path / "imported"
 
 
+OBSERVER = """
+import time
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver
+
+def write(text):
+    with open({marker!r}, "a") as file:
+        file.write(text)
+
+
+class Slow:
+    def __init__(self, context):
+        pass
+
+    @hookimpl
+    def pod_event(self, event):
+        write(f"{{event.kind}} begins\\n")
+        time.sleep(3)
+        write(f"{{event.kind}} ends\\n")
+
+
+@hookimpl
+def kurma_observer():
+    return Driver(Slow)
+"""
+
+
 @pytest.fixture
 def run(house, tmp_path: Path, marker: Path):
     """``run(*OPTIONS)``: standard output and standard error of ``kurma run``, with the plugin installed."""
+    return installed(house, tmp_path, "kurma.isolators", PLUGIN.format(marker=str(marker)))
+
+
+def installed(house, tmp_path: Path, group: str, source: str):
     site = tmp_path / "site"
     info = site / "kurma_test_slow-1.dist-info"
     info.mkdir(parents=True)
-    (site / "kurma_test_slow.py").write_text(PLUGIN.format(marker=str(marker)))
+    (site / "kurma_test_slow.py").write_text(source)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kurma-test-slow\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[kurma.isolators]\nslow = kurma_test_slow\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\nslow = kurma_test_slow\n")
     start = "from kurma_core.cli.main import main; raise SystemExit(main())"
 
     def run(*options: str) -> tuple[str, str]:
@@ -83,3 +115,16 @@ def test_a_plugin_that_is_not_used_is_not_imported(house, run, marker: Path) -> 
     assert out == "done\n"
     for noise in ("noise at import", "noise at creation", "noise in a call"):
         assert noise in err
+
+
+def test_a_run_does_not_wait_for_an_observer_that_is_slow(house, tmp_path: Path, marker: Path) -> None:
+    """18.1: it has a second for the events that are left, and the observer sleeps three for each."""
+    run = installed(house, tmp_path, "kurma.observers", OBSERVER.format(marker=str(marker)))
+    out, err = run()
+    assert out == "done\n"
+    seen = marker.read_text().splitlines()
+    assert seen[0].endswith(" begins")
+    missed = re.search(r"observer 'slow' missed (\d+) events? of pods", err)
+    assert missed is not None, err
+    ended = [line for line in seen if line.endswith(" ends")]
+    assert len(ended) < len(seen), "the last one was not waited for"
