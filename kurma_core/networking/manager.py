@@ -34,10 +34,10 @@ class Networking:
     :param driver: loads the network plugin of a name.
     :param resolve_alias: name of the plugin that declares an ``aci`` name, or None.
     :param image_runner: name of the plugin for networks whose ``aci`` is an image, or None.
-    :param names: names of the enabled network plugins, for the check of networks.
+    :param names: names of the enabled network plugins that may look for leaks, or repair them.
     :param note: shows the user a line.
     :param teardown: as ``driver``, to take something down: the plugin may be disabled.
-    :param discovering: those of ``names`` that may discover networks.
+    :param discovering: names of the enabled network plugins that may discover networks; None: ``names``.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class DriverCare:
     """Checks and repairs the networks of one state directory, by their drivers.
 
     :param infos: all networks that a pod can join.
-    :param names: names of the enabled network plugins, also of those without a network now.
+    :param names: names of the enabled plugins that may look for leaks, also of those without a network now.
     :param driver: loads the plugin of a name.
     :param teardown: as ``driver``, for leaks and repair: the plugin may be disabled.
     :param unused: names of networks that no pod has ever joined, and that have no configuration before that.

@@ -220,12 +220,14 @@ class PluginIndex:
             return None
         return Declaration(**{name: _from_json(value) for name, value in entry["declared"].items()})
 
-    def implements(self, plugin: Plugin, hook: str) -> bool | None:
-        """Whether the plugin's driver has a hook, if its section of ``kurma.yml`` has no options; None: it is not
-        known."""
+    def implements(self, plugin: Plugin, hooks: Iterable[str]) -> bool | None:
+        """Whether the plugin's driver has one of these hooks, if its section of ``kurma.yml`` has no options.
+
+        None: it is not known.
+        """
         entry = self._entry(plugin)
-        hooks = None if entry is None else entry["hooks"].get(entry["driver"])
-        return None if hooks is None else hook in hooks
+        known = None if entry is None else entry["hooks"].get(entry["driver"])
+        return None if known is None else any(hook in known for hook in hooks)
 
     def remember(self, plugin: Plugin, declared: Driver) -> None:
         """Keeps what a loaded plugin declared, once its hook has been checked."""

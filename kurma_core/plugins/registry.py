@@ -239,17 +239,17 @@ class PluginRegistry:
                 found.append((plugin, declared))
         return tuple(found)
 
-    def implementing(self, group: str, hook: str) -> tuple[str, ...]:
-        """Names of the enabled plugins of the group that have a hook, as the index knows; and of those of which it
-        does not know that. Loads nothing.
+    def implementing(self, group: str, *hooks: str) -> tuple[str, ...]:
+        """Names of the enabled plugins of the group that have one of these hooks, as the index knows; and of those
+        of which it does not know that. Loads nothing.
 
         :raises PluginCollisionError: two distributions claim one name.
         """
-        return tuple(name for name in self.names(group) if self._may_implement(group, name, hook))
+        return tuple(name for name in self.names(group) if self._may_implement(group, name, hooks))
 
-    def _may_implement(self, group: str, name: str, hook: str) -> bool:
+    def _may_implement(self, group: str, name: str, hooks: tuple[str, ...]) -> bool:
         has_options = bool(self._config.plugin(group, name).config)
-        known = None if has_options else self._index.implements(self._plugin(group, name), hook)
+        known = None if has_options else self._index.implements(self._plugin(group, name), hooks)
         return known is not False
 
     def isolator_claims(self, *, load: bool = True) -> Mapping[str, tuple[Plugin, ...]]:

@@ -504,7 +504,7 @@ def test_the_list_of_plugins_looks_at_every_distribution(site, tmp_path):
 
 #: What a warm command has no need of, and would wait for.
 NEEDLESS = {"dataclasses", "inspect", "email", "zipfile", "uuid", "ipaddress", "urllib.parse"}
-NEEDLESS |= {"ast", "shutil", "subprocess"}
+NEEDLESS |= {"ast", "shutil", "subprocess", "kurma_core.plugins.claims"}
 COMMAND = """
 import sys
 from kurma_core.cli.main import main
