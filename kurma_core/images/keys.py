@@ -65,7 +65,7 @@ class KeyManager:
         remote = self._fetching.resolve(locator, self._request(insecure))
         if not isinstance(remote, RemoteArchive):
             raise UsageError(f"{address}: an image, not the file of a key", hint="name the address of a file")
-        return self.parse(_whole(remote), address)
+        return self.parse(self._whole(remote), address)
 
     def discover(self, name: str, insecure: Collection[str] = frozenset()) -> tuple[Key, ...]:
         """The keys that the owner of a name publishes for it (``ac-discovery-pubkeys``).
@@ -106,19 +106,18 @@ class KeyManager:
     def _tell(self, what: str, insecure: Collection[str]) -> None:
         tell_relaxations(relaxations(insecure), what, self._note)
 
+    def _whole(self, remote: RemoteArchive) -> bytes:
+        """:raises FetchError: it is too large, or in one of its kinds."""
+        content = b""
+        with self._fetching.download(remote.blob, remote.url, keep=False) as stream:
+            while len(content) <= _LARGEST and (piece := stream.read(1 << 16)):
+                content += piece
+        if len(content) > _LARGEST:
+            raise FetchError(f"{remote.url}: larger than a file of keys may be ({_LARGEST} bytes)", url=remote.url)
+        return content
+
     @staticmethod
     def _request(insecure: Collection[str]) -> FetchRequest:
         """Makes the request for keys: ``pubkey`` allows plain http for keys, and for nothing else."""
         allowed = frozenset(insecure)
         return FetchRequest(*host_platform(), allowed | {RELAX_HTTP} if "pubkey" in allowed else allowed)
-
-
-def _whole(remote: RemoteArchive) -> bytes:
-    """:raises FetchError: it is too large, or in one of its kinds."""
-    content = b""
-    with remote.blob.open(0) as stream:
-        while len(content) <= _LARGEST and (piece := stream.read(1 << 16)):
-            content += piece
-    if len(content) > _LARGEST:
-        raise FetchError(f"{remote.url}: larger than a file of keys may be ({_LARGEST} bytes)", url=remote.url)
-    return content

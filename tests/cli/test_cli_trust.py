@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -9,17 +10,19 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import trustme
+from kurma_testing import bound
 from kurma_testing.webserver import Page, web_server
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.cli.main import main
-from kurma_core.errors import FetchError, FetchRefusedError, TrustError, UsageError
+from kurma_core.errors import FetchError, FetchRefusedError, PluginError, TrustError, UsageError
 from kurma_core.fetching import Fetching
-from kurma_core.hookspecs.fetcher import FetcherHooks, PublicKey, RemoteLayers
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.fetcher import FetcherHooks, PublicKey, RemoteArchive, RemoteBlobHooks, RemoteLayers
 from kurma_core.images.keys import KeyManager
 from kurma_core.trust import Trust
 from tests.kit.keys import Signers, gnupg_home
@@ -247,6 +250,35 @@ def test_a_key_from_an_https_address(tmp_path: Path, signers: Signers, web: Any)
         assert notes == []
         with pytest.raises(FetchError, match="larger than a file of keys may be"):
             images.read(url.replace("key.asc", "huge"))
+
+
+def test_a_key_whose_file_breaks(tmp_path: Path) -> None:
+    """The error names the plugin, or what cannot be read."""
+
+    class Blob(RemoteBlobHooks):
+        key, size, digest = None, None, None
+
+        def __init__(self, error: Exception) -> None:
+            self._error = error
+
+        @hookimpl
+        def open(self) -> BinaryIO:
+            raise self._error
+
+    class Host:
+        def __init__(self, error: Exception) -> None:
+            self._error = error
+
+        @hookimpl
+        def resolve(self, locator: str) -> RemoteArchive:
+            return RemoteArchive(locator, locator, "https", Blob(self._error))
+
+    driver = bound(FetcherHooks, Host(OSError(errno.EIO, "Input/output error")), "kurma.fetchers", "x")
+    with pytest.raises(FetchError, match=r"^x://key: cannot be read: Input/output error$"):
+        manager(tmp_path, driver, [], "x").read("x://key")
+    driver = bound(FetcherHooks, Host(KeyError("host")), "kurma.fetchers", "x")
+    with pytest.raises(PluginError, match=r"^x://key: fetcher plugin 'x' of .* failed in open: KeyError: 'host'$"):
+        manager(tmp_path, driver, [], "x").read("x://key")
 
 
 def test_an_address_of_an_image_is_no_address_of_a_key(tmp_path: Path) -> None:
