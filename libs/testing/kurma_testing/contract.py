@@ -3,6 +3,7 @@ and checks of errors, of cancellation, and of what stays open."""
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -68,6 +69,51 @@ def cancelled() -> Iterator[None]:
             yield
 
 
+class _CancelledAt(Cancellation):
+    """An operation that is cancelled when code looks at it for the ``looks``-th time, counted from 0.
+
+    :param during: if that look begins a wait, it is cancelled while the code waits, from another thread.
+    """
+
+    __slots__ = ("_during", "_left")
+
+    def __init__(self, looks: int, during: bool) -> None:
+        super().__init__()
+        self._left = looks
+        self._during = during
+
+    def check(self) -> None:
+        self._look(self.cancel)
+        super().check()
+
+    def waking(self, wake: Callable[[], object]) -> Any:
+        self._look(threading.Timer(0.01, self.cancel).start if self._during else self.cancel)
+        return super().waking(wake)
+
+    def _look(self, at_last: Callable[[], object]) -> None:
+        if self._left == 0:
+            at_last()
+        self._left -= 1
+
+
+def cancelled_midway(call: Callable[[], object], then: Callable[[], object] = lambda: None) -> None:
+    """Calls a hook that may wait for an operation that is cancelled when the hook first looks at it, then at its
+    second look, its fourth, and so on until a call ends before; each before a wait, and during it.
+
+    :param then: called after each: undoes it, and checks what is left.
+    """
+    for during in (False, True):
+        looks = 0
+        while True:
+            operation = _CancelledAt(looks, during)
+            with governing(operation), suppress(Cancelled):
+                call()
+            then()
+            if not operation.cancelled:
+                break
+            looks = looks * 2 or 1
+
+
 @contextmanager
 def nothing_left_open() -> Iterator[None]:
     """A block after which this process has as many descriptors and threads as before, at the latest after some
@@ -87,6 +133,7 @@ def nothing_left_open() -> Iterator[None]:
 
 
 def _open() -> tuple[int, int]:
+    gc.collect()
     return len(os.listdir("/proc/self/fd")), threading.active_count()
 
 

@@ -5,30 +5,38 @@ A plugin's test subclasses :class:`FetcherContract` and defines its fixtures.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import threading
+import time
 
 import pytest
 
-from kurma_core.errors import FetchNotFoundError, KurmaError, UsageError
+from kurma_core.cancellation import Cancellation, governing
+from kurma_core.errors import Cancelled, FetchNotFoundError, KurmaError, UsageError
 from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive, RemoteBlobHooks, RemoteLayers
 from kurma_core.models.image import TRANSPORTS
 from kurma_testing.contract import (
     HOSTILE,
     DriverContract,
     cancelled,
+    cancelled_midway,
     check_refusal,
     nothing_left_open,
     refusing,
 )
 
+#: Seconds within which a wait ends.
+PATIENCE = 5.0
 REQUEST = FetchRequest("linux", "amd64")
 
 
 class FetcherContract(DriverContract):
     """Tests the behaviour on which the core relies. A subclass has the mark ``kurma_driver`` and defines the
     fixtures ``good`` (the locator of an existing image), ``missing`` (the locator of an image that does not exist)
-    and ``malformed`` (a malformed locator), and may change ``request_for`` (a :class:`FetchRequest`)."""
+    and ``malformed`` (a malformed locator), and may change ``request_for`` (a :class:`FetchRequest`). A fetcher
+    that asks a server defines ``hanging`` and ``stalling``, too."""
 
     @pytest.fixture
     def good(self) -> str:
@@ -41,6 +49,16 @@ class FetcherContract(DriverContract):
     @pytest.fixture
     def malformed(self) -> str:
         raise NotImplementedError("give a fixture malformed")
+
+    @pytest.fixture
+    def hanging(self) -> str:
+        """The locator of an image whose server does not answer."""
+        pytest.skip("no fixture hanging: the fetcher asks no server")
+
+    @pytest.fixture
+    def stalling(self) -> str:
+        """The locator of an image whose server stops in the middle of a blob."""
+        pytest.skip("no fixture stalling: the fetcher asks no server")
 
     @pytest.fixture
     def request_for(self) -> FetchRequest:
@@ -114,6 +132,60 @@ class FetcherContract(DriverContract):
                 stream.read(1000)
             with nothing_left_open(), cancelled(), blob.open(0) as stream:
                 stream.read(1000)
+
+    def test_it_can_be_cancelled_at_any_point(
+        self, driver: FetcherHooks, good: str, request_for: FetchRequest
+    ) -> None:
+        blobs = _blobs(driver.resolve(good, request_for))  # may keep a connection
+        with nothing_left_open():
+            cancelled_midway(lambda: driver.resolve(good, request_for))
+        for blob in blobs:
+            _read(blob, 0)
+            with nothing_left_open():
+                cancelled_midway(functools.partial(_read, blob, 0))
+
+    def test_a_wait_for_the_server_ends_when_it_is_cancelled(
+        self, driver: FetcherHooks, hanging: str, request_for: FetchRequest
+    ) -> None:
+        operation = Cancellation()
+        ended: list[BaseException | None] = []
+
+        def resolve() -> None:
+            try:
+                with governing(operation):
+                    driver.resolve(hanging, request_for)
+                ended.append(None)
+            except BaseException as error:  # noqa: BLE001 (looked at below)
+                ended.append(error)
+
+        waiting = threading.Thread(target=resolve, daemon=True)
+        waiting.start()
+        waiting.join(0.2)  # not for a state: it comes to its wait
+        assert waiting.is_alive(), f"the server of hanging answers: {ended}"
+        operation.cancel()
+        waiting.join(PATIENCE)
+        assert isinstance(ended[0] if ended else None, Cancelled), f"it waits on, or ends otherwise: {ended}"
+
+    def test_a_read_that_waits_ends_when_the_stream_is_closed(
+        self, driver: FetcherHooks, stalling: str, request_for: FetchRequest
+    ) -> None:
+        """The core closes it for an operation that was cancelled. What ``read`` does then is of no interest."""
+        (blob, *_) = _blobs(driver.resolve(stalling, request_for))
+
+        def read() -> None:
+            with contextlib.suppress(KurmaError, OSError, ValueError):
+                while stream.read(1000):
+                    reads.append(1)
+
+        reads: list[int] = []
+        stream = blob.open(0)
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        while reader.is_alive() and not reads:
+            time.sleep(0.01)
+        stream.close()
+        reader.join(PATIENCE)
+        assert not reader.is_alive(), "read waits on after close"
 
     def test_a_stream_can_be_closed_at_any_time(
         self, driver: FetcherHooks, good: str, request_for: FetchRequest

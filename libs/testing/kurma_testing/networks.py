@@ -32,9 +32,18 @@ from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.models.isolator import TrafficLimit
 from kurma_core.models.network import Attachment, NetworkRequest, NetworkResult, PortMapping
 from kurma_core.value import replace
-from kurma_testing.contract import STRANGE, DriverContract, MakeDriver, cancelled, nothing_left_open, refusing
+from kurma_testing.contract import (
+    STRANGE,
+    DriverContract,
+    MakeDriver,
+    cancelled_midway,
+    nothing_left_open,
+    refusing,
+)
 
 MakePod = Callable[[], str]
+#: Texts in the place of an IP address, and of a MAC address: in turn.
+_HOSTILE_ADDRESSES = ("\0", "a\nb", "\ud800", "../../etc", "-rf", "$(id)", "é" * 10_000, "9" * 400)
 _OF_THE_CORE = frozenset(("name", "plugin", "aci", "containerInterface", "default", "optional", "names"))
 
 
@@ -292,12 +301,29 @@ class NetworkContract(DriverContract):
     def test_a_cancelled_add_leaves_nothing_after_delete(
         self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod
     ) -> None:
+        """Wherever it is cancelled."""
         one = self.context(make_pod(), config)
-        with cancelled():
-            driver.add(one)
-        driver.delete(one)
+
+        def undone() -> None:
+            driver.delete(one)
+            assert interfaces_in(one.namespace) == ["lo"]
+            self.assert_nothing_left(one.pod, config)
+
+        cancelled_midway(lambda: driver.add(one), undone)
+
+    def test_hostile_requests_are_refused(
+        self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod
+    ) -> None:
+        """Addresses come from command lines and pod files. They are refused, or ignored."""
+        pod = make_pod()
+        for number, text in enumerate(_HOSTILE_ADDRESSES):
+            wanted = {"mac": text} if number % 2 else {"ips": (text,)}
+            one = context(pod, config, self.interface, request=NetworkRequest(config["name"], **wanted))
+            with refusing(NetworkError, ConfigError, given=text):
+                driver.add(one)
+            driver.delete(one)
         assert interfaces_in(one.namespace) == ["lo"]
-        self.assert_nothing_left(one.pod, config)
+        self.assert_nothing_left(pod, config)
 
     def test_it_keeps_nothing_open(
         self, driver: NetworkHooks, config: Mapping[str, Any], make_pod: MakePod

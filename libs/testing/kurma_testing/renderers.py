@@ -26,7 +26,7 @@ from kurma_core.errors import RenderError
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.models.image import RenderedLayer
 from kurma_testing import graphs, trees
-from kurma_testing.contract import DriverContract, cancelled, nothing_left_open
+from kurma_testing.contract import DriverContract, cancelled, cancelled_midway, nothing_left_open
 from kurma_testing.graphs import ImageModel, LayerModel, Store, plain
 from kurma_testing.trees import Entry, directory, file, link
 
@@ -336,6 +336,18 @@ class RendererContract(DriverContract):
         self.check(store, driver, image)
         with nothing_left_open(), cancelled():
             driver.render(store.node(image), store)
+
+    def test_it_can_be_cancelled_at_any_point(self, store: Store, driver: RendererHooks) -> None:
+        """Afterwards the image can be rendered."""
+        tried: list[ImageModel] = []
+
+        def render() -> None:
+            number = len(tried)
+            below = plain(f"example.com/b{number}", trees.tree({"g": file(b"1"), "h": file(b"2")}))
+            tried.append(plain(f"example.com/a{number}", trees.tree({"f": file(b"1"), "g": file()}), below))
+            driver.render(store.node(tried[-1]), store)
+
+        cancelled_midway(render, lambda: self.check(store, driver, tried[-1]))
 
     def test_image_without_layers(self, store: Store, driver: RendererHooks) -> None:
         (layer,) = render_model(store, driver, ImageModel("example.com/nothing", ()))

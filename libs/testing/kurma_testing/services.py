@@ -15,11 +15,14 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pytest
+
+from kurma_core.api.host import Event
 from kurma_core.api.operations import Api, Operation, Transport
 from kurma_core.cancellation import Cancellation, current, governing
 from kurma_core.errors import BusyError, Cancelled, UsageError
 from kurma_core.hookspecs.service import ServiceHooks, ServiceHost
-from kurma_testing.contract import DriverContract, nothing_left_open
+from kurma_testing.contract import HOSTILE, DriverContract, nothing_left_open
 
 
 class Answers(Transport):
@@ -131,6 +134,26 @@ class ServiceContract(DriverContract):
         for _ in range(2):
             with self.serving(driver) as serving:
                 self.wait_ready(serving)
+
+    def test_hostile_text_of_events_does_not_end_it(self, driver: ServiceHooks) -> None:
+        """Names and reasons come from users, images and apps."""
+        read = threading.Event()
+
+        def events(follow: bool = False, **_: Any) -> Iterator[Event]:
+            if follow:
+                for number, text in enumerate(HOSTILE, 1):
+                    yield Event(number, "2024-02-29T12:00:00Z", "pod", text, text, text, {text: [text]})
+                read.set()
+                yield from _no_events(follow)
+
+        with self.serving(driver, {**self.answers, "events": events}) as serving:
+            self.wait_ready(serving)
+            while not read.wait(self.patience):
+                if "events" not in serving.transport.called:
+                    pytest.skip("it does not read events")
+                assert serving.alive(), serving.error
+            assert serving.end()
+            assert serving.error is None or isinstance(serving.error, Cancelled), serving.error
 
     def test_it_ends_when_kurmad_cannot_do_what_it_asks(self, driver: ServiceHooks) -> None:
         """With an error or without one; it may also go on."""

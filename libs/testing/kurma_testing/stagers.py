@@ -42,7 +42,7 @@ from kurma_core.models.image import RenderedLayer
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.models.pod import AppStatus
 from kurma_core.models.streams import Stdio
-from kurma_testing.contract import DriverContract, cancelled, check_refusal, nothing_left_open
+from kurma_testing.contract import DriverContract, cancelled, cancelled_midway, check_refusal, nothing_left_open
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStagerHooks
@@ -311,6 +311,23 @@ class StagerContract(DriverContract):
             driver.prepare(pod)
         driver.cleanup(pod.directory, pod.cgroup)
         driver.cleanup(pod.directory, pod.cgroup)
+
+    def test_a_start_that_is_cancelled_anywhere_can_be_cleaned_up(
+        self, driver: StagerHooks, make_pod: MakePod, stdio: Stdio
+    ) -> None:
+        pod = make_pod((*self.shell, "sleep 60"))
+
+        def start() -> None:
+            driver.prepare(pod)
+            running = driver.start(pod, stdio)
+            try:
+                running.wait_running(PATIENCE)
+            finally:
+                driver.cleanup(pod.directory, pod.cgroup)
+                running.wait(PATIENCE)
+                running.close()
+
+        cancelled_midway(start, lambda: driver.cleanup(pod.directory, pod.cgroup))
 
     def _app(self, driver: StagerHooks, pod: PodSetup, running: RunningStagerHooks) -> AppStatus:
         """The status of the app, once there is one."""

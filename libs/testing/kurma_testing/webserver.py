@@ -252,7 +252,7 @@ class Proxy:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with suppress(OSError):
+        with suppress(OSError), client:
             head = b""
             while b"\r\n\r\n" not in head:
                 data = client.recv(4096)
@@ -271,11 +271,13 @@ class Proxy:
                 self._refuse(client, "502 Bad Gateway")
                 return
             host, _, port = place.rpartition(":")
-            server = socket.create_connection((host, int(port)))
-            self._open.append(server)
-            client.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
-            threading.Thread(target=_pump, args=(server, client), daemon=True).start()
-            _pump(client, server)
+            with socket.create_connection((host, int(port))) as server:
+                self._open.append(server)
+                client.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
+                back = threading.Thread(target=_pump, args=(server, client), daemon=True)
+                back.start()
+                _pump(client, server)
+                back.join()
 
     def _refuse(self, client: socket.socket, status: str) -> None:
         client.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())

@@ -149,3 +149,152 @@ def test_a_host_of_namespaces(run, monkeypatch):
     run(HOST).assert_outcomes(skipped=1)
     run(HOST, "--kurma-host").assert_outcomes(passed=1)
     assert sorted(os.listdir("/run")) == before
+
+
+FETCHER = """
+import io, os, pytest, threading
+from kurma_core.cancellation import check, current
+from kurma_core.errors import FetchNotFoundError, UsageError
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver
+from kurma_core.hookspecs.fetcher import RemoteArchive
+from kurma_testing.fetchers import FetcherContract
+
+class Stream:
+    def __init__(self, stalls, gate):
+        self.stalls, self.gate, self.left = stalls, gate, 2
+    def read(self, size):
+        self.left -= 1
+        if self.stalls and not self.left:
+            self.gate.wait()
+            return b""
+        return b"x" if self.left >= 0 else b""
+    def close(self):
+        {closed}
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        self.close()
+
+class Blob:
+    size, digest = None, None
+    def __init__(self, key):
+        self.key = key
+    @hookimpl
+    def open(self, offset):
+        stream = Stream(self.key == "mine:stalls", threading.Event())
+        stream.left -= min(offset, 2)
+        return stream
+
+class Mine:
+    def __init__(self, context):
+        pass
+    @hookimpl
+    def resolve(self, locator):
+        check()
+        if locator == "mine:hangs":
+            gate = threading.Event()
+            {waited}
+        if locator == "mine:none":
+            raise FetchNotFoundError("no such image")
+        if locator not in ("mine:good", "mine:stalls"):
+            raise UsageError("not a locator of mine")
+        {made}
+        check()
+        return RemoteArchive(locator, locator, "https", Blob(locator))
+
+@hookimpl
+def kurma_fetcher():
+    return Driver(Mine)
+
+import sys
+
+@pytest.mark.kurma_driver(sys.modules[__name__])
+class TestMine(FetcherContract):
+    good = pytest.fixture(lambda self: "mine:good")
+    missing = pytest.fixture(lambda self: "mine:none")
+    malformed = pytest.fixture(lambda self: "mine:?")
+    hanging = pytest.fixture(lambda self: "mine:hangs")
+    stalling = pytest.fixture(lambda self: "mine:stalls")
+"""
+RIGHT_FETCHER = {
+    "closed": "self.gate.set()",
+    "waited": "with current().waking(gate.set): gate.wait()",
+    "made": "pass",
+}
+
+
+@pytest.mark.parametrize(
+    ("mistakes", "test"),
+    [
+        ({}, ""),
+        ({"closed": "pass"}, "test_a_read_that_waits_ends_when_the_stream_is_closed"),
+        ({"waited": "gate.wait(20)"}, "test_a_wait_for_the_server_ends_when_it_is_cancelled"),
+        ({"made": "self.kept = os.dup(2)"}, "test_it_can_be_cancelled_at_any_point"),
+    ],
+)
+def test_a_fetcher_that_waits(run, mistakes, test):
+    found = run(FETCHER.format(**RIGHT_FETCHER | mistakes), "-k", "wait or any_point")
+    failed = {line.split("::")[2].split(" ")[0] for line in found.outlines if line.startswith("FAILED")}
+    assert failed == {test} - {""}, found.outlines
+    assert found.parseoutcomes()["passed"] == (2 if test else 3)
+
+
+SERVICE = """
+import json, os, pytest, sys
+from kurma_core.cancellation import current
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver
+from kurma_testing.services import ServiceContract
+
+class Mine:
+    def __init__(self, context):
+        self.path = context.state_dir + "-seen"
+    @hookimpl
+    def serve(self, host):
+        host.ready()
+        for event in host.client.events(follow=True):
+            with open(self.path, "a") as file:
+                file.write({line})
+
+@hookimpl
+def kurma_service():
+    return Driver(Mine)
+
+@pytest.mark.kurma_driver(sys.modules[__name__])
+class TestMine(ServiceContract):
+    @pytest.fixture(autouse=True)
+    def place(self, state_dir):
+        state_dir.parent.mkdir()
+"""
+
+
+@pytest.mark.parametrize(("line", "failed"), [("json.dumps(event.name)", 0), ("event.name", 1)])
+def test_a_service_that_chokes_on_text(run, line, failed):
+    found = run(SERVICE.format(line=line), "-k", "hostile")
+    found.assert_outcomes(passed=1 - failed, failed=failed)
+
+
+def test_a_hook_is_cancelled_at_every_second_power_and_while_it_waits():
+    """Of its looks at the operation."""
+    from kurma_testing.contract import cancelled_midway
+
+    from kurma_core.cancellation import check, pause
+
+    came: list[int] = []
+    ended: list[bool] = []
+
+    def hook():
+        came.append(0)
+        for _ in range(2):
+            check()
+            came[-1] += 1
+        pause(60 if len(came) in (3, 7) else 0)
+        came[-1] += 1
+
+    def then():
+        ended.append(came[-1] == 3)
+
+    cancelled_midway(hook, then)
+    assert came == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert ended == [False, False, False, True] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,18 @@ class TestWeb(FetcherContract):
     @pytest.fixture
     def missing(self, server: WebServer) -> str:
         return server.url("/none.aci")
+
+    @pytest.fixture
+    def hanging(self, server: WebServer) -> Iterator[str]:
+        gate = threading.Event()
+        server.pages["/hanging.aci"] = Page(CONTENT, gate=gate)
+        yield server.url("/hanging.aci")
+        gate.set()
+
+    @pytest.fixture
+    def stalling(self, server: WebServer) -> str:
+        server.pages["/stalling.aci"] = Page(CONTENT, stalls=[len(CONTENT) // 2])
+        return server.url("/stalling.aci")
 
     @pytest.fixture
     def malformed(self) -> str:

@@ -173,6 +173,10 @@ class CniNetwork(NetworkHooks):
             raise CniError(
                 f'network "{chain.name}" cannot publish ports: no plugin of it has the capability portMappings'
             )
+        request = context.attachment.request
+        for text in (*request.ips, *([request.mac] if request.mac else ())):
+            if not _is_address(text):
+                raise CniError(f'network "{chain.name}" cannot give the address {text[:50]!r}: not an address')
         record = _record(context, chain.version)
         attachment = _attachment(chain, context, record)
         parsed: list[NetworkResult] = []
@@ -415,11 +419,17 @@ def _arguments(chain: Chain, context: AttachmentContext) -> str:
     """``CNI_ARGS``: the older way to request an address and a MAC, for chains without the capability."""
     request = context.attachment.request
     words = []
-    if request.ips and not chain.declares("ips"):
-        words.append("IP=" + ",".join(request.ips))
-    if request.mac and not chain.declares("mac"):
+    ips = [ip for ip in request.ips if _is_address(ip)]  # add refuses others, and delete must not fail
+    if ips and not chain.declares("ips"):
+        words.append("IP=" + ",".join(ips))
+    if request.mac and _is_address(request.mac) and not chain.declares("mac"):
         words.append(f"MAC={request.mac}")
     return ";".join(words)
+
+
+def _is_address(text: str) -> bool:
+    """Whether it may be an IP or MAC address: the plugins decide, but ``CNI_ARGS`` must not get other keys."""
+    return text.isascii() and text.isprintable() and not set(text) & set(";,= ")
 
 
 def _runtime(context: AttachmentContext) -> dict[str, Json]:
