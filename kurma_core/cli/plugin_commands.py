@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from kurma_core.plugins.registry import PluginRegistry
 
 GROUP = "kurma.commands"
+#: The default of ``state_dir``.
+_STATE_DIR = "/var/lib/kurma"
 
 
 class PluginCommands:
@@ -44,10 +47,15 @@ class PluginCommands:
 
         :raises ConfigError: the configuration is wrong.
         """
-        from kurma_core.config import load
-        from kurma_core.plugins.index import PluginIndex
+        from kurma_core.plugins.index import NAME, PluginIndex
 
         session = self._session
+        # Any index knows what is installed, and is read in less time than the configuration.
+        usual = session.state_dir or _STATE_DIR
+        if os.path.exists(f"{usual}/{NAME}") and GROUP not in PluginIndex(usual).find():
+            return None
+        from kurma_core.config import load
+
         config = load(session.config_file, session.state_dir, state_dir_origin=session.state_dir_origin)
         if GROUP not in PluginIndex(config.state_dir).find():
             return None

@@ -11,6 +11,7 @@ from kurma_core.cli.command_line import parse
 from kurma_core.cli.commands import TABLE
 from kurma_core.cli.session import Session
 from kurma_core.hookspecs.command import RESERVED
+from kurma_core.plugins.index import PluginIndex
 from tests.kit.waiting import until
 
 GROUP = "kurma.commands"
@@ -121,6 +122,22 @@ def test_it_is_helped(run_kurma, guests):
     assert {"greet", "Greets a guest.", "refuse"} <= words_of(help_of("guests"), "Greets a guest.")
     assert {"The guest.", "--tone", "How."} <= words_of(help_of("guests greet"), "The guest.", "How.")
     assert help_of("leave").startswith("Usage: kurma leave [OPTIONS]\n\n  Leaves.\n")
+
+
+def test_help_without_such_plugins_reads_no_configuration(tmp_path):
+    """The index says that no distribution has a command."""
+    (tmp_path / "state").mkdir(mode=0o700)
+    PluginIndex(str(tmp_path / "state")).find()
+    assert (tmp_path / "state/plugins.json").exists()
+    script = """
+import sys
+from kurma_core.cli.main import main
+assert main(["--dir", sys.argv[1], "--help"]) == 0
+print("loaded", "kurma_core.config" in sys.modules)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "state")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("loaded False\n")
 
 
 def words_of(text, *sentences):
