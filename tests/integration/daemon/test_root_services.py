@@ -151,3 +151,37 @@ def test_one_that_is_required_and_ends_is_a_problem_of_kurmad(kurmad, house):
     daemon.end()
     house.reopen()
     house.client.rm(pod.uuid)
+
+
+STUBBORN = """
+import sys
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver
+
+class Stubborn:
+    @hookimpl
+    def serve(self, host):
+        host.ready()
+        while True:
+            try:
+                print("noise of a service", file=sys.stderr)
+                print("noise of a service")
+            except BaseException:
+                pass
+
+@hookimpl
+def kurma_service():
+    return Driver(lambda context: Stubborn())
+"""
+
+
+@pytest.mark.full
+def test_kurmad_ends_without_one_that_prints_on_and_heeds_nothing(kurmad, ask, house, tmp_path):
+    (tmp_path / "site/kurma_test_keeper.py").write_text(STUBBORN)
+    configure(house, plugins={"services": {"keeper": {}}})
+    daemon = kurmad(house=house)
+    until(lambda: state(ask(daemon)) == ("running", ""), "the service")
+    assert daemon.end() == 0
+    log = daemon.log.read_text()
+    assert log.count("service keeper: failed: it does not end") == 1
+    assert "Fatal Python error" not in log
