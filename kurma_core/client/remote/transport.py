@@ -209,6 +209,8 @@ class Remote(Transport):
 
     def _tell_difference(self, config: Config) -> None:
         """Notes that kurmad works by another configuration than this process would, and what to do."""
+        from kurma_core.formats.timestamps import timestamp
+
         try:
             operation = OPERATIONS["info"]
             daemon = self._result(operation, self.ask(operation, {})).daemon
@@ -224,7 +226,8 @@ class Remote(Transport):
         else:
             newest = max(config.config_files, key=_changed_at, default=place)
             self._differs = f"{who} has not read the present {newest}: kurma daemon reload"
-            if daemon.refused is not None:
+            # What was refused may have been changed since.
+            if daemon.refused is not None and timestamp(_changed_at(newest) / 1e9) <= daemon.refused:
                 self._differs = f"{who} has refused the present {newest}: kurma config check says why"
         self._settings.note(self._differs)
 

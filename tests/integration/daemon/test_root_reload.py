@@ -315,6 +315,9 @@ def test_a_file_that_was_refused(unread: Place) -> None:
     assert len(unread.refused()) > 0
     (note,) = notes(unread.kurma("list"))
     assert note.endswith(f"has refused the present {unread.config}: kurma config check says why")
+    unread.configure(stop_timeout=9)
+    (note,) = notes(unread.kurma("list"))
+    assert note.endswith(f"has not read the present {unread.config}: kurma daemon reload"), "it is mended"
 
 
 def test_another_file(kurmad: Callable[[], Place], tmp_path: Path) -> None:
