@@ -8,6 +8,7 @@ import textwrap
 import pytest
 
 from kurma_core.errors import PluginCollisionError
+from kurma_core.plugins.problems import problems_of_plugins
 
 HOOKS = {
     "isolators": ["compile(self)"],
@@ -57,7 +58,7 @@ def told(registry):
 
     def told(text: str = "plugins: {networks: {aci: {enabled: false}}}"):
         found = registry(text)
-        problems = found.problems()
+        problems = problems_of_plugins(found, found._config)
         assert all(isinstance(problem, PluginCollisionError) for problem in problems)
         rows = registry(text).listing()
         messages = [problem.message for problem in problems]

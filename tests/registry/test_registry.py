@@ -13,6 +13,7 @@ from kurma_core.errors import ConfigError, PluginCollisionError, PluginError, Pl
 from kurma_core.hookspecs import GROUPS
 from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.isolation import compile_isolators, isolator_plugins, powers
+from kurma_core.plugins.problems import problems_of_plugins
 
 NETWORKS = "kurma.networks"
 BROKEN = "import nothing_of_this_name"
@@ -99,7 +100,9 @@ def test_its_section_is_checked(install, registry, network, tmp_path, config, me
     with pytest.raises(ConfigError) as caught:
         plugins.driver(NETWORKS, "one")
     assert str(caught.value) == f"{tmp_path / 'kurma.yml'}: {message}"
-    assert [str(error) for error in plugins.problems() if "networks.one" in str(error)] == [str(caught.value)]
+    assert [
+        str(error) for error in problems_of_plugins(plugins, plugins._config) if "networks.one" in str(error)
+    ] == [str(caught.value)]
 
 
 def test_a_value_without_text_is_the_default(install, registry, network):
@@ -160,13 +163,14 @@ def test_a_service_needs_a_section(tmp_path):
 
 def test_config_check_tells_what_is_used_and_not_listed(registry, tmp_path):
     plugins = registry("plugins: {enable: listed}\nstager: default\nrenderer: overlay")
-    found = [error.message for error in plugins.problems()]
+    found = [error.message for error in problems_of_plugins(plugins, plugins._config)]
     networks = ("network plugin 'lo'", "network plugin 'bridge'")
     used = ("renderer plugin 'overlay'", "stager plugin 'default'", *networks)
     why = f"is not listed in `plugins`, and {tmp_path}/kurma.yml says `enable: listed`"
     assert found == [f"{plugin} {why}" for plugin in used]
     text = "plugins: {enable: listed}\ndefault_networks: [other]"
-    told = [error.message for error in registry(text).problems()]
+    plugins = registry(text)
+    told = [error.message for error in problems_of_plugins(plugins, plugins._config)]
     assert not any("network plugin 'bridge'" in one for one in told), "no pod joins it unasked"
 
 
@@ -376,7 +380,7 @@ def test_config_check_finds_what_is_not_there(install, registry, network):
         "container_networks: [{name: a, plugin: none}, {name: b, plugin: one}]\n"
         "plugins: {networks: {bad: {}, gone: {enabled: false}}}\n"
     )
-    found = [str(error) for error in plugins.problems()]
+    found = [str(error) for error in problems_of_plugins(plugins, plugins._config)]
     assert sorted(text.split(" is ")[0].replace(" of kurma-test 1.0", "") for text in found) == [
         "network plugin 'bad'",
         "no network plugin 'gone'",
@@ -472,7 +476,7 @@ def test_an_isolator_that_two_plugins_claim_cannot_be_used(two_that_claim, regis
         assert "`isolator_plugins: {example.com/both: aa}`" in caught.value.hint
     with pytest.raises(PluginCollisionError, match=said):
         powers([Isolator("example.com/both", 1)], isolator_plugins(plugins), "app", IsolatorHost({}, 1))
-    problems = plugins.problems()
+    problems = problems_of_plugins(plugins, plugins._config)
     assert [problem.message for problem in problems] == [str(caught.value)]
 
 
@@ -484,10 +488,10 @@ def test_the_configuration_names_the_plugin_of_an_isolator(two_that_claim, regis
         "example.com/aa": "aa",
         "example.com/zz": "zz",
     }
-    assert plugins.problems() == ()
+    assert problems_of_plugins(plugins, plugins._config) == ()
     off = f"plugins: {{isolators: {{{chosen}: {{enabled: false}}}}}}"
     gone = registry(f"isolator_plugins: {{example.com/both: {chosen}}}\n{off}")
-    (problem,) = gone.problems()
+    (problem,) = problems_of_plugins(gone, gone._config)
     assert f"isolator_plugins.example.com/both: isolator plugin '{chosen}' does not know it" in problem.message
     assert compiled(gone, "example.com/both") == {"example.com/both": ""}, "ignored"
 
@@ -503,7 +507,7 @@ def test_config_check_finds_what_is_in_use_and_disabled_and_what_is_there_twice(
         "plugins: {renderers: {overlay: {enabled: false}}, stagers: {default: {enabled: false}},\n"
         "  networks: {lo: {enabled: false}, cni: {enabled: false}}, fetchers: {gone: {required: true}}}\n"
     )
-    found = [error.message for error in plugins.problems()]
+    found = [error.message for error in problems_of_plugins(plugins, plugins._config)]
     for words in (
         "renderer plugin 'overlay' is disabled in ",
         "stager plugin 'default' is disabled in ",
@@ -516,10 +520,10 @@ def test_config_check_finds_what_is_in_use_and_disabled_and_what_is_there_twice(
     assert len(found) == 6
     wrong = registry("stagers: {mine: {driver: default, config: {graphStorge: copy}}}")
     said = "stagers.mine.config.graphStorge: unknown key; the nearest known one is 'graphStorage'"
-    assert any(said in error.message for error in wrong.problems())
+    assert any(said in error.message for error in problems_of_plugins(wrong, wrong._config))
     wrong = registry("stagers: {mine: {driver: default, config: {graphStorage: cpy}}}")
     said = 'stagers.mine.config.graphStorage: expected one of "", "overlay", "copy", "given", found "cpy"'
-    assert any(said in error.message for error in wrong.problems())
+    assert any(said in error.message for error in problems_of_plugins(wrong, wrong._config))
 
 
 def test_a_mistyped_group_is_told(install, registry, network):

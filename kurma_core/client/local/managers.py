@@ -250,8 +250,10 @@ def problems(managers: Managers) -> tuple[KurmaError, ...]:
     For ``kurma config check`` and a reload of kurmad. Loads every plugin that the configuration mentions; makes
     nothing, and fetches nothing.
     """
+    from kurma_core.plugins.problems import problems_of_plugins
+
     config = managers.config
-    found = list(managers.registry.problems())
+    found = list(problems_of_plugins(managers.registry, config))
     for problem in found:
         problem.message = _placed(problem, config)
     for further in (_of_locators, _of_networks, _of_isolators, _of_pods):
