@@ -83,9 +83,11 @@ def _merged(theirs: PluginInfo, ours: PluginInfo | None) -> PluginInfo:
 
 
 def _tried(row: PluginInfo, status: Callable[[str, str], tuple[str, str]]) -> PluginInfo:
-    """A plugin that kurmad has not loaded, tried in this process, so that a listing loads nothing into kurmad."""
+    """A plugin that kurmad does not use yet, tried in this process: a listing loads nothing into kurmad."""
     state, reason = status(row.kind, row.name)
-    return replace(row, status=state, reason=reason or "kurmad has not loaded it yet")
+    if not reason and row.loaded is None:
+        reason = "kurmad has not loaded it yet"
+    return replace(row, status=state, reason=reason)
 
 
 @command(Argument("plugin", "KIND/NAME", "The plugin, as the listing of plugins names it."), FORMAT)
