@@ -462,7 +462,7 @@ class PluginChange(JsonValue):
 
     :param kind: the group without ``kurma.``. :param name: of the plugin.
     :param before: distribution and version; null: it was not installed. :param after: likewise.
-    :param note: what is to be done; empty: nothing.
+    :param note: what is to be done, or that it failed before and works now; empty: nothing.
     """
 
     JSON_NAME = "PluginChange"

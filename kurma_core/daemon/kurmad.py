@@ -376,9 +376,10 @@ class Daemon:
             self.client = self._new_client()
             self.pods.use(managers.pods)
             self.prestarted.discard_all()
-            self.services.use(managers)
         else:
             self.prestarted.compare_images()
+        # Even if nothing is new: a service that failed is tried again.
+        self.services.use(self.managers)
         self.api_sockets.refresh()
         # Even if nothing is new: the images of initial pods may have changed.
         self.initial.reconcile()

@@ -17,7 +17,7 @@ from kurma_core.formats.timestamps import timestamp
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from kurma_core.client.local.managers import Managers
     from kurma_core.config import Config
@@ -41,7 +41,8 @@ class Reloads:
 
     :param load: reads the configuration.
     :param managers: those of the configuration in force.
-    :param take_over: has new managers take effect; None: neither the configuration nor a plugin is new.
+    :param take_over: has new managers take effect; None: neither the configuration nor a plugin is new, and no
+        plugin that failed works now.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Reloads:
         managers: Managers | None = None
         files = present.config.config_files
         wrong: tuple[KurmaError, ...]
+        plugins: tuple[PluginChange, ...] = ()
         try:
             read = self._load()
             files = read.config_files
@@ -111,12 +113,17 @@ class Reloads:
             changed = tuple(config_changes(present.config.values, config.values))
             # Running pods keep the managers of their start.
             managers = present.successor(config)
-            plugins = tuple(plugin_changes(present.registry, managers.registry))
             wrong = problems(managers)
-            if not changed and all(one.before == one.after for one in plugins):
-                managers = None
-            elif not wrong:
-                managers.warm()
+            if not wrong:
+                failed = present.registry.failures()
+                now = {key: managers.registry.status(*key) for key in failed}
+                mended = {key for key, (status, _) in now.items() if status == "ok"}
+                plugins = tuple(plugin_changes(present.registry, managers.registry, mended))
+                same = failed == {key: reason for key, (_, reason) in now.items()}
+                if not changed and same and all(one.before == one.after for one in plugins):
+                    managers = None
+                else:
+                    managers.warm()
         except KurmaError as error:
             wrong = (error,)
         if wrong:
@@ -196,12 +203,17 @@ def config_changes(
             yield ConfigChange(path, "changed")
 
 
-def plugin_changes(old: PluginRegistry, new: PluginRegistry) -> Iterator[PluginChange]:
-    """The plugins that differ between two registries, and those that have changed since kurmad loaded them."""
+def plugin_changes(
+    old: PluginRegistry, new: PluginRegistry, mended: Collection[tuple[str, str]] = ()
+) -> Iterator[PluginChange]:
+    """The plugins that differ between two registries, and those that have changed since kurmad loaded them.
+
+    :param mended: plugins that failed and work now, by kind and name.
+    """
     before, after = old.installed(), new.installed()
     for kind, name in sorted({*before, *after}):
         was, now = before.get((kind, name)), after.get((kind, name))
         outdated = new.outdated(kind, name)
-        note = f"{outdated}: restart kurmad" if outdated else ""
+        note = f"{outdated}: restart kurmad" if outdated else "works now" if (kind, name) in mended else ""
         if was != now or note:
             yield PluginChange(kind, name, was, now, note)

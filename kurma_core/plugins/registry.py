@@ -694,6 +694,16 @@ class PluginRegistry:
         nothing is known."""
         return self._status(f"kurma.{kind}", name, True)
 
+    def failures(self) -> Mapping[tuple[str, str], str]:
+        """Why plugins that this process has tried to load do not work, by kind and name."""
+        with self._lock:
+            tried = tuple(self._loaded.items())
+        return {
+            (_kind(group), name): loaded.error.message
+            for (group, name), loaded in tried
+            if loaded.error is not None
+        }
+
     def _or_note(self, group: str, name: str, *, tell: bool = True) -> Any:
         try:
             return self.driver(group, name)

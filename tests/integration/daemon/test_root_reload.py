@@ -18,6 +18,25 @@ from tests.registry.conftest import NETWORK
 
 pytestmark = pytest.mark.root
 
+SERVICE = """
+import threading
+from kurma_core.cancellation import current
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver
+
+class Service:
+    def __init__(self, context): pass
+    @hookimpl
+    def serve(self, host):
+        host.ready()
+        ended = threading.Event()
+        with current().waking(ended.set):
+            ended.wait()
+
+@hookimpl
+def kurma_service():
+    return Driver(Service)
+"""
 QUIET = {"daemon": {"waiting_stagers": 0}}
 
 
@@ -233,6 +252,48 @@ def test_a_plugin_that_was_broken_when_it_was_loaded_and_is_mended(kurmad: Calla
     assert any("is broken: ModuleNotFoundError" in line for line in place.refused())
     place.site.install("0.1.1")
     assert place.reload() == ["container_networks: changed", "plugin networks/cable: kurma-cable 0.1.1 is new"]
+
+
+SKIPS = (
+    NETWORK.replace("    return Driver(", "    skip()\n    return Driver(")
+    + """
+import os
+from kurma_core.errors import PluginSkipped
+def skip():
+    if not os.path.exists(__file__ + ".needed"):
+        raise PluginSkipped("the host lacks it")
+"""
+)
+WORKS = "plugin networks/cable: kurma-cable 0.1.0: works now"
+
+
+@pytest.mark.parametrize("source", ["import nothing_of_this_name", SKIPS], ids=["raises", "skipped"])
+def test_a_plugin_that_failed_and_is_mended_in_place(place: Place, source: str) -> None:
+    """18.3: without another version, and without a restart of kurmad."""
+    place.site.install("0.1.0", source)
+    place.configure(container_networks=[{"name": "mine", "plugin": "cable"}])
+    place.start()
+    until(lambda: "the configuration is wrong: " in place.log.read_text(), "kurmad has tried to load it")
+    assert len(place.refused()) == 1
+    if source == SKIPS:
+        (place.site.directory / "kurma_cable.py.needed").touch()
+    else:
+        place.site.module.write_text(NETWORK)
+    assert place.reload() == [WORKS]
+    (mine,) = [one for one in place.kurma.json("network", "list") if one["name"] == "mine"]
+    assert mine["problem"] is None
+    assert place.reload() == ["nothing that takes effect is new"]
+
+
+def test_a_service_that_failed_and_is_mended_in_place(place: Place) -> None:
+    """C1, 18.3: the reload starts it."""
+    place.site.install("0.1.0", "import nothing_of_this_name", group="kurma.services")
+    place.configure(plugins={"services": {"cable": {}}})
+    place.start()
+    until(lambda: "service cable: failed: " in place.log.read_text(), "the service has failed")
+    place.site.module.write_text(SERVICE)
+    assert place.reload() == [WORKS.replace("networks", "services")]
+    until(lambda: "service cable: running" in place.log.read_text(), "the service runs")
 
 
 def test_a_wrong_configuration_is_logged_at_the_start(place: Place) -> None:
