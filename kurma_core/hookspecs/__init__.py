@@ -40,8 +40,10 @@ _IMPL, _SPEC = "kurma_impl", "kurma_spec"
 
 _WHERE = dict.fromkeys(("Driver", "HostCheck"), "kurma_core.hookspecs.driver")
 
-#: Version of the contract with plugins, and the oldest that this Kurma serves (``docs/plugin_contract.md``).
-CONTRACT, OLDEST = 1, 1
+#: Version of the contract with plugins (``docs/plugin_contract.md``).
+CONTRACT = 1
+#: The oldest version of the contract that this Kurma serves.
+OLDEST = 1
 #: The entry-point group by which a distribution declares the version of the contract that its plugins need. The
 #: entry's name is the version, so that it is known before a module is imported.
 NEEDED = "kurma.contract"
