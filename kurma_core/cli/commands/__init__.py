@@ -114,7 +114,7 @@ TABLE: dict[str, Entry | Group] = {
                 "Run the contract suite on a stager's image, line by line.",
             ),
             "export": Entry(
-                "stager", "export", "Write a stager as an image that others run pods with; print its ID."
+                "stager", "export", "Write a stager as an image for another container engine; print its ID."
             ),
         },
     ),
