@@ -296,7 +296,7 @@ class ServiceInfo(JsonValue):
 class HostCheckInfo(JsonValue):
     """Whether this host has something that Kurma or a plugin needs.
 
-    :param by: ``kurma``, or the plugin: ``networks/cni``. :param name: of the check. :param ok: whether it has.
+    :param by: ``kurma``, or the plugin: ``KIND/NAME``. :param name: of the check. :param ok: whether it has.
     :param detail: what is missing, or what was found. :param hint: what to do.
     """
 

@@ -11,7 +11,7 @@ _HEX = frozenset("0123456789abcdef")
 
 def parse_net(text: str) -> NetworkRequest:
     """``NAME[:IFNAME][,ip=ADDRESS[/LENGTH]…][,mac=MAC][,optional]``; ``ip=`` may be given several times. Also
-    ``NAME:IP=ADDRESS``, as rkt has it.
+    ``NAME:IP=ADDRESS``, the notation of rkt.
 
     :raises UsageError: the text is malformed; whether the network exists is not checked here.
     """

@@ -50,8 +50,8 @@ _HOSTS = Pairs(("address", "names"), Nonempty, _Names(List(shape(Nonempty), tupl
 class AppOverrides(JsonValue):
     """Changes of one app's manifest by a request. Null and empty: as the image has it.
 
-    :param arguments: for a Docker image, they replace its Cmd after its Entrypoint; for any other, they are
-        appended to ``exec``.
+    :param arguments: for an image whose conventions name an entrypoint, they follow it instead of ``exec``; for
+        any other, they are appended to ``exec``.
     :param exec: replaces the whole command.
     :param user: without a ``group``, the user has its own groups from the image's files, and none of the app's.
     :param environment: added; replaces variables of the same name.

@@ -1,7 +1,7 @@
 """Pod templates: pods as people write them, for ``kurma run --pod``.
 
 A template is a pod manifest in which images need no ID; ``acKind`` and ``acVersion`` may be left out, ``image``
-may be one string (``docker://…``, ``https://…``, ``example.com/app:1.0``, a path), and ``networks`` may list
+may be one string (a locator, a name such as ``example.com/app:1.0``, or a path), and ``networks`` may list
 networks as ``--net`` takes them. A complete pod manifest is a template, too.
 """
 

@@ -477,7 +477,7 @@ SCHEMA: tuple[Key, ...] = (
         "registries",
         "section",
         {},
-        "Docker and OCI registries",
+        "registries of images",
         keys=(
             Key("insecure", "hosts", [], "host[:port] of each that is spoken to without TLS"),
             Key("mirrors", "hosts by name", {}, "registry name → host[:port] of mirrors, tried in order"),

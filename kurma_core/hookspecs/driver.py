@@ -165,7 +165,7 @@ class Driver:
         is the locator of an image. At most one plugin of a host does this.
     :param locators: of a fetcher: the kind of REST in its locators ``SCHEME:REST``, one of :data:`LOCATORS`. The
         core makes a ``path`` absolute; it passes an ``address`` or a ``name`` on unchanged.
-    :param example: of a fetcher: a locator for hints, such as ``docker://HOST/NAME:TAG``.
+    :param example: of a fetcher: a locator for hints, such as ``SCHEME://HOST/NAME:TAG``.
     :param help: of a command: its line in ``kurma --help``.
     :param annotations: of a fetcher: prefixes of the annotations that it understands. The core asks this fetcher
         what an image with such an annotation expects, whichever fetcher brought the image.

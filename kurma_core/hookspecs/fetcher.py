@@ -105,7 +105,7 @@ class RemoteArchive:
 
 @frozen
 class RemoteLayer:
-    """One layer of a Docker or OCI image.
+    """One layer of an image that comes as layers: a tar as the OCI Image Layer Filesystem Changeset has it.
 
     :param diff_id: ``sha256:…`` over the uncompressed tar: the layer's key in the store; the core checks it.
     :param blob: the layer's bytes.
@@ -122,7 +122,7 @@ class RemoteLayer:
 
 @frozen
 class RemoteLayers:
-    """A Docker or OCI image, resolved for one platform.
+    """An image that comes as layers, such as from a registry, resolved for one platform.
 
     :param locator: as ``resolve`` got it. :param url: where the image was found, for messages.
     :param manifest: the image's configuration, converted to an App Container image manifest.
@@ -198,9 +198,11 @@ class FetcherHooks(Hooks):
         """Finds the image. May talk to the network; reads no image bytes.
 
         :called: when an image is fetched, or its source is asked for a newer one
-        :param locator: whole, scheme included (``docker://…``); a bare path comes as ``file:///…``.
+        :param locator: ``SCHEME:REST``. The fetcher that ``fetchers.paths`` of ``kurma.yml`` names gets a bare
+            path as ``SCHEME:///PATH``, percent-encoded; that of ``fetchers.names`` gets a bare name as
+            written.
         :param request: the platform, and the checks that are relaxed.
-        :returns: an App Container archive, or the layers of a Docker or OCI image.
+        :returns: an App Container archive, or the layers of an image.
         :raises FetchError: one of its subclasses.
         :raises UsageError: the locator is malformed.
         """

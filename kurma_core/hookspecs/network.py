@@ -118,8 +118,8 @@ class NetworkHooks(Hooks):
 
     @hookspec
     def discover(self) -> Mapping[str, Mapping[str, Json]]:
-        """Finds networks that are configured elsewhere, such as under ``/etc/cni/net.d``. It notes a broken
-        configuration, and returns the others.
+        """Finds networks that are configured elsewhere than in ``kurma.yml``. It notes a broken configuration,
+        and returns the others.
 
         :called: when ``kurma.yml`` lacks a name, and for listings
         :returns: the configurations, by name.

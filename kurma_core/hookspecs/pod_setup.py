@@ -28,8 +28,7 @@ class AppSetup:
     :param interactive: the stager passes its own standard input to this app.
     :param stdin_open: its standard input stays open for ``kurma attach``.
     :param terminal: it gets a terminal as its standard input, output and error.
-    :param make_working_directory: the stager makes a working directory that the image lacks, as for Docker's
-        images.
+    :param make_working_directory: the stager makes a working directory that the image lacks.
     :param stop_signal: number of the signal that asks the app to end.
     :param replace_files: those of ``hosts``, ``hostname`` and ``resolv.conf`` below ``/etc`` whose content in the
         image the stager replaces by Kurma's. It keeps the image's other files, and adds the pod's own name to the

@@ -197,7 +197,7 @@ class AnyStagerHooks(Hooks):
 class StagerHooks(AnyStagerHooks):
     """Runs the inside of a pod. The interface fits two very different designs: a program in a root made of an
     image, whose call-ins the core runs (the Kurma Stager Specification; the core's own engine), and a program that
-    runs on the host beside prepared directories (rkt's stage1).
+    runs on the host beside prepared directories.
 
     Life: ``prepare`` once → ``start`` → ``attach_to`` from any process → ``call`` any number of times →
     ``cleanup``, which is repeatable, from any process, also when ``start`` never happened. A stopped pod may be

@@ -44,8 +44,8 @@ class ImageFiles:
 
 
 def _account(user: str, passwd: str) -> tuple[str | None, int]:
-    """Name and primary group of a user given by name or number; an unknown user has the group 0, as with
-    Docker."""
+    """Name and primary group of a user given by name or number; an unknown user has the group
+    0."""
     for line in passwd.splitlines():
         fields = line.split(":")
         if len(fields) >= 4 and user in (fields[0], fields[2]) and (group := _number(fields[3])) is not None:

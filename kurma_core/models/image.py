@@ -88,7 +88,7 @@ class ImageRecord(JsonValue):
     :param id: ``sha512-`` and 128 hex digits: over the uncompressed tar.
     :param name: of the image. :param version: null: it has no version. :param labels: by name.
     :param size: bytes of its extracted layers and its archive on disk.
-    :param layers: keys of the extracted layers, the lowest first (an ACI has one; a Docker image has several).
+    :param layers: keys of the extracted layers, the lowest first (an App Container archive has one).
     :param provenance: every way it came in, the oldest first; never empty.
     :param last_used: null: it was never used.
     :param early_id: ``sha256-`` and 64 hex digits over the same tar, as early documents name it; null: it came

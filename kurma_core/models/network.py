@@ -78,7 +78,7 @@ class AddressResult(JsonValue):
 
 @frozen
 class NetworkResult(JsonValue):
-    """The result of a network's ``add``, independent of the version of the CNI result.
+    """The result of a network's ``add``, independent of the form in which the network gave it.
 
     :param addresses: of the interface.
     :param routes: destination in CIDR form and IP address of the gateway; null: there is no gateway.

@@ -226,7 +226,7 @@ def _traced(call: Callable[..., Any], what: str, trace: Callable[[str], None]) -
 
 
 def called(group: str, name: str) -> str:
-    """A plugin in messages: ``network plugin 'bridge'``."""
+    """A plugin in messages: ``network plugin 'NAME'``."""
     return f"{group.removeprefix('kurma.').removesuffix('s')} plugin {name!r}"
 
 

@@ -327,7 +327,7 @@ class AciStager(StagerHooks):
     def no_verb(self, directory: str, verb: str) -> StagerError:
         return StagerError(
             f"its stager {self.name} has no app-{verb}",
-            hint="the default stager has; a stager's image declares it by the annotation kurma.io/stager/callins",
+            hint="use a stager whose image declares it by the annotation kurma.io/stager/callins",
         )
 
     def add_app(self, pod: PodSetup, running: RunningStagerHooks) -> None:
