@@ -140,13 +140,17 @@ def test_a_file_that_cannot_be_written_is_told_with_what_to_do(tmp_path):
 
 
 def written(lines):
-    """The texts that are written of (seconds, level, text)."""
-    repeats, found = log.Repeats(), []
-    for when, level, text in lines:
-        record = logging.LogRecord("kurmad", level, "", 0, "%s", (text,), None)
+    """The texts that are written of (seconds, level, text), and of further (logger, pod, context)."""
+    found = []
+    repeats = log.Repeats(lambda record: found.append((when, record.getMessage())))
+    for when, level, text, *further in lines:
+        logger, pod, context = further or ("kurmad", None, {})
+        record = logging.LogRecord(logger, level, "", 0, "%s", (text,), None)
         record.created = 1_700_000_000 + when
-        if repeats.filter(record):
-            found.append((when, record.getMessage()))
+        record.pod = pod
+        with log.about(**context):
+            if repeats.filter(record):
+                found.append((when, record.getMessage()))
     return found
 
 
@@ -171,16 +175,72 @@ def test_what_was_done_is_always_told():
     assert len(written(asked)) == 3
 
 
+@pytest.mark.parametrize(
+    "others",
+    [
+        [("kurmad.service.one", None, {}), ("kurmad.service.two", None, {})],
+        [("kurmad", "a", {}), ("kurmad", "b", {})],
+        [("kurmad", None, {"pod": "a"}), ("kurmad", None, {"pod": "b"})],
+    ],
+    ids=["services", "pods", "contexts"],
+)
+def test_the_same_words_of_others_are_told(others):
+    assert len(written((second, logging.ERROR, "it is busy", *one) for one in others for second in range(3))) == 2
+
+
+def test_another_client_is_not_another_line():
+    asked = ({"request": "GET /v1/pods", "by": f"user 0, process {process}"} for process in range(5))
+    assert len(written((0, logging.ERROR, "it is busy", "kurmad", None, context) for context in asked)) == 1
+
+
+def test_another_exception_is_told():
+    repeats = log.Repeats(print)
+    kept = 0
+    for error in (ValueError("a"), ValueError("b"), KeyError("b"), KeyError("b")):
+        caught = (type(error), error, None)
+        kept += repeats.filter(logging.LogRecord("kurmad", logging.ERROR, "", 0, "a mistake", (), caught))
+    assert kept == 3
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.WARNING])
+def test_the_last_repeats_are_counted_before_the_next_line(level):
+    since = "since 2023-11-14T22:13:20.000000Z"
+    for repeats, count in ((1, "once"), (2, "2 times")):
+        busy = [(0, logging.ERROR, "busy")] * (1 + repeats)
+        lines = written([*busy, (9, level, "too early"), (12, level, "on time"), (20, level, "later")])
+        assert [text for _, text in lines] == ["busy", "too early", f"busy ({count} {since})", "on time", "later"]
+
+
+def test_what_was_dropped_is_counted_at_the_end(tmp_path):
+    """With its own context, and not that of the line that brings it up."""
+    script = """
+import logging
+from kurma_core.daemon.process import log
+log.set_up("info", "json", {})
+with log.about(request="GET /v1/pods"):
+    for _ in range(3):
+        logging.getLogger("kurmad").error("busy", extra={"pod": "u"})
+with log.about(request="GET /v1/info"):
+    logging.info("asked")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
+    busy, asked, count = map(json.loads, done.stderr.splitlines())
+    assert (busy["message"], asked["message"]) == ("busy", "asked")
+    assert (count["message"], count["level"]) == (f"busy (2 times since {busy['time']})", "error")
+    assert (count["pod"], count["request"]) == ("u", "GET /v1/pods")
+
+
 def test_after_a_quiet_hour_a_line_is_new():
     lines = written([(0, logging.ERROR, "x"), (1, logging.ERROR, "x"), (3700, logging.ERROR, "x")])
-    assert lines == [(0, "x"), (3700, "x")]
+    assert lines == [(0, "x"), (3700, "x (once since 2023-11-14T22:13:20.000000Z)"), (3700, "x")]
     # As is one after the clock was set back.
     assert len(written([(0, logging.ERROR, "x"), (-50, logging.ERROR, "x")])) == 2
 
 
 def test_as_many_lines_as_there_are_are_not_all_remembered():
-    many = [(0, logging.ERROR, f"pod x{number}") for number in range(3000)]
-    repeats = log.Repeats()
-    for _, level, text in many:
-        repeats.filter(logging.LogRecord("kurmad", level, "", 0, text, (), None))
+    told = []
+    repeats = log.Repeats(told.append)
+    for number in (0, *range(3000)):
+        repeats.filter(logging.LogRecord("kurmad", logging.ERROR, "", 0, f"pod x{number}", (), None))
     assert len(repeats._lines) == 1000
+    assert [record.getMessage().partition(" (")[0] for record in told] == ["pod x0"]

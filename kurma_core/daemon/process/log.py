@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, MutableMapping
+import traceback
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -41,52 +43,131 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 10.0, 3600.0
 _MOST_REPEATS = 1000
 
 
+#: What a line says, and of what.
+_Key = tuple[str, ...]
+#: A line that says how often it was repeated, and its context.
+_Count = tuple[logging.LogRecord, dict[str, str]]
+
+
 class Repeats(logging.Filter):
     """Drops warnings and errors that repeat an earlier line, but for one after 10 s, one 20 s after that, and so
-    on. That one says how often the line was repeated. Other lines say what was done, and are not dropped."""
+    on. That one says how often the line was repeated. Other lines say what was done, and are not dropped.
 
-    def __init__(self) -> None:
+    If a line is not repeated any more, the count of those that were dropped is written before the first other line
+    after the pause, or at the end of the process.
+
+    :param write: writes such a count.
+    """
+
+    def __init__(self, write: Callable[[logging.LogRecord], None]) -> None:
         super().__init__()
+        self._write = write
         self._lock = threading.Lock()
-        #: By level and text, the oldest first.
-        self._lines: dict[tuple[int, str], _Repeated] = {}
+        #: The oldest first.
+        self._lines: dict[_Key, _Repeated] = {}
+        #: Those of them that were repeated since they were written.
+        self._dropped: dict[_Key, _Repeated] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING:
+            if self._dropped:
+                self._write_counts(record.created)
             return True
-        text, now = record.getMessage(), record.created
-        key = record.levelno, _VARYING.sub(r"\1", text)
+        key, now = _key(record), record.created
         with self._lock:
             line = self._lines.pop(key, None)
-            if line is None or not line.since <= now <= line.last + _LONGEST_PAUSE:
-                line = _Repeated(now)
-            self._lines[key] = line
+            if line is not None and not line.since <= now <= line.last + _LONGEST_PAUSE:
+                line.due, line = now, None  # forgotten: only its count is left to be written
+            counts = self._counts(now, but=line)
+            line = self._lines[key] = line or _Repeated(now)
             if len(self._lines) > _MOST_REPEATS:
-                del self._lines[next(iter(self._lines))]
-            line.last = now
-            if now < line.due:
-                line.dropped += 1
-                return False
-            if line.dropped:
-                record.msg, record.args = f"{text} ({line.dropped + 1} times since {timestamp(line.since)})", ()
-            line.written(now)
-        return True
+                self._lines.pop(next(iter(self._lines))).due = now
+            line.last, is_written = now, now >= line.due
+            if not is_written:
+                line.drop(record)
+                self._dropped[key] = line
+            else:
+                if self._dropped.pop(key, None) is not None:
+                    record.msg, record.args = line.counted(record.getMessage(), line.dropped + 1), ()
+                line.written(now)
+        self._write_all(counts)
+        return is_written
+
+    def flush(self) -> None:
+        """Writes the counts of all lines that were dropped."""
+        self._write_counts(math.inf)
+
+    def _write_counts(self, now: float) -> None:
+        with self._lock:
+            counts = self._counts(now)
+        self._write_all(counts)
+
+    def _counts(self, now: float, but: _Repeated | None = None) -> list[_Count]:
+        """Takes the counts of dropped lines whose pause is over. :param but: a line that is looked at anyway."""
+        due = {key: line for key, line in self._dropped.items() if line.due <= now and line is not but}
+        for key in due:
+            del self._dropped[key]
+        return [line.count(now) for line in due.values()]
+
+    def _write_all(self, counts: list[_Count]) -> None:
+        for record, context in counts:
+            token = _ABOUT.set(context)
+            try:
+                self._write(record)
+            finally:
+                _ABOUT.reset(token)
 
 
 class _Repeated:
     """A line that may be repeated. :ivar due: when it is written next. :ivar dropped: how often it was not."""
 
-    __slots__ = ("_pause", "dropped", "due", "last", "since")
+    __slots__ = ("_context", "_pause", "_record", "dropped", "due", "last", "since")
 
     def __init__(self, now: float) -> None:
         self._pause = _FIRST_PAUSE
         self.last = self.since = self.due = now
         self.dropped = 0
+        self._record: logging.LogRecord | None = None
+        self._context: dict[str, str] = {}
+
+    def drop(self, record: logging.LogRecord) -> None:
+        """Counts a line that is not written."""
+        self.dropped += 1
+        self._context = _ABOUT.get()
+        # Without its exception, which would keep the objects of its frames.
+        self._record = logging.LogRecord(record.name, record.levelno, "", 0, record.getMessage(), (), None)
+        self._record.created = record.created
+        self._record.pod = getattr(record, "pod", None)
+
+    def count(self, now: float) -> _Count:
+        """The last line that was dropped, with the count and its context: it is written now."""
+        record = self._record
+        assert record is not None, "a line was dropped"
+        record.msg = self.counted(record.msg, self.dropped)
+        self.written(now)
+        return record, self._context
+
+    def counted(self, text: str, count: int) -> str:
+        return f"{text} ({'once' if count == 1 else f'{count} times'} since {timestamp(self.since)})"
 
     def written(self, now: float) -> None:
-        self.since, self.dropped = now, 0
+        self.since, self.dropped, self._record = now, 0, None
         self.due = now + self._pause
         self._pause = min(_LONGEST_PAUSE, self._pause * 2)
+
+
+def _key(record: logging.LogRecord) -> _Key:
+    error = record.exc_info[1] if record.exc_info else None
+    raised = "" if error is None else "".join(traceback.format_exception_only(error))
+    parts = (
+        record.levelname,
+        record.name,
+        getattr(record, "pod", None),
+        _ABOUT.get(),
+        record.getMessage(),
+        raised,
+    )
+    return tuple(_VARYING.sub(r"\1", str(part)) for part in parts)
 
 
 @contextmanager
@@ -109,7 +190,6 @@ def set_up(level: str, format: str, environment: MutableMapping[str, str], file:
     journal = environment.pop("JOURNAL_STREAM", "")
     handler: logging.Handler = _Handler() if file is None else _opened(file)
     to_journal = file is None and _is(2, journal)
-    handler.addFilter(Repeats())
     handler.setFormatter(Json() if format == "json" else Plain(priorities=to_journal))
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -201,6 +281,22 @@ class Json(logging.Formatter):
 class _Handler(logging.Handler):
     """Writes each line to descriptor 2 with one call, so that lines of several threads and programs do not mix.
     Ignores a broken pipe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._repeats = Repeats(self._write_record)
+        self.addFilter(self._repeats)
+
+    def flush(self) -> None:
+        """Called at the end of the process."""
+        self._repeats.flush()
+
+    def _write_record(self, record: logging.LogRecord) -> None:
+        self.acquire()
+        try:
+            self.emit(record)
+        finally:
+            self.release()
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):
