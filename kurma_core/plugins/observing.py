@@ -51,6 +51,8 @@ class Observing:
         self._closing = False
         self._missed = 0
         self._late = False
+        #: Calls that failed, and those of them that were noted.
+        self._failed = self._told = 0
         #: The call that runs, and what is told of it once it has taken too long.
         self._call: Cancellation | None = None
         self._overdue = ""
@@ -92,8 +94,11 @@ class Observing:
             missed = self._missed + len(self._waiting) + self._busy
             self._missed = 0
             self._waiting.clear()
+            failed, self._told = self._failed - self._told, self._failed
         if missed:
             self._note(f"observer {self._name!r} missed {_events(missed)} of pods")
+        if failed:
+            self._note(f"observer {self._name!r} failed at {failed} more event{'s' if failed > 1 else ''} of pods")
 
     def _begin(self) -> bool:
         # Python runs signal handlers in the main thread: signals must not end up in this one.
@@ -139,11 +144,22 @@ class Observing:
         except Cancelled:
             return  # noted by the timer
         except (KurmaError, RuntimeError) as error:  # RuntimeError: no thread for the timer
-            self._note(f"observer {self._name!r} failed at {event.kind!r} of pod {event.pod}: {error}")
+            self._tell_failure(event, error)
         finally:
             timer.cancel()
             with self._change:
                 self._call, self._overdue = None, ""
+
+    def _tell_failure(self, event: PodEvent, error: Exception) -> None:
+        """Notes the first failure, the second, the fourth and so on, since each is of another pod or event."""
+        with self._change:
+            self._failed += 1
+            count = self._failed
+            if count & (count - 1):
+                return
+            self._told = count
+        times = f", {count} failures so far" if count > 1 else ""
+        self._note(f"observer {self._name!r} failed at {event.kind!r} of pod {event.pod}{times}: {error}")
 
     def _cancel(self, operation: Cancellation, event: PodEvent) -> None:
         what = f"{event.kind!r} of pod {event.pod} takes longer than {self._timeout:g} s"

@@ -52,6 +52,7 @@ def test_observers_get_all_events_in_order_whatever_one_does(install, registry):
         "observer 'a' failed at 'running' of pod pod-0: observer plugin 'a' of kurma-test 1.0 failed in pod_event"
     )
     assert any(text.startswith(said) and text.endswith("ValueError: no way") for text in plugins.told)
+    assert "observer 'a' failed at 1 more event of pods" in plugins.told
     assert sum("'b'" in text for text in plugins.told) == 1, "told once"
     status = {info.name: info.status for info in plugins.listing() if info.kind == "observers"}
     assert {name: status[name] for name in "abc"} == {"a": "ok", "b": "failed", "c": "ok"}
@@ -138,6 +139,29 @@ def test_a_call_that_takes_too_long_is_cancelled_and_told_once():
     close([observer], 60)
     assert told[:1] == ["observer 'slow': 'running' of pod pod-0 takes longer than 0.01 s"]
     assert sum("takes longer" in text for text in told) == 1
+
+
+def test_failures_are_noted_ever_more_rarely_and_none_is_lost():
+    """18.3: no line repeats without back-off, also with another pod in each."""
+    told = []
+
+    class Fails(ObserverHooks):
+        def pod_event(self, event):
+            raise KurmaError(f"no room for {event.pod}")
+
+    observer = Observing("full", Fails, told.append)
+    for number in range(100):
+        observer.tell(PodEvent("running", f"pod-{number}", "pod", "2024-01-01T00:00:00Z"))
+    close([observer], 60)
+    assert told[:3] == [
+        "observer 'full' failed at 'running' of pod pod-0: no room for pod-0",
+        "observer 'full' failed at 'running' of pod pod-1, 2 failures so far: no room for pod-1",
+        "observer 'full' failed at 'running' of pod pod-3, 4 failures so far: no room for pod-3",
+    ]
+    assert told[6:] == [
+        "observer 'full' failed at 'running' of pod pod-63, 64 failures so far: no room for pod-63",
+        "observer 'full' failed at 36 more events of pods",
+    ]
 
 
 def test_an_observer_that_is_behind_is_told_in_the_listing(install, registry):

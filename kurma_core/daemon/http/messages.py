@@ -159,9 +159,9 @@ class _Progress:
 
 
 def unheard(message: dict[str, Json]) -> None:
-    """Logs the notes of operations whose clients do not read notes."""
+    """Logs the notes of operations whose clients do not read notes: as warnings, whose repeats are held back."""
     if message["is"] == "note":
-        _LOG.info("%s", message["text"])
+        _LOG.warning("%s", message["text"])
 
 
 #: Outside of all requests.
