@@ -12,6 +12,7 @@ import importlib
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from kurma_core.config import Config, origin
 from kurma_core.config.schema import OPT_IN
@@ -69,6 +70,13 @@ class _Loaded:
         self.driver: Any = None
         self.error: KurmaError | None = None
         self.skipped = False
+        #: A driver without the options that are wrong, to take down what pods have.
+        self.teardown: Any = None
+
+    @property
+    def misconfigured(self) -> bool:
+        """Whether nothing but its options is wrong."""
+        return self.declared is not None and isinstance(self.error, ConfigError)
 
 
 def _declared(loaded: _Loaded) -> Driver:
@@ -141,7 +149,7 @@ class PluginRegistry:
 
         :param group: with its prefix: ``kurma.networks``.
         :param teardown: to take down what a pod has of it: it may be disabled. If it is no longer installed, the
-            driver that this process has made before a reload is used.
+            driver that this process has made before a reload is used. Instead of wrong options, the defaults are.
         :param again: try again if it could not be made before.
         :raises PluginNotFoundError: no plugin of that name is installed, or it is disabled.
         :raises PluginCollisionError: two distributions have a plugin of that name.
@@ -158,11 +166,18 @@ class PluginRegistry:
                     del self._loaded[group, name]
         loaded = self._load(group, name, teardown=teardown)
         with loaded.lock:
-            if loaded.error is not None:
-                raise loaded.error
-            if loaded.driver is None:
-                self._attempt(loaded, lambda: self._create(loaded))
-            return loaded.driver
+            try:
+                if loaded.error is not None:
+                    raise loaded.error
+                if loaded.driver is None:
+                    self._attempt(loaded, lambda: self._create(loaded))
+                return loaded.driver
+            except ConfigError:
+                if not (teardown and loaded.misconfigured):
+                    raise
+                if loaded.teardown is None:
+                    self._create_without_wrong_options(loaded)
+                return loaded.teardown
 
     if TYPE_CHECKING:
 
@@ -570,7 +585,7 @@ class PluginRegistry:
             if not loaded.begun:
                 loaded.begun = True
                 self._attempt(loaded, lambda: self._declare(loaded))
-            if loaded.error is not None:
+            if loaded.error is not None and not (teardown and loaded.misconfigured):
                 raise loaded.error
         return loaded
 
@@ -625,6 +640,28 @@ class PluginRegistry:
             with self._lock:
                 self._index.remember_driver(plugin, key)
 
+    def _create_without_wrong_options(self, loaded: _Loaded) -> None:
+        """Makes the driver with the options that are right by themselves; if it refuses these, with the defaults.
+
+        :raises ConfigError: it refuses the defaults, too.
+        """
+        plugin, error = loaded.plugin, loaded.error
+        assert loaded.source is not None
+        assert error is not None
+        right: dict[str, Json] = {}
+        for name, value in self._config.plugin(plugin.group, plugin.name).config.items():
+            with suppress(ConfigError):
+                self._values(loaded, {name: value})
+                right[name] = value
+        for section in (right, {}):
+            with suppress(Exception):  # a stranger's code may raise anything; the caller gets the error above
+                values = self._values(loaded, section)
+                loaded.teardown = loaded.source.made(_declared(loaded), self._context(plugin, values))
+                who = called(plugin.group, plugin.name)
+                self._note(f"{error.message}; {who} takes down what pods have of it with defaults instead")
+                return
+        raise error
+
     def _context(self, plugin: Plugin, values: Mapping[str, Json]) -> DriverContext:
         given: dict[str, Any] = {"host_image": self._host_image, "start_program": self._start_program}
         return DriverContext(
@@ -637,9 +674,10 @@ class PluginRegistry:
             **{key: value for key, value in given.items() if value is not None},
         )
 
-    def _values(self, loaded: _Loaded) -> dict[str, Json]:
+    def _values(self, loaded: _Loaded, section: Mapping[str, Json] | None = None) -> dict[str, Json]:
         plugin = loaded.plugin
-        section = self._config.plugin(plugin.group, plugin.name).config
+        if section is None:
+            section = self._config.plugin(plugin.group, plugin.name).config
         place = f"plugins.{_kind(plugin.group)}.{plugin.name}.config"
         return contract.options(section, _declared(loaded).options, place, self._config.origins)
 

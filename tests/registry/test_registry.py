@@ -547,6 +547,42 @@ def test_a_disabled_driver_takes_down_and_does_nothing_else(install, registry, n
         plugins.driver(NETWORKS, "gone", teardown=True)
 
 
+INSTEAD = "; network plugin 'one' takes down what pods have of it with defaults instead"
+
+
+def test_a_driver_with_wrong_options_takes_down_without_them(install, registry, network, tmp_path):
+    install("kurma-test", {"one": network})
+    plugins = registry("plugins: {networks: {one: {config: {size: big, rate: 2}}}}")
+    place = f"{tmp_path}/kurma.yml: plugins.networks.one.config.size"
+    message = f'{place}: expected an integer from 1 to 9, found "big"'
+    driver = plugins.driver(NETWORKS, "one", teardown=True)
+    assert driver._driver.context.config == {"size": 3, "rate": 2.0, "names": []}
+    assert plugins.driver(NETWORKS, "one", teardown=True) is driver
+    assert plugins.told == [message + INSTEAD]
+    for _ in range(2):
+        with pytest.raises(ConfigError) as caught:
+            plugins.driver(NETWORKS, "one")
+        assert caught.value.message == message
+
+
+@pytest.mark.parametrize("refused", ["{2.0}", "{1.0, 2.0}"])
+def test_a_driver_that_refuses_its_options_takes_down_with_the_defaults(install, registry, network, refused):
+    made = f"""
+        self.context = context
+        from kurma_core.errors import ConfigError
+        if context.config["rate"] in {refused}: raise ConfigError("not this rate")
+"""
+    install("kurma-test", {"one": network.replace("self.context = context", made)})
+    plugins = registry("plugins: {networks: {one: {config: {rate: 2}}}}")
+    if "1.0" in refused:
+        with pytest.raises(ConfigError, match="not this rate"):
+            plugins.driver(NETWORKS, "one", teardown=True)
+        assert plugins.told == []
+    else:
+        assert plugins.driver(NETWORKS, "one", teardown=True)._driver.context.config["rate"] == 1.0
+        assert plugins.told == ["not this rate" + INSTEAD]
+
+
 STAGER = """
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver

@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from kurma_core import VERSION
-from kurma_core.errors import PluginError, PluginNotFoundError, StagerError, StagerNotFoundError, UsageError
+from kurma_core.errors import (
+    ConfigError,
+    PluginError,
+    PluginNotFoundError,
+    StagerError,
+    StagerNotFoundError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,8 +100,8 @@ class Stagers:
         return self.named(document.stager, document.stager_plugin)
 
     def named(self, name: str, plugin: str) -> StagerHooks:
-        """The driver for a stager that pods have. Its plugin may be disabled. If the plugin is missing or broken,
-        the driver for stager images is used instead: a pod can always be ended.
+        """The driver for a stager that pods have. Its plugin may be disabled, or its options wrong. If the plugin
+        is missing or broken, the driver for stager images is used instead: a pod can always be ended.
 
         :param plugin: what :meth:`plugin` answered for the pod; it counts if the section has been removed, or
             names another plugin now.
@@ -104,13 +111,13 @@ class Stagers:
         if driver in ("", meant[0]):
             try:
                 return self.get(name)
-            except (StagerError, PluginError):
+            except (StagerError, PluginError, ConfigError):
                 pass
         else:
             meant = driver, image or None
         try:
             return self._make(name, *meant, teardown=True)
-        except (StagerError, PluginError):
+        except (StagerError, PluginError, ConfigError):
             return self._make_engine(name)
 
     def collectors(self) -> Iterator[AnyStagerHooks]:

@@ -1,4 +1,4 @@
-"""What the configuration disables is still taken down for pods that use it."""
+"""What the configuration disables, or what it gives wrong options, is still taken down for pods that use it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ pytestmark = pytest.mark.root
 
 OFF = {"enabled": False}
 DISABLED = {"networks": {"bridge": OFF}, "renderers": {"overlay": OFF, "copy": OFF}, "stagers": {"default": OFF}}
+WRONG = {"config": {"no_such_option": 1}}
+MISCONFIGURED = {kind: dict.fromkeys(plugins, WRONG) for kind, plugins in DISABLED.items()}
 UNLISTED = {"enable": "listed", "isolators": {"linux": {}}}
 
 
@@ -54,7 +56,7 @@ def links() -> set[str]:
     return {link["ifname"] for link in json.loads(subprocess.check_output(["ip", "-j", "link"]))}
 
 
-@pytest.mark.parametrize("plugins", [DISABLED, UNLISTED], ids=["disabled", "unlisted"])
+@pytest.mark.parametrize("plugins", [DISABLED, UNLISTED, MISCONFIGURED], ids=["disabled", "unlisted", "wrong"])
 @pytest.mark.parametrize("end", ["stop", "killed"])
 def test_a_pod_whose_plugins_are_disabled(
     kurma: Kurma, configure: Callable[..., None], running: subprocess.Popen[str], plugins: Any, end: str

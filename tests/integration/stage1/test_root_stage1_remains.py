@@ -73,8 +73,9 @@ def test_a_pod_whose_directory_is_removed_by_hand(stage1s):
         {"stagers": {}},
         {"stagers": {"old": {"driver": "default"}}},
         {"stagers": {}, "plugins": {"stagers": {"rkt": {"enabled": False}}}},
+        {"plugins": {"stagers": {"rkt": {"config": {"patience": "long"}}}}},
     ],
-    ids=["removed", "changed", "disabled"],
+    ids=["removed", "changed", "disabled", "wrong"],
 )
 def test_a_pod_whose_stager_is_no_longer_configured(stage1s, later, collected):
     """18.3: it is stopped and removed by the plugin that has started it."""
