@@ -104,7 +104,7 @@ class NetworkFinding(JsonValue):
     :param pod: its UUID; null: it concerns no pod.
     :param what: the thing.
     :param why: its problem.
-    :param mended: true: ``--repair`` has repaired it.
+    :param repaired: true: ``--repair`` has repaired it.
     """
 
     JSON_NAME = "NetworkFinding"
@@ -114,7 +114,7 @@ class NetworkFinding(JsonValue):
     pod: str | None
     what: str
     why: str
-    mended: bool = False
+    repaired: bool = False
 
 
 # --- stagers, isolators, plugins -------------------------------------------------------------------------------

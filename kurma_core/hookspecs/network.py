@@ -197,7 +197,7 @@ class NetworkHooks(Hooks):
         return ()
 
     @hookspec
-    def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
+    def repair(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
         """Frees or repairs what :meth:`leaks` finds. It may be repeated, and may run beside ``add`` and ``delete``
         of other processes: a pod may join again meanwhile, so compare and free under the lock that ``add`` takes.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.network import NetworkHooks
     from kurma_core.models.isolator import TrafficLimit
     from kurma_core.models.network import NetworkResult
-    from kurma_core.networking.repair import DriverCare
+    from kurma_core.networking.repair import DriverChecks
 
 Json = Any
 
@@ -60,13 +60,13 @@ class Networking:
         self._setting_up: dict[str, Lock] = {}
         self._names = names
 
-    def care(self) -> DriverCare:
+    def driver_checks(self) -> DriverChecks:
         """The check and repair of the drivers' resources on the host."""
-        from kurma_core.networking.repair import DriverCare
+        from kurma_core.networking.repair import DriverChecks
 
         infos = self.catalog.all()
         unused = [info.name for info in infos if self.catalog.is_unused(info)]
-        return DriverCare(infos, self._names(), self._driver, self._note, unused, self._teardown)
+        return DriverChecks(infos, self._names(), self._driver, self._note, unused, self._teardown)
 
     # -- planning --
 

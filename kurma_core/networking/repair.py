@@ -1,4 +1,4 @@
-"""Checks and repairs networks: calls the hooks ``status``, ``leaks`` and ``mend`` of the network plugins."""
+"""Checks and repairs networks: calls the hooks ``status``, ``leaks`` and ``repair`` of the network plugins."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 Json = Any
 
 
-def finding(leak: Leak, mended: bool = False) -> NetworkFinding:
-    return NetworkFinding(leak.kind, leak.network or None, leak.pod or None, leak.what, leak.why, mended)
+def finding(leak: Leak, repaired: bool = False) -> NetworkFinding:
+    return NetworkFinding(leak.kind, leak.network or None, leak.pod or None, leak.what, leak.why, repaired)
 
 
-class DriverCare:
+class DriverChecks:
     """Checks and repairs the networks of one state directory, by their drivers.
 
     :param infos: all networks that a pod can join.
@@ -88,12 +88,12 @@ class DriverCare:
                 found += [leak for leak in again if leak in first]
         return found
 
-    def mend(self, pods: Collection[str], drivers: Collection[str]) -> None:
+    def repair(self, pods: Collection[str], drivers: Collection[str]) -> None:
         """Makes these drivers repair their leaks. :meth:`leaks` lists the others; a failure of a driver
         is noted here.
         """
         for name in drivers:
-            for leak in self._mend(name, pods):
+            for leak in self._repair(name, pods):
                 if leak.kind == "plugin":
                     self._note(f"{leak.what} {leak.why}")
 
@@ -106,8 +106,8 @@ class DriverCare:
     def _leaks(self, name: str, pods: Collection[str]) -> Sequence[Leak]:
         return self._ask(name, "look for leaks", lambda driver: driver.leaks(self._configs(name), pods))
 
-    def _mend(self, name: str, pods: Collection[str]) -> Sequence[Leak]:
-        return self._ask(name, "mend", lambda driver: driver.mend(self._configs(name), pods))
+    def _repair(self, name: str, pods: Collection[str]) -> Sequence[Leak]:
+        return self._ask(name, "repair", lambda driver: driver.repair(self._configs(name), pods))
 
     def _ask(self, name: str, what: str, ask: Callable[[NetworkHooks], Sequence[Leak]]) -> Sequence[Leak]:
         try:

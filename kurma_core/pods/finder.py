@@ -27,7 +27,7 @@ from kurma_core.pods.services import Events
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import StagerHooks
     from kurma_core.models.summary import PodSummary
-    from kurma_core.pods.network.network_check import Caretaker
+    from kurma_core.pods.network.network_check import NetworkCheck
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_directory import PodDirectory, Recover
     from kurma_core.pods.record.state import PodState
@@ -55,11 +55,11 @@ class PodFinder:
         self.events = Events(services.registry, services.journal)
 
     @property
-    def caretaker(self) -> Caretaker:
+    def network_check(self) -> NetworkCheck:
         """Checks and repairs the networks of pods."""
-        from kurma_core.pods.network.network_check import Caretaker
+        from kurma_core.pods.network.network_check import NetworkCheck
 
-        return Caretaker(self.services, self.events)
+        return NetworkCheck(self.services, self.events)
 
     def pods(self) -> list[PodRecord]:
         """Records of all pods, oldest first. Dead pods are taken down on the way; a broken pod never hides the

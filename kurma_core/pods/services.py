@@ -73,7 +73,7 @@ class Services:
             lambda name: self.registry.driver(group, name),
             lambda alias: self.registry.resolve_alias(group, alias),
             self.note,
-            lambda: self.registry.implementing(group, "leaks", "mend"),
+            lambda: self.registry.implementing(group, "leaks", "repair"),
             lambda: self.registry.image_runner(group),
             lambda name: self.registry.driver(group, name, teardown=True),
             lambda: self.registry.implementing(group, "discover"),

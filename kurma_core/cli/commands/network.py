@@ -18,7 +18,7 @@ _FINDINGS: list[Column] = [
     "what",
     ("PROBLEM", "why"),
 ]
-_MENDED: Column = ("MENDED", lambda one: "yes" if one.mended else "no")
+_REPAIRED: Column = ("REPAIRED", lambda one: "yes" if one.repaired else "no")
 
 
 @command(FORMAT, NO_LEGEND)
@@ -43,7 +43,7 @@ def show(session: Session, *, name: str) -> None:
 
 @command(
     Argument("names", "NAME", "Only these networks.", required=False, many=True),
-    Option("repair", "--repair", "Mend what can be mended."),
+    Option("repair", "--repair", "Repair what can be repaired."),
     FORMAT,
     NO_LEGEND,
     root=True,
@@ -58,12 +58,12 @@ def check(session: Session, *, names: tuple[str, ...], repair: bool) -> int:
     """
     found = session.client.network_check(names, repair=repair)
     if found or session.format != "table":
-        columns = [*_FINDINGS, _MENDED] if repair else _FINDINGS
+        columns = [*_FINDINGS, _REPAIRED] if repair else _FINDINGS
         session.listing(found, columns)
-    if all(one.mended for one in found):
+    if all(one.repaired for one in found):
         return 0
     if not repair:
-        session.note("something is wrong: kurma network check --repair mends what can be mended")
+        session.note("something is wrong: kurma network check --repair repairs what can be repaired")
     return 1
 
 

@@ -102,8 +102,8 @@ class LocalHost:
     def network_check(self, names: Collection[str], repair: bool) -> list[NetworkFinding]:
         """:raises NetworkError: no network has such a name."""
         self._m.need_root("check networks")
-        caretaker, wanted = self._m.pods.finder.caretaker, tuple(names)
-        return caretaker.mend(wanted) if repair else caretaker.check(wanted)
+        networks, wanted = self._m.pods.finder.network_check, tuple(names)
+        return networks.repair(wanted) if repair else networks.check(wanted)
 
     def stagers(self) -> list[StagerInfo]:
         from kurma_core.api.host import StagerInfo

@@ -144,9 +144,9 @@ class PodRemover:
         for line, wrong in recovery.remains_of_gone_pods(self._services, dry_run=dry_run):
             said.append(line)
             failed = failed or wrong
-        for finding in self._finder.caretaker.of_gone_pods(dry_run=dry_run):
-            what = "would be freed" if dry_run else "freed" if finding.mended else "left"
-            failed = failed or (not dry_run and not finding.mended)
+        for finding in self._finder.network_check.of_gone_pods(dry_run=dry_run):
+            what = "would be freed" if dry_run else "freed" if finding.repaired else "left"
+            failed = failed or (not dry_run and not finding.repaired)
             said.append(f"{finding.what}: {finding.why}: {what}")
         return Collected(tuple(said), failed)
 

@@ -23,7 +23,7 @@ from kurma_core.pods.run import recovery
 if TYPE_CHECKING:
     from kurma_core.api.host import NetworkFinding
     from kurma_core.networking.network_records import JoinRecord
-    from kurma_core.networking.repair import DriverCare
+    from kurma_core.networking.repair import DriverChecks
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.record.pod_store import PodStore
@@ -60,7 +60,7 @@ class JoinedPods(Collection[str]):
         return sum(1 for _ in self)
 
 
-class Caretaker:
+class NetworkCheck:
     """Checks and repairs pods' networks.
 
     :param events: receives the events of pods that are taken down.
@@ -81,13 +81,13 @@ class Caretaker:
         """
         for name in networks:
             self._services.networking.show(name)
-        care = self._services.networking.care()
-        told = self._told(care, networks)
-        found = [finding(leak) for leak in (*told, *self._own(care, networks, told))]
+        checks = self._services.networking.driver_checks()
+        told = self._told(checks, networks)
+        found = [finding(leak) for leak in (*told, *self._own(checks, networks, told))]
         self._tell_of_spared()
         return found
 
-    def mend(self, networks: Collection[str] = ()) -> list[NetworkFinding]:
+    def repair(self, networks: Collection[str] = ()) -> list[NetworkFinding]:
         """Repairs what :meth:`check` finds, as far as possible.
 
         :returns: all findings, each with whether it is repaired.
@@ -95,36 +95,36 @@ class Caretaker:
         """
         for name in networks:
             self._services.networking.show(name)
-        care = self._services.networking.care()
-        told = self._told(care, networks)
-        own = self._own(care, networks, told)
+        checks = self._services.networking.driver_checks()
+        told = self._told(checks, networks)
+        own = self._own(checks, networks, told)
         for uuid in dict.fromkeys(leak.pod for leak in own if leak.pod):
             try:
-                self._mend_pod(uuid)
+                self._repair_pod(uuid)
             except (KurmaError, OSError) as error:
                 self._services.note(f"pod {uuid}: {error}")
         # Also without findings: CNI plugins clean up, by GC, leaks that only they can see.
-        care.mend(self._pods, care.drivers_of(networks))
+        checks.repair(self._pods, checks.drivers_of(networks))
         if not told and not own:
             self._tell_of_spared()
             return []
-        still = self._told(care, networks)
-        after = [*still, *self._own(care, networks, still)]
+        still = self._told(checks, networks)
+        after = [*still, *self._own(checks, networks, still)]
         self._tell_of_spared()
         left = {_key(leak) for leak in after}
-        mended = [finding(leak, mended=True) for leak in (*told, *own) if _key(leak) not in left]
-        return [*mended, *map(finding, after)]
+        repaired = [finding(leak, repaired=True) for leak in (*told, *own) if _key(leak) not in left]
+        return [*repaired, *map(finding, after)]
 
     def of_gone_pods(self, *, dry_run: bool) -> list[NetworkFinding]:
         """Frees what belongs to pods that are gone, for ``gc``.
 
         :param dry_run: only reports it.
         """
-        care = self._services.networking.care()
+        checks = self._services.networking.driver_checks()
         records = self._stale_records()
         drivers = {}
-        for name in care.drivers_of(()):
-            gone = [leak for leak in care.leaks(self._pods, [name]) if leak.pod not in self._pods]
+        for name in checks.drivers_of(()):
+            gone = [leak for leak in checks.leaks(self._pods, [name]) if leak.pod not in self._pods]
             if gone:
                 drivers[name] = gone
         found = [*records, *(leak for gone in drivers.values() for leak in gone)]
@@ -134,31 +134,31 @@ class Caretaker:
             return [finding(leak) for leak in found]
         for uuid in dict.fromkeys(leak.pod for leak in records):
             self._undo_record(uuid)
-        care.mend(self._pods, list(drivers))
-        left = {_key(leak) for leak in (*self._stale_records(), *care.leaks(self._pods, list(drivers)))}
-        return [finding(leak, mended=_key(leak) not in left) for leak in found]
+        checks.repair(self._pods, list(drivers))
+        left = {_key(leak) for leak in (*self._stale_records(), *checks.leaks(self._pods, list(drivers)))}
+        return [finding(leak, repaired=_key(leak) not in left) for leak in found]
 
     # -- looking --
 
-    def _told(self, care: DriverCare, networks: Collection[str]) -> list[Leak]:
+    def _told(self, checks: DriverChecks, networks: Collection[str]) -> list[Leak]:
         """Leaks that the drivers report."""
-        found = care.leaks(self._pods, care.drivers_of(networks))
+        found = checks.leaks(self._pods, checks.drivers_of(networks))
         return [leak for leak in found if not networks or leak.network in networks or leak.kind == "plugin"]
 
-    def _own(self, care: DriverCare, networks: Collection[str], told: Collection[Leak]) -> list[Leak]:
+    def _own(self, checks: DriverChecks, networks: Collection[str], told: Collection[Leak]) -> list[Leak]:
         """Leaks that the core itself finds, and networks that cannot be used.
 
         :param told: leaks that drivers report; their consequences are not reported again.
         """
         found = [] if networks else self._stale_records()
         said = {(leak.network, leak.why) for leak in told}
-        unusable = [leak for leak in care.unusable(networks) if (leak.network, leak.why) not in said]
+        unusable = [leak for leak in checks.unusable(networks) if (leak.network, leak.why) not in said]
         # An unusable network that is optional and that no pod has is only noted, unless the caller asks for that
         # network.
         self._spared = [
             leak
             for leak in unusable
-            if not networks and care.is_optional(leak.network) and not self._has(leak.network)
+            if not networks and checks.is_optional(leak.network) and not self._has(leak.network)
         ]
         found += [leak for leak in unusable if leak not in self._spared]
         faults = {(leak.network, leak.pod) for leak in told if leak.network}
@@ -282,9 +282,9 @@ class Caretaker:
                 found.append(Leak("attachment", what, error.message, one.network, document.uuid))
         return found
 
-    # -- mending --
+    # -- repair --
 
-    def _mend_pod(self, uuid: str) -> None:
+    def _repair_pod(self, uuid: str) -> None:
         """Repairs one pod: takes it down if it is dead, pins missing namespaces of a running pod again, frees what
         a removed pod left.
 

@@ -387,7 +387,7 @@ class AciNetwork(NetworkHooks):
         return tuple(found)
 
     @hookimpl
-    def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
+    def repair(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
         """Runs ``del`` for attachments whose pod is gone, and removes unused roots."""
         by_name = {config["name"]: config for config in configs}
         why: dict[tuple[str, str], str] = {}

@@ -562,29 +562,29 @@ except Stop:
 # -- looking after it --
 
 
-def test_leaks_are_told_and_mended(images, new_driver, pod, state, calls):
+def test_leaks_are_told_and_repaired(images, new_driver, pod, state, calls):
     images.add("file:///net.aci", FINE)
     driver = new_driver()
     driver.add(context(pod, CONFIG))
     assert driver.leaks([CONFIG], {pod}) == ()
-    assert driver.mend([CONFIG], {pod}) == ()
+    assert driver.repair([CONFIG], {pod}) == ()
     what = f"interface eth0 of pod {pod}, which joined by /opt/network/add"
     assert driver.leaks([CONFIG], set()) == (Leak("attachment", what, "its pod is gone", "net", pod),)
     assert len(calls()) == 2
     unpin(f"/run/netns/kurma-{pod}")
-    assert new_driver().mend([CONFIG], set()) == ()
+    assert new_driver().repair([CONFIG], set()) == ()
     assert calls()[-1] == f"del /run/netns/kurma-{pod} {pod} eth0"
     (leak,) = driver.leaks([], set())
     assert (leak.kind, leak.why) == ("root", "its network is not configured any more")
-    assert driver.mend([], set()) == ()
+    assert driver.repair([], set()) == ()
     assert not state.exists()
 
 
-def test_what_cannot_be_mended_is_told_with_its_reason(images, new_driver, pod):
+def test_what_cannot_be_repaired_is_told_with_its_reason(images, new_driver, pod):
     images.add("file:///net.aci", {**FINE, "del": "#!/bin/sh\necho stuck; exit 1\n"})
     driver = new_driver()
     driver.add(context(pod, CONFIG))
-    (leak,) = driver.mend([], set())
+    (leak,) = driver.repair([], set())
     assert leak.pod == pod
     assert leak.why.startswith("its pod is gone: cannot leave")
     assert leak.why.endswith("stuck")

@@ -246,11 +246,11 @@ class BridgeNetwork(NetworkHooks):
         return Repair(self._state_dir, self._rules).leaks(configs, pods)
 
     @hookimpl
-    def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
+    def repair(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
         """As :class:`kurma_core.hookspecs.network.NetworkHooks` has it."""
         from kurma_net_bridge.repair import Repair
 
-        return Repair(self._state_dir, self._rules).mend(configs, pods)
+        return Repair(self._state_dir, self._rules).repair(configs, pods)
 
     def _records(self, network: str) -> NetworkRecords:
         return NetworkRecords(self._state_dir, network)

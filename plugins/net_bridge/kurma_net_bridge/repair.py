@@ -295,7 +295,7 @@ class Repair:
 
     # -- repair --
 
-    def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> list[Leak]:
+    def repair(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> list[Leak]:
         """Repairs leaks. :returns: the remaining ones. :raises NetworkError: the check itself failed."""
         networks = {name: NetworkRecords(self._state_dir, name) for name in self._names(configs)}
         for leak in self.leaks(configs, pods):

@@ -101,7 +101,7 @@ def test_of_a_pod_that_is_there_nothing_is_told(driver, pod):
     driver.add(one)
     before = host()
     assert driver.leaks([CONFIG], [pod]) == []
-    assert driver.mend([CONFIG], [pod]) == []
+    assert driver.repair([CONFIG], [pod]) == []
     assert host() == before
     driver.check(one)
     driver.delete(one)
@@ -120,7 +120,7 @@ def test_all_of_a_pod_that_is_gone(driver, pod, tmp_path):
         assert set(kinds(found)) >= {"address", "record", "rule"}
         assert {(leak.network, leak.pod) for leak in found} == {("mine", pod)}
         assert all(leak.why == f"its pod {pod} is gone" for leak in found)
-        assert driver.mend([], [other]) == []
+        assert driver.repair([], [other]) == []
         assert nothing_is_left(pod, tmp_path)
         driver.check(two)
         driver.delete(two)
@@ -132,7 +132,7 @@ def test_a_torn_record_of_the_network_keeps_no_rules(driver, pod, tmp_path):
     (record,) = (tmp_path / "bridge").glob("networks/*/network.json")
     record.write_text("{")
     assert "rule" in kinds(driver.leaks([], []))
-    assert driver.mend([], []) == []
+    assert driver.repair([], []) == []
     assert nothing_is_left(pod, tmp_path)
 
 
@@ -141,7 +141,7 @@ def test_an_interface_whose_record_is_gone(driver, pod, tmp_path):
     for path in files_of(pod, tmp_path):
         os.unlink(path)
     assert [leak.what for leak in driver.leaks([CONFIG], [])] == [f"interface {host_end(pod, 'eth0')}"]
-    assert driver.mend([CONFIG], []) == []
+    assert driver.repair([CONFIG], []) == []
     assert nothing_is_left(pod, tmp_path)
 
 
@@ -152,7 +152,7 @@ def test_an_interface_whose_maker_was_killed_before_it_said_whose_it_is(driver, 
     found = [leak for leak in driver.leaks([CONFIG], []) if leak.kind == "interface"]
     assert [(leak.what, leak.pod) for leak in found] == [(f"interface {name}", pod)]
     assert driver.leaks([CONFIG], [pod]) == []
-    assert driver.mend([CONFIG], []) == []
+    assert driver.repair([CONFIG], []) == []
     assert name not in host()[0]
 
 
@@ -173,7 +173,7 @@ def test_what_is_a_strangers_is_neither_told_nor_touched(driver, pod, tmp_path):
     (addresses / "10.201.0.7").write_text("a printer")
     before = host()
     assert driver.leaks([CONFIG], []) == []
-    assert driver.mend([CONFIG], []) == []
+    assert driver.repair([CONFIG], []) == []
     assert host() == before
     assert (addresses / "10.201.0.7").read_text() == "a printer"
     with pytest.raises(NetworkError, match="in use by something that is not Kurma's"):
@@ -201,7 +201,7 @@ def test_what_is_a_strangers_is_neither_told_nor_touched(driver, pod, tmp_path):
         ("flush maps", "rule"),
     ],
 )
-def test_what_is_damaged_is_mended(driver, pod, damage, kind):
+def test_what_is_damaged_is_repaired(driver, pod, damage, kind):
     one = context(pod, CONFIG, ports=PORTS)
     driver.add(one)
     if damage == "flush":
@@ -214,7 +214,7 @@ def test_what_is_damaged_is_mended(driver, pod, damage, kind):
         driver.check(one)
     found = driver.leaks([CONFIG], [pod])
     assert kind in kinds(found)
-    assert driver.mend([CONFIG], [pod]) == []
+    assert driver.repair([CONFIG], [pod]) == []
     driver.check(one)
     driver.delete(one)
 
@@ -224,12 +224,12 @@ def test_rules_of_a_network_without_ports_are_made_again(driver, pod):
     before = host()
     flush()
     assert [leak.what for leak in driver.leaks([CONFIG], [pod])] == ["rules of network mine"]
-    assert driver.mend([CONFIG], [pod]) == []
+    assert driver.repair([CONFIG], [pod]) == []
     assert host() == before
     driver.delete(context(pod, CONFIG))
 
 
-def test_after_a_reboot_nothing_is_to_be_mended(driver, pod, tmp_path):
+def test_after_a_reboot_nothing_is_to_be_repaired(driver, pod, tmp_path):
     one = context(pod, CONFIG, ports=PORTS)
     driver.add(one)
     unpin(one.namespace)
@@ -238,7 +238,7 @@ def test_after_a_reboot_nothing_is_to_be_mended(driver, pod, tmp_path):
     output("ip", "link", "del", "kt0")
     flush()
     assert driver.leaks([CONFIG], [pod]) == []  # core takes such a pod down
-    assert driver.mend([CONFIG], []) == []
+    assert driver.repair([CONFIG], []) == []
     assert nothing_is_left(pod, tmp_path)
 
 
@@ -249,7 +249,7 @@ def test_a_network_that_is_configured_no_more(driver, pod):
     driver.delete(one)
     (leak,) = driver.leaks([], [])
     assert (leak.kind, leak.network, leak.why) == ("network", "mine", "the network is configured no more")
-    assert driver.mend([], []) == []
+    assert driver.repair([], []) == []
     assert "kt0" not in host()[0]
 
 
@@ -292,7 +292,7 @@ def test_other_subnets_and_no_pod(driver, pod):
     driver.delete(one)
 
 
-def test_other_subnets_are_told_and_mended_before_a_pod_comes(driver, pod):
+def test_other_subnets_are_told_and_repaired_before_a_pod_comes(driver, pod):
     one = context(pod, CONFIG)
     driver.add(one)
     driver.delete(one)
@@ -308,7 +308,7 @@ def test_other_subnets_are_told_and_mended_before_a_pod_comes(driver, pod):
         )
         for gateway, subnet in (("10.201.0.1", "10.201.0.0/24"), ("fd00:201::1", "fd00:201::/64"))
     ]
-    assert driver.mend([CHANGED], []) == []
+    assert driver.repair([CHANGED], []) == []
     assert bridge_addresses() == set()
     driver.remove(CHANGED)
     assert driver.leaks([CHANGED], []) == []
@@ -325,7 +325,7 @@ def test_other_subnets_and_a_strangers_bridge_in_place_of_ours(driver, pod):
     with pytest.raises(NetworkError, match="there is an interface kt0 already"):
         driver.add(context(pod, CHANGED))
     assert [leak.what for leak in driver.leaks([CHANGED], [pod]) if leak.kind == "bridge"] == []
-    driver.mend([CHANGED], [pod])
+    driver.repair([CHANGED], [pod])
     assert bridge_addresses() == {"10.201.0.1/24"}
     driver.delete(one)
     output("ip", "link", "del", "kt0")
@@ -347,7 +347,7 @@ def test_other_subnets_while_a_pod_is_joined(driver, pod):
             assert {leak.pod for leak in found} == {pod}
             assert all(f"`kurma restart {pod}`" in leak.why for leak in found)
             driver.add(two)
-            assert driver.mend([CHANGED], [pod, other]) == found
+            assert driver.repair([CHANGED], [pod, other]) == found
             assert bridge_addresses() == BEFORE | AFTER
             driver.check(one)
             driver.check(two)
@@ -359,7 +359,7 @@ def test_other_subnets_while_a_pod_is_joined(driver, pod):
         driver.delete(one)
         found = driver.leaks([CHANGED], [other])
         assert {(leak.kind, leak.pod) for leak in found} == {("bridge", "")}
-        assert driver.mend([CHANGED], [other]) == []
+        assert driver.repair([CHANGED], [other]) == []
         assert bridge_addresses() == AFTER
         assert "10.201.0.0" not in output("nft", "list", "ruleset")
         driver.check(two)
@@ -395,7 +395,7 @@ def test_killed_while_old_addresses_are_taken_off(driver, pod, tmp_path):
         fresh = make_driver(tmp_path / "bridge")
         struck = strike(lambda driver=fresh: driver.add(one), steps)
         driver.delete(one)
-        assert driver.mend([CHANGED], []) == []
+        assert driver.repair([CHANGED], []) == []
         assert not bridge_addresses() & BEFORE, f"killed before step {steps}"
     assert steps > 10
 
@@ -436,13 +436,13 @@ def strike(function, number):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("clear", ["delete", "mend"])
+@pytest.mark.parametrize("clear", ["delete", "repair"])
 @pytest.mark.parametrize("verb", ["add", "delete"])
 def test_killed_at_each_step(driver, pod, tmp_path, verb, clear):
     staying = str(uuid.uuid4())
     with pod_namespace(staying):
         one, two = context(pod, CONFIG, ports=PORTS), context(staying, CONFIG)
-        if verb == "delete" or clear == "mend":
+        if verb == "delete" or clear == "repair":
             driver.add(two)  # the network is there; else its making is part of what is broken off
         struck = True
         steps = 0
@@ -455,11 +455,11 @@ def test_killed_at_each_step(driver, pod, tmp_path, verb, clear):
             if clear == "delete":
                 make_driver(tmp_path / "bridge").delete(one)
             else:
-                assert driver.mend([CONFIG], [staying]) == []
+                assert driver.repair([CONFIG], [staying]) == []
             assert nothing_is_left(pod, tmp_path), f"killed before step {steps} of {verb}"
             assert interfaces_in(one.namespace) == ["lo"]
         assert steps > (10 if verb == "add" else 5)
-        if verb == "delete" or clear == "mend":
+        if verb == "delete" or clear == "repair":
             driver.check(two)
             driver.delete(two)
         # And the network is as good as new.
@@ -469,7 +469,7 @@ def test_killed_at_each_step(driver, pod, tmp_path, verb, clear):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("clear", ["delete", "mend"])
+@pytest.mark.parametrize("clear", ["delete", "repair"])
 def test_killed_while_a_program_publishes(driver, pod, tmp_path, monkeypatch, clear):
     """The program goes on: what is withdrawn meanwhile must not be published after all."""
     staying = str(uuid.uuid4())
@@ -491,7 +491,7 @@ def test_killed_while_a_program_publishes(driver, pod, tmp_path, monkeypatch, cl
         if clear == "delete":
             driver.delete(one)
         else:
-            assert driver.mend([CONFIG], [staying]) == []
+            assert driver.repair([CONFIG], [staying]) == []
         time.sleep(0.7)
         assert nothing_is_left(pod, tmp_path)
         driver.delete(context(staying, CONFIG))

@@ -262,7 +262,7 @@ class TestBridge(BridgeContract):
         ],
         ids=" ".join,
     )
-    def test_it_is_mended_by_the_next_pod(self, driver, config, make_pod, damage):
+    def test_it_is_repaired_by_the_next_pod(self, driver, config, make_pod, damage):
         """And who was on it already is on it again."""
         one, two = (self.context(make_pod(), config) for _ in range(2))
         earlier = plain(driver.add(one))

@@ -343,10 +343,10 @@ class CniNetwork(NetworkHooks):
             return self._repair().leaks(configs, pods)
 
     @hookimpl
-    def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
+    def repair(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> Sequence[Leak]:
         """Repairs leaks by DEL, by freeing resources, and by GC of plugins of CNI 1.1.0. :returns: those left."""
         with network_errors():
-            left = self._repair().mend(configs, pods)
+            left = self._repair().repair(configs, pods)
             return [*left, *(leak for config in configs for leak in self._clean(config, pods))]
 
     def _repair(self) -> Repair:

@@ -63,10 +63,10 @@ class Repair:
             leaks.append(Leak(trace.kind, what, why, trace.network, trace.container))
         return leaks
 
-    def mend(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> list[Leak]:
+    def repair(self, configs: Sequence[Mapping[str, Json]], pods: Collection[str]) -> list[Leak]:
         """Leaves networks for pods that are gone, and frees resources that no DEL can free any more."""
         known = {str(config.get("name")): config for config in configs}
-        with self._records.lock(alone=True, name="mending"):  # two would kill each other's plugins as orphans
+        with self._records.lock(alone=True, name="repair"):  # two would kill each other's plugins as orphans
             for record in self._records.all():
                 if record.pod not in pods:
                     self._leave(record, known.get(record.network))

@@ -301,7 +301,7 @@ def test_killed_while_a_plugin_is_at_work(driver, script, bin_dir, tmp_path, ver
     os.waitpid(child, 0)
     assert orphans.running(one.pod)
     assert [leak.pod for leak in driver.leaks([], ())] == [one.pod]
-    assert list(driver.mend([], ())) == []
+    assert list(driver.repair([], ())) == []
     assert orphans.running(one.pod) == []
     assert not (bin_dir / "late").exists()
     assert [line.split()[:2] for line in log(bin_dir)[-1 - len(before) :]] == [

@@ -390,7 +390,7 @@ def test_pods_that_are_gone(driver, make_driver, chain, tmp_path):
         assert {leak.pod for leak in leaks} == {pods[gone].pod}
         kinds = sorted(leak.kind for leak in leaks)
         assert kinds == ["address", "chain", "chain", "interface", "record"], leaks
-        assert list(other.mend([], alive)) == []
+        assert list(other.repair([], alive)) == []
         assert len(taken(tmp_path)) == 2
         assert [rule for rule in traces()[1] if pods[gone].pod in rule or "20011" in rule] == []
         assert len([name for name in traces()[0] if name.startswith("veth")]) == 1
@@ -419,7 +419,7 @@ def test_what_no_record_tells_of(driver, chain, tmp_path):
         leaks = driver.leaks([chain], [one.pod])
         assert sorted(leak.kind for leak in leaks) == ["address", "chain", "chain"]
         assert {leak.why for leak in leaks} == {"its pod is not joined to that network"}
-        assert list(driver.mend([chain], [one.pod])) == []
+        assert list(driver.repair([chain], [one.pod])) == []
         assert taken(tmp_path) == []
         assert [rule for rule in traces()[1] if one.pod in rule] == []
         record.write_bytes(kept)

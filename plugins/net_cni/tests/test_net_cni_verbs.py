@@ -86,7 +86,7 @@ def test_every_version_from_join_to_leave(driver, bin_dir, version, result, says
     assert other.read("ADD")["prevResult"] == {**result, "cniVersion": version}
     driver.check(pod)
     driver.delete(pod)
-    driver.mend([pod.attachment.config], ())
+    driver.repair([pod.attachment.config], ())
     number = tuple(int(part) for part in version.split("."))
     assert stub.was_asked("CHECK") is (number >= (0, 4, 0))
     assert ("prevResult" in stub.read("DEL")) is (number >= (0, 4, 0))
@@ -203,7 +203,7 @@ def test_check_and_gc_can_be_unwanted(driver, one, key, has, value):
     pod = context(POD, config("one", **{key: value}))
     driver.add(pod)
     driver.check(pod)
-    driver.mend([pod.attachment.config], [POD])
+    driver.repair([pod.attachment.config], [POD])
     assert {verb: one.was_asked(verb) for verb in ("CHECK", "GC")} == {"CHECK": has != "CHECK", "GC": has != "GC"}
 
 
@@ -246,7 +246,7 @@ def test_gc_is_told_what_is_to_stay(driver, bin_dir, one):
     driver.add(context("c", {**value, "name": "other"}))
     assert driver.leaks([value], ["a", "b", "c"])[0].pod == "gone"
     calls(bin_dir)
-    assert list(driver.mend([value], ["a", "b", "c"])) == []
+    assert list(driver.repair([value], ["a", "b", "c"])) == []
     assert calls(bin_dir) == ["DEL two", "DEL one", "GC one", "GC two"]
     document = one.read("GC")
     assert document["cni.dev/valid-attachments"] == document["cni.dev/attachments"] == attachments("a", "b")
@@ -258,14 +258,14 @@ def test_gc_is_not_told_to_keep_what_could_not_be_left(driver, one):
     driver.add(context("stays", config("one")))
     driver.add(context("gone", config("one")))
     one.fails("DEL", code=100, msg="stuck")
-    assert [leak.pod for leak in driver.mend([config("one")], ["stays"])] == ["gone"]
+    assert [leak.pod for leak in driver.repair([config("one")], ["stays"])] == ["gone"]
     assert one.read("GC")["cni.dev/valid-attachments"] == attachments("stays")
 
 
 def test_gc_goes_on_after_a_failure_and_tells_it(driver, bin_dir, one, notes):
     Stub(bin_dir, "two")
     one.fails("GC", code=100, msg="stuck")
-    (left,) = driver.mend([config("one", "two")], ())
+    (left,) = driver.repair([config("one", "two")], ())
     assert (left.network, left.why) == ("n", 'cannot clean up network "n": CNI plugin one failed: stuck')
     assert notes == [left.why]
     assert calls(bin_dir) == ["GC one", "GC two"]
@@ -275,9 +275,9 @@ def test_gc_spares_the_pods_of_other_state_directories(make_driver, one):
     first, second = make_driver("first"), make_driver("second")
     first.add(context("mine", config("one")))
     second.add(context("theirs", config("one")))
-    first.mend([config("one")], ["mine"])
+    first.repair([config("one")], ["mine"])
     assert one.read("GC")["cni.dev/valid-attachments"] == attachments("mine", "theirs")
-    second.mend([config("one")], ["theirs"])
+    second.repair([config("one")], ["theirs"])
     assert one.read("GC")["cni.dev/valid-attachments"] == attachments("theirs", "mine")
 
 
@@ -286,7 +286,7 @@ def test_no_gc_of_networks_that_others_join_too(make_driver, tmp_path, one):
     (tmp_path / "net.d").mkdir()
     (tmp_path / "net.d" / "n.conflist").write_text(json.dumps(config("one")))
     driver = make_driver(config_dirs=[tmp_path / "net.d"])
-    driver.mend([driver.discover()["n"]], ())
+    driver.repair([driver.discover()["n"]], ())
     assert not one.was_asked("GC")
 
 
@@ -330,26 +330,26 @@ def test_pods_that_are_gone_are_left_without_any_configuration(driver, make_driv
         ("record", "n", "p1", "its pod is gone")
     ]
     assert again.leaks([], ["p1"]) == []
-    assert list(again.mend([], ["p1"])) == []
+    assert list(again.repair([], ["p1"])) == []
     assert not one.was_asked("DEL")
-    assert list(again.mend([], ())) == []
+    assert list(again.repair([], ())) == []
     assert one.read("DEL")["prevResult"] == RESULT
     said = one.environment("DEL")
     assert (said["CNI_CONTAINERID"], said["CNI_IFNAME"]) == ("p1", "eth3")
     assert "MAC=02:00:00:00:00:01" in said["CNI_ARGS"]
     calls(bin_dir)
-    assert list(again.mend([], ())) == []
+    assert list(again.repair([], ())) == []
     assert calls(bin_dir) == []
 
 
 def test_what_cannot_be_left_is_told_and_tried_again(driver, one, notes):
     driver.add(context("p1", config("one", version="1.0.0")))
     one.fails("DEL", code=100, msg="stuck")
-    (left,) = driver.mend([], ())
+    (left,) = driver.repair([], ())
     assert (left.pod, left.why) == ("p1", "its pod is gone")
     assert notes == ['cannot leave network "n": CNI plugin one failed: stuck']
     one.succeeds("DEL")
-    assert list(driver.mend([], ())) == []
+    assert list(driver.repair([], ())) == []
 
 
 @pytest.mark.parametrize(
@@ -379,8 +379,8 @@ def test_a_torn_record_of_a_pod_that_is_gone(driver, one, tmp_path, notes):
     driver.add(context("p1", config("one", version="1.0.0")))
     (record,) = (tmp_path / "state" / "results").iterdir()
     record.write_text("{")
-    (left,) = driver.mend([], ())
+    (left,) = driver.repair([], ())
     assert left.pod == "p1"
     assert notes == ['eth0 of pod p1: its record is damaged, and network "n" is not configured']
-    assert list(driver.mend([config("one", version="1.0.0")], ())) == []
+    assert list(driver.repair([config("one", version="1.0.0")], ())) == []
     assert one.environment("DEL")["CNI_CONTAINERID"] == "p1"

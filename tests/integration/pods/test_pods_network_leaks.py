@@ -123,7 +123,7 @@ def dead(house, dies=None, *, net="leaky", faults=(), then=None, **options):
 
 
 def said(findings):
-    return [(one.kind, one.mended) for one in findings]
+    return [(one.kind, one.repaired) for one in findings]
 
 
 # --- killed ------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_a_fault_of_the_network_is_told_once(house):
                 assert {one.kind for one in found} == {kind}
                 words = [(one.what, one.why) for one in found]
                 assert len(set(words)) == len(words)
-                assert all(one.mended for one in house.client.network_check(repair=True))
+                assert all(one.repaired for one in house.client.network_check(repair=True))
                 assert house.client.network_check() == []
     finally:
         house.client.network_rm("default")
@@ -243,7 +243,7 @@ def test_another_state_directory_is_a_stranger(leaky, make_house, tmp_path, busy
         kinds = [one.kind for one in other.client.network_check()]
         assert sorted(kinds) == ["address", "chain", "interface", "namespace", "record"]
         assert {one.pod for one in other.client.network_check()} == {uuid}
-        assert all(one.mended for one in other.client.network_check(repair=True))
+        assert all(one.repaired for one in other.client.network_check(repair=True))
         assert other.client.network_check() == []
         assert addresses(other) == ["10.77.0.2"]
         assert other.enter(living.uuid, "ip", "link", "show", "eth0")[0] == 0
@@ -341,13 +341,13 @@ def test_what_a_running_pod_lacks(leaky, strangers):
         output("ip", "netns", "delete", f"kurma-{pod.uuid}")
         output("ip", "netns", "add", f"kurma-{pod.uuid}")
         (one,) = leaky.client.network_check(repair=True)
-        assert (one.why.endswith("is another one"), one.mended) == (True, False)
+        assert (one.why.endswith("is another one"), one.repaired) == (True, False)
         output("ip", "netns", "delete", f"kurma-{pod.uuid}")
         assert said(leaky.client.network_check(repair=True)) == [("namespace", True)]
         output("ip", "link", "delete", f"le{pod.uuid[:8]}")
         for repair in (False, True):
             (one,) = leaky.client.network_check(repair=repair)
-            assert (one.kind, one.network, one.mended) == ("attachment", "leaky", False)
+            assert (one.kind, one.network, one.repaired) == ("attachment", "leaky", False)
             assert one.why == "its cable is gone"
         assert leaky.client.network_check(["forgetful"]) == []
         assert seen(leaky, neighbour) == 0
@@ -408,16 +408,19 @@ def test_the_command(leaky, strangers):
     uuid = dead(leaky, "add:3")
     shutil.rmtree(leaky.path(uuid))
     code, out, err = kurma("network", "check")
-    assert (code, err) == (1, "kurma: something is wrong: kurma network check --repair mends what can be mended\n")
+    assert (code, err) == (
+        1,
+        "kurma: something is wrong: kurma network check --repair repairs what can be repaired\n",
+    )
     assert out.splitlines()[0].split() == ["KIND", "NETWORK", "POD", "WHAT", "PROBLEM"]
     assert f"interface le{uuid[:8]}" in out
     code, out, _ = kurma("network", "check", "leaky", "--format", "json")
     assert code == 1
     assert {one["kind"] for one in json.loads(out)} == {"interface", "address", "chain"}
-    assert set(json.loads(out)[0]) == {"kind", "network", "pod", "what", "why", "mended"}
+    assert set(json.loads(out)[0]) == {"kind", "network", "pod", "what", "why", "repaired"}
     code, out, err = kurma("network", "check", "--repair")
     assert (code, err) == (0, "")
-    assert out.splitlines()[0].split()[-1] == "MENDED"
+    assert out.splitlines()[0].split()[-1] == "REPAIRED"
     assert {line.split()[-1] for line in out.splitlines()[1:]} == {"yes"}
     assert kurma("network", "check", "--repair", "--format", "json") == (0, "[]\n", "")
     assert left_of(leaky, uuid) == []

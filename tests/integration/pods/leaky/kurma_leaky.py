@@ -160,7 +160,7 @@ class Leaky(Forgetful):
         return [Leak(*one, f"its pod {uuid} is gone", "leaky", uuid) for *one, uuid in found if uuid not in pods]
 
     @hookimpl
-    def mend(self, configs, pods):
+    def repair(self, configs, pods):
         for leak in self.leaks(configs, pods):
             with self.lock():
                 if leak.pod not in pods:
