@@ -60,8 +60,6 @@ _PATIENCE = 5.0
 #: The same value as for dockerd and containerd; -1000 would keep the kernel from ending a daemon that leaks
 #: memory.
 _OOM_SCORE = -900
-#: Seconds between two looks at services that must be ready.
-_TICK = 0.02
 
 
 class Daemon:
@@ -115,7 +113,7 @@ class Daemon:
         self.owners.changed = self._pods_changed
         self.server.served = self._trimmer.trim_later
         self._failed: KurmaError | None = None
-        self._ending = False
+        self._ending = self._ready = False
 
     def _new_client(self) -> Client:
         managers = self.managers
@@ -247,15 +245,17 @@ class Daemon:
             self.managers.journal.tell(
                 "daemon", "started", None, "kurmad", {"pid": os.getpid(), "version": VERSION}
             )
-            self._wait_for_required_services(signals)
-            self._notifier.ready(self._status())
-            ready()
-            if idle is None:  # a command that has it started wants the processor now, and checks for itself
-                threading.Thread(target=self._log_problems, name="configuration", daemon=True).start()
+            if self.services.is_starting():
+                work = (ready, idle)
+                threading.Thread(target=self._become_ready, args=work, name="ready", daemon=True).start()
+            else:
+                self._become_ready(ready, idle)
             while signal.sigwait({*signals, signal.SIGHUP}) == signal.SIGHUP:
-                self._notifier.reloading()
+                if self._ready:
+                    self._notifier.reloading()
                 self.reloads.reload()
-                self._notifier.ready(self._status())
+                if self._ready:
+                    self._notifier.ready(self._status())
             _LOG.info("ends; %s", "its pods are stopped" if self._stop_pods else "pods that run go on")
             # A second signal ends it at once; the next kurmad recovers its pods.
             for number in signals:
@@ -269,16 +269,23 @@ class Daemon:
         if self._failed is not None:
             raise self._failed
 
-    def _wait_for_required_services(self, ending: set[signal.Signals]) -> None:
-        """Waits until they are ready, or one of the signals is pending.
+    def _become_ready(self, ready: Callable[[], None], idle: float | None) -> None:
+        """Waits for the required services, and tells whoever has started kurmad. Ends it if one does not run.
 
-        :raises PluginError: one is not.
+        Meanwhile, the main thread heeds signals.
         """
-        while self.services.is_starting():
-            if signal.sigpending() & ending:
-                return
-            time.sleep(_TICK)
-        self.services.check_required()
+        try:
+            if not self.services.wait_for_required():
+                return  # it ends
+        except KurmaError as error:
+            self._failed = error
+            self._end()
+            return
+        self._ready = True
+        self._notifier.ready(self._status())
+        ready()
+        if idle is None:  # a command that has it started wants the processor now, and checks for itself
+            threading.Thread(target=self._log_problems, name="configuration", daemon=True).start()
 
     def _listen(self) -> None:
         if self._passed:

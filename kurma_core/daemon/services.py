@@ -38,6 +38,7 @@ class Services:
     """:param client: does the operations of services.
     :param recovered: set once services may start.
     :param start_timeout: of a required service, in seconds. :param stop_timeout: of each service.
+    :param pause: seconds until a service that has failed is started again, by the number of failures before.
     """
 
     def __init__(
@@ -47,13 +48,16 @@ class Services:
         *,
         start_timeout: float = _STARTING,
         stop_timeout: float = _STOPPING,
+        pause: Callable[[int], float] = pause_after,
     ) -> None:
         self._client = client
         self._recovered = recovered
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
+        self._pause = pause
         self._services: dict[str, _Service] = {}
-        self._lock = threading.Lock()
+        #: Notified of each change.
+        self._lock = threading.Condition()
         #: Managers whose services are to run, while a thread is starting them.
         self._wanted: Managers | None = None
         self._closed = False
@@ -75,7 +79,11 @@ class Services:
             begin(threading.Thread(target=self._apply, name="services", daemon=True))
 
     def _known(self, name: str) -> _Service:
-        return self._services.setdefault(name, _Service(name, self._client))
+        return self._services.setdefault(name, _Service(name, self._client, self._pause, self._changed))
+
+    def _changed(self) -> None:
+        with self._lock:
+            self._lock.notify_all()
 
     def _apply(self) -> None:
         self._recovered.wait()
@@ -123,16 +131,29 @@ class Services:
     def is_starting(self) -> bool:
         """Whether a required service is not ready yet, and has not failed either."""
         with self._lock:
-            return any(service.is_starting(self._start_timeout) for service in self._services.values())
+            return self._time_left() > 0
 
-    def check_required(self) -> None:
-        """:raises PluginError: a required service does not run."""
+    def _time_left(self) -> float:
+        """Seconds that the required services still have until they are ready."""
+        return max((service.time_left(self._start_timeout) for service in self._services.values()), default=0)
+
+    def wait_for_required(self) -> bool:
+        """Waits until the required services are ready. :returns: False: these services were closed meanwhile.
+
+        :raises PluginError: a required service does not run.
+        """
+        with self._lock:
+            while not self._closed and (left := self._time_left()) > 0:
+                self._lock.wait(left)
+            if self._closed:
+                return False
         for one in self.states():
             if one.required and one.state != "running":
                 reason = one.reason or f"not ready within {self._start_timeout:g} seconds"
                 raise PluginError(
                     f"service {one.name!r} is required and does not run: {reason}", plugin=f"{GROUP}/{one.name}"
                 )
+        return True
 
     def states(self) -> tuple[ServiceInfo, ...]:
         with self._lock:
@@ -150,6 +171,7 @@ class Services:
         """Stops all services together. Repeatable."""
         with self._lock:
             self._closed = True
+            self._lock.notify_all()
             services = tuple(self._services.values())
         for service in services:
             service.cancel()
@@ -162,8 +184,10 @@ class _Service:
     """A service, started again after failures. :meth:`start`, :meth:`reload` and :meth:`stop` have one caller at a
     time."""
 
-    def __init__(self, name: str, client: Api) -> None:
+    def __init__(self, name: str, client: Api, pause: Callable[[int], float], changed: Callable[[], None]) -> None:
         self.name = name
+        self._pause = pause
+        self._changed = changed
         self.required = False
         self.config: Mapping[str, Json] = {}
         self._client = client
@@ -180,9 +204,14 @@ class _Service:
     def info(self) -> ServiceInfo:
         return ServiceInfo(self.name, self._state, self._reason, self.required)
 
-    def is_starting(self, patience: float) -> bool:
-        in_time = self._since is None or time.monotonic() - self._since < patience
-        return self.required and self._state == "starting" and in_time
+    def time_left(self, patience: float) -> float:
+        """Seconds that it still has until it is ready; 0: it is, or it has failed, or it is not required.
+
+        :param patience: from its start.
+        """
+        if not self.required or self._state != "starting":
+            return 0
+        return patience if self._since is None else self._since + patience - time.monotonic()
 
     def serves(self) -> bool:
         """Whether it has been started and will not end by itself."""
@@ -259,7 +288,7 @@ class _Service:
                     operation.check()
                     if self._state == "running" and time.monotonic() - begun > _HEALTHY:
                         failures = 0
-                    pause = pause_after(failures)
+                    pause = self._pause(failures)
                     failures += 1
                     self._turn("waiting", f"{why}; started again after {pause:g} s")
                     operation.pause(pause)
@@ -291,6 +320,7 @@ class _Service:
             self._state, self._reason = state, reason
             level = logging.WARNING if state in ("waiting", "failed") else logging.INFO
             _LOG.log(level, "service %s: %s", self.name, f"{state}: {reason}" if reason else state)
+            self._changed()
 
 
 def _enabled(managers: Managers) -> dict[str, bool]:

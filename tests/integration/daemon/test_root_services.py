@@ -1,6 +1,7 @@
 """Services of a kurmad in a process of its own (C1): its client, what is told of them, kurmad's start and end."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,23 +18,37 @@ pytestmark = pytest.mark.root
 KEEPER = """
 from kurma_core.api.pods import PodRequest
 from kurma_core.appc.template import PodTemplate
+from kurma_core.cancellation import shielded
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.driver import Driver, Option
 
 class Keeper:
     def __init__(self, context):
         self.pod, self.trouble = context.config["pod"], context.config["trouble"]
+        self.farewell = context.config["farewell"]
 
     @hookimpl
     def serve(self, host):
+        if self.trouble == "slow":
+            list(host.client.events(follow=True))
         if self.trouble:
             raise OSError(self.trouble)
         events = host.client.events(follow=True)
         if not host.client.summaries():
             record = host.client.prepare(PodRequest(PodTemplate.parse(self.pod), name="kept"), start=True)
             host.log.info("made pod %s", record.name)
-        (record,) = host.client.pods()
+        record = host.client.pods()[0]
         host.ready()
+        try:
+            self.watch(host, events, record)
+        finally:
+            if self.farewell:
+                with shielded(), open(self.farewell) as word:
+                    word.read()
+                    request = PodRequest(PodTemplate.parse(self.pod), name="farewell")
+                    host.client.prepare(request, start=True)
+
+    def watch(self, host, events, record):
         for event in events:
             host.log.info("saw %s", event.kind)
             if event.kind == "stopped":
@@ -41,7 +56,9 @@ class Keeper:
 
 @hookimpl
 def kurma_service():
-    return Driver(Keeper, options=(Option("pod", dict, {}, "to run"), Option("trouble", str, "", "to raise")))
+    trouble = Option("trouble", str, "", "to raise")
+    farewell = Option("farewell", str, "", "a FIFO: at its end it waits for a writer, and runs another pod")
+    return Driver(Keeper, options=(Option("pod", dict, {}, "to run"), trouble, farewell))
 """
 
 
@@ -59,7 +76,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def section(house, **more):
     pod = house.template({"main": "trap 'exit 7' TERM; while :; do sleep 0.02; done"})
-    config = {"pod": pod, "trouble": more.pop("trouble", "")}
+    config = {"pod": pod, "trouble": more.pop("trouble", ""), "farewell": more.pop("farewell", "")}
     return {"plugins": {"services": {"keeper": {"config": config, **more}}}}
 
 
@@ -93,8 +110,6 @@ def test_its_pods_are_kurmads(kurmad, ask, house):
     until(lambda: "service keeper: saw reloaded" in daemon.log.read_text(), "it is told of each reload")
 
     assert daemon.end() == 0
-    log = daemon.log.read_text()
-    assert log.index("ends; pods that run go on") < log.index("service keeper: stopped")
     house.reopen()
     assert house.client.pod(pod.uuid).state == "running", "it outlives the service, and kurmad"
 
@@ -110,6 +125,25 @@ def test_its_pods_are_kurmads(kurmad, ask, house):
     until(lambda: client.info().daemon.services == (), "the configuration has it no more")
     client.rm(pod.uuid)
     assert_nothing_left(pod.uuid)
+
+
+def test_they_are_stopped_first(kurmad, ask, house, tmp_path):
+    """C1: while a service stops, kurmad still answers requests, and starts pods for it."""
+    fifo = tmp_path / "farewell"
+    os.mkfifo(fifo)
+    configure(house, **section(house, farewell=str(fifo)))
+    daemon = kurmad(house=house)
+    client = ask(daemon)
+    until(lambda: state(client) == ("running", ""), daemon.log.read_text)
+    daemon.process.terminate()
+    with fifo.open("w"):  # the service is being stopped
+        assert get(daemon, "/healthz")[0] == 200
+    assert daemon.process.wait(20) == 0
+    house.reopen()
+    pods = {pod.name: pod.state for pod in house.client.pods()}
+    assert pods == {"kept": "running", "farewell": "running"}, daemon.log.read_text()
+    for name in pods:
+        house.client.rm(name, force=True)
 
 
 def test_one_that_fails_is_told_everywhere_and_the_rest_works(kurmad, ask, house):
@@ -136,6 +170,20 @@ def test_one_that_is_required_keeps_kurmad_from_starting(house):
     assert done.returncode == 125
     assert "kurma: service 'keeper' is required and does not run: service plugin" in done.stderr
     assert "OSError: no luck" in done.stderr.splitlines()[-1]
+
+
+def test_the_wait_for_a_required_service_heeds_signals(house):
+    """A reload, and the end."""
+    configure(house, **section(house, trouble="slow", required=True))
+    command = [sys.executable, "-m", "kurma_core.cli.main", "--dir", house.state, "--config", house.config_file]
+    log = Path(house.state).parent / "waiting.log"
+    with log.open("wb") as stream:
+        daemon = subprocess.Popen([*command, "daemon", "run"], stderr=stream)
+    until(lambda: "serves" in log.read_text(), log.read_text)
+    assert "nothing that takes effect is new" in subprocess.check_output([*command, "daemon", "reload"], text=True)
+    daemon.terminate()
+    assert daemon.wait() == 0, log.read_text()
+    assert "is required and does not run" not in log.read_text()
 
 
 def test_one_that_is_required_and_ends_is_a_problem_of_kurmad(kurmad, house):
