@@ -22,9 +22,10 @@ class ObserverHooks(Hooks):
         :called: after each change, once it is on disk, in the order of the changes, in the process that made it
         :param event: the change; later versions may add kinds.
 
-        The core cancels a call that takes longer than 5 seconds (:mod:`kurma_core.cancellation`). A command waits
-        1 second for its observers before it ends, kurmad 5 seconds. An exception is noted and does not affect the
-        pod.
+        The core cancels a call that takes longer than 5 seconds (:mod:`kurma_core.cancellation`); for the first
+        one, they include the import of the plugin and the making of its driver. A command waits 1 second for its
+        observers before it ends, kurmad 5 seconds. An exception is noted, ever more rarely if it is not the first,
+        and does not affect the pod.
 
         :raises KurmaError: the event could not be handled.
         """

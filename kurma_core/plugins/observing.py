@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.observer import ObserverHooks
     from kurma_core.models.pod import PodEvent
 
-#: Seconds for one event.
+#: Seconds for one event; for the first, also the import of the observer and the making of its driver.
 TIMEOUT = 5.0
 #: Events that wait for an observer; of more, the oldest is dropped.
 _LONGEST = 1000
@@ -135,12 +135,11 @@ class Observing:
         with self._change:
             self._call, self._overdue = operation, ""
         try:
+            timer.start()
             with governing(operation):
                 driver = self._make()
-                if driver is None:
-                    return
-                timer.start()
-                driver.pod_event(event)
+                if driver is not None:
+                    driver.pod_event(event)
         except Cancelled:
             return  # noted by the timer
         except (KurmaError, RuntimeError) as error:  # RuntimeError: no thread for the timer

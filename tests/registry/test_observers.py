@@ -128,17 +128,47 @@ def test_who_emits_does_not_wait_and_what_is_missed_is_told():
 
 
 def test_a_call_that_takes_too_long_is_cancelled_and_told_once():
-    told = []
-    slow = Gated()
-    observer = Observing("slow", lambda: slow, told.append, timeout=0.01)
-    observer.tell(EVENTS[0])
-    until(lambda: told, "the note")
-    slow.gate.clear()
-    observer.tell(EVENTS[1])
-    slow.gate.set()
+    told, cancelled = [], []
+
+    class Slow(ObserverHooks):
+        def pod_event(self, event):
+            never = threading.Event()
+            try:
+                with current().waking(never.set):
+                    never.wait()
+            finally:
+                cancelled.append(event)
+
+    observer = Observing("slow", Slow, told.append, timeout=0.01)
+    for event in EVENTS:
+        observer.tell(event)
     close([observer], 60)
-    assert told[:1] == ["observer 'slow': 'running' of pod pod-0 takes longer than 0.01 s"]
-    assert sum("takes longer" in text for text in told) == 1
+    assert cancelled == EVENTS, "each is cancelled"
+    assert told == ["observer 'slow': 'running' of pod pod-0 takes longer than 0.01 s"]
+
+
+def test_an_import_and_a_factory_have_the_same_time():
+    """They are cancelled if they heed it, and told in any case."""
+    told, gate = [], threading.Event()
+
+    def hangs():
+        gate.wait()
+
+    def heeds():
+        with current().waking(gate.set):
+            gate.wait()
+
+    observer = Observing("hangs", hangs, told.append, timeout=0.01)
+    observer.tell(EVENT)
+    problem = "'running' of pod pod-0 takes longer than 0.01 s"
+    until(lambda: observer.problem() == problem, "the end of its time")
+    assert told == [f"observer 'hangs': {problem}"]
+    other = Observing("heeds", heeds, told.append, timeout=0.01)
+    other.tell(EVENT)
+    close([other], 60)
+    assert told[1:] == [f"observer 'heeds': {problem}"]
+    gate.set()
+    close([observer], 60)
 
 
 def test_failures_are_noted_ever_more_rarely_and_none_is_lost():
