@@ -139,7 +139,7 @@ def _open() -> tuple[int, int]:
 
 class DriverContract:
     """Base of all suites. Their fixtures ``options``, ``make_driver``, ``driver`` and ``declaration`` are those of
-    the distribution ``kurma-testing``, by the mark ``kurma_driver``, unless a subclass defines its own."""
+    the distribution ``kurma-testing``, by the mark ``kurma_driver``; a subclass may define its own ``driver``."""
 
     # -- the contract of all kinds --
 

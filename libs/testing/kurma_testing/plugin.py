@@ -115,11 +115,7 @@ def make_driver(
     """
     from kurma_core.errors import PluginSkipped
 
-    mark = _marked(request)
-    if mark is None:
-        raise pytest.UsageError(
-            f"{request.node.nodeid}: mark it with @pytest.mark.kurma_driver(MODULE), or define the fixture driver"
-        )
+    mark = _required_mark(request)
 
     def make(**changes: Any) -> Any:
         try:
@@ -142,12 +138,16 @@ def driver(make_driver: MakeDriver) -> Any:
 @pytest.fixture
 def declaration(request: pytest.FixtureRequest) -> Driver:
     """What the plugin's hook declares."""
-    mark = _marked(request)
-    if mark is None:
-        pytest.skip("the suite makes its own driver, without kurma_driver")
-    return kurma_testing.declaration_of(mark.args[0])
+    return kurma_testing.declaration_of(_required_mark(request).args[0])
 
 
 def _marked(request: pytest.FixtureRequest) -> pytest.Mark | None:
     found: pytest.Mark | None = request.node.get_closest_marker("kurma_driver")
+    return found
+
+
+def _required_mark(request: pytest.FixtureRequest) -> pytest.Mark:
+    found = _marked(request)
+    if found is None:
+        raise pytest.UsageError(f"{request.node.nodeid}: mark it with @pytest.mark.kurma_driver(MODULE)")
     return found

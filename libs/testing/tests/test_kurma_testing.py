@@ -117,9 +117,21 @@ def test_driver(driver, options, declaration, make_driver):
     run(tests).assert_outcomes(passed=1)
 
 
+DRIVER = """
+    @pytest.fixture
+    def driver(self, tmp_path):
+        return None
+"""
+
+
 def test_without_a_mark_it_says_what_to_do(run):
     found = run("def test_driver(driver): pass")
     assert any("@pytest.mark.kurma_driver(MODULE)" in line for line in found.outlines + found.errlines)
+    # A suite that makes its own driver needs the mark, too: its tests of the options would test nothing.
+    own = SUITE.replace("@pytest.mark.kurma_driver(mine)\n", "") + DRIVER
+    found = run(own, "-k", "options_are_described")
+    found.assert_outcomes(errors=1)
+    assert any("@pytest.mark.kurma_driver(MODULE)" in line for line in found.outlines)
 
 
 def test_a_plugin_that_skips_this_host(run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +13,13 @@ import kurma_fetch_docker.local_images
 import kurma_fetch_docker.plugin
 import pytest
 from kurma_fetch_docker import conversion
-from kurma_testing import bound, driver_context
 from kurma_testing.fetchers import FetcherContract
 from kurma_testing.webserver import WebServer, web_server
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import FetchError, FetchNotFoundError, UsageError
 from kurma_core.hookspecs import hookimpl
-from kurma_core.hookspecs.driver import DriverContext
+from kurma_core.hookspecs.driver import Driver, DriverContext
 from kurma_core.hookspecs.fetcher import (
     FetcherHooks,
     FetchRequest,
@@ -121,12 +121,14 @@ class TarFile(RemoteBlobHooks):
         return stream
 
 
+@hookimpl
+def kurma_fetcher() -> Driver:
+    return Driver(Bundles)
+
+
+@pytest.mark.kurma_driver(sys.modules[__name__])
 class TestBundles(FetcherContract):
     """The public conversion is enough for a fetcher of OCI images."""
-
-    @pytest.fixture
-    def driver(self, tmp_path: Path) -> FetcherHooks:
-        return bound(FetcherHooks, Bundles(driver_context(tmp_path, {})))
 
     @pytest.fixture
     def good(self, tmp_path: Path) -> str:

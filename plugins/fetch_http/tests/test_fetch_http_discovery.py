@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import ssl
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,20 +93,33 @@ def net(authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         yield Net(server, way, str(tmp_path / "ca.pem"), tmp_path)
 
 
+@pytest.mark.kurma_driver(kurma_fetch_http.names)
 class TestContract(FetcherContract):
     @pytest.fixture
-    def driver(self, net: Net) -> FetcherHooks:
-        net.pages["example.com/app"] = page(("example.com", "https://storage.example.com/app-{version}.{ext}"))
-        net.pages["storage.example.com/app-1.0.aci"] = Page(bytes(range(256)) * 100)
-        return net.fetcher()
+    def options(self, net: Net) -> dict[str, str]:
+        return {"ca_file": net.ca_file}
 
     @pytest.fixture
-    def good(self) -> str:
+    def good(self, net: Net) -> str:
+        net.pages["example.com/app"] = page(("example.com", "https://storage.example.com/app-{version}.{ext}"))
+        net.pages["storage.example.com/app-1.0.aci"] = Page(bytes(range(256)) * 100)
         return "example.com/app:1.0"
 
     @pytest.fixture
-    def missing(self) -> str:
+    def missing(self, good: str) -> str:
         return "example.com/app:2.0"
+
+    @pytest.fixture
+    def hanging(self, net: Net, good: str) -> Iterator[str]:
+        gate = threading.Event()
+        net.pages["storage.example.com/app-hanging.aci"] = Page(b"image", gate=gate)
+        yield "example.com/app:hanging"
+        gate.set()
+
+    @pytest.fixture
+    def stalling(self, net: Net, good: str) -> str:
+        net.pages["storage.example.com/app-stalling.aci"] = Page(bytes(1000), stalls=[500])
+        return "example.com/app:stalling"
 
     @pytest.fixture
     def malformed(self) -> str:

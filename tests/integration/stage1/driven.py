@@ -20,10 +20,11 @@ IMAGE = "sha512-" + "1" * 128
 
 class Driven:
     """:param scripts: of the entrypoints, by name. :param config: of the stager.
-    :attr:`driver` is the stager's, :attr:`images` the plugin's; :attr:`notes` is what they have told."""
+    :attr:`driver` is the stager's, :attr:`images` the plugin's, :attr:`root` the stage1; :attr:`notes` is what
+    they have told."""
 
     def __init__(self, directory, scripts, config=None, version=2):
-        root = f"{directory}/stage1"
+        self.root = root = f"{directory}/stage1"
         for name, text in scripts.items():
             path = f"{root}/ex/{name}"
             os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import kurma_stager_rkt.plugin
 import pytest
 from kurma_testing.stagers import StagerContract, pod_setup
 
@@ -18,12 +19,21 @@ def app_root(tmp_path_factory):
 
 
 @pytest.mark.root
+@pytest.mark.kurma_driver(kurma_stager_rkt.plugin)
 class TestSmallStage1(StagerContract):
     @pytest.fixture
-    def driver(self, tmp_path):
+    def stage1(self, tmp_path):
         scripts = {each.name: each.read_text() for each in SMALL.iterdir() if each.is_file()}
         with driven(tmp_path, scripts) as found:
-            yield found.driver
+            yield found
+
+    @pytest.fixture
+    def context_parts(self, stage1):
+        return {"host_image": stage1.context.host_image, "start_program": stage1.context.start_program}
+
+    @pytest.fixture
+    def driver(self, make_driver, stage1):
+        return make_driver().of_image("mine", stage1.root)
 
     @pytest.fixture
     def make_pod(self, tmp_path, app_root):
