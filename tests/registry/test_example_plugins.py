@@ -6,14 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from kurma_core.linux.cgroups import Layout
-from tests.kit.command import Kurma
+from tests.kit.command import PROGRAM, Kurma
 from tests.kit.images import busybox_archive, shell
 from tests.kit.installed import build_examples, examples, pip
+from tests.kit.waiting import until
 
 #: An image that writes what it is started with. The example stager wants its program by path.
 SCRIPT = "echo of the memo; ip -o addr"
@@ -97,6 +100,61 @@ def test_one_pod_of_all_examples(kurma, tmp_path):
     refused = kurma("run", *options, *wanted, "memo:box")
     assert refused.returncode == 125
     assert "cannot enforce isolator example.com/nofile of app" in refused.stderr
+
+
+@pytest.fixture
+def posted():
+    """A server's address, and what was posted to it."""
+    bodies = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/", bodies
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.root
+def test_a_service_in_kurmad_and_a_command(strangers, posted):
+    """18: kurmad posts what happens to a pod, and ``kurma uptime`` shows how long the pod has run."""
+    address, bodies = posted
+    memo = strangers.config.with_name("memo")
+    strangers.configured(
+        strangers.config,
+        plugins={
+            "fetchers": {"memo": {"config": {"directory": str(memo)}}},
+            "services": {"webhook": {"config": {"url": address}, "required": True}},
+        },
+    )
+    log = strangers.config.with_name("kurmad.log")
+    with log.open("wb") as stream:
+        daemon = subprocess.Popen([PROGRAM, "daemon", "run"], env=strangers.environment, stderr=stream)
+    try:
+        until(lambda: "service webhook: running" in log.read_text(), log.read_text)
+        words = ("--name", "box", "--net", "none", "--insecure-options=image", "--exec", "/bin/sleep")
+        strangers.out("run", "-d", *words, "memo:box", "--", "1000")
+        (line,) = strangers.out("uptime").splitlines()
+        assert line.split()[1] == "box"
+        assert list(json.loads(strangers.out("uptime", "--json"))) == ["box"]
+        assert strangers.out("uptime", "--least", "1000") == ""
+        strangers.out("stop", "box")
+        until(lambda: "stopped" in [body["kind"] for body in bodies], lambda: str(bodies))
+        assert {body["name"] for body in bodies} == {"box"}
+        assert [body["kind"] for body in bodies].count("running") == 1
+        strangers.out("rm", "box")
+    finally:
+        daemon.terminate()
+        assert daemon.wait(20) == 0, log.read_text()
 
 
 READ = "umask; awk '{print $19}' /proc/self/stat; ionice; cat /proc/self/limits | awk '/open files/ {print $4}'"
