@@ -104,6 +104,19 @@ def show_config(session: Session) -> None:
             )
         ),
     )
+    _ask_kurmad(session)
+
+
+def _ask_kurmad(session: Session) -> None:
+    """Asks a running kurmad something: the client notes it if kurmad works by another configuration."""
+    from kurma_core.errors import KurmaError
+
+    if not session.client.remote:
+        return
+    try:
+        session.client.info()
+    except KurmaError:
+        return  # the command itself does without kurmad
 
 
 @command(makes=True)
@@ -114,11 +127,11 @@ def check_config(session: Session) -> int:
     found = problems(session.client.here)
     for problem in found:
         session.problem(problem)
-    if found:
-        return 125
-    files = session.client.config.config_files
-    session.line("the configuration is right: " + (", ".join(files) or "no file, all defaults"))
-    return 0
+    if not found:
+        files = session.client.config.config_files
+        session.line("the configuration is right: " + (", ".join(files) or "no file, all defaults"))
+    _ask_kurmad(session)
+    return 125 if found else 0
 
 
 def _leaves(path: str, value: Any, origins: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

@@ -332,6 +332,9 @@ def test_a_newer_file_is_told_at_once(unread: Place) -> None:
         ("prepare", "--net", "none", unread.kurma.image),
         ("network", "list"),
         ("events", "--since", "0", "--no-follow"),
+        ("config", "show"),
+        ("config", "check"),
+        ("plugins", "list"),
     ):
         done = unread.kurma(*words)
         assert done.returncode in (0, 3), done.stderr
