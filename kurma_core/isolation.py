@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kurma_core.errors import IsolatorError, KurmaError, PluginError
 from kurma_core.models.isolator import OWN_SYSCTLS, IsolatorPlan, IsolatorReport, sysctl_namespace
-from kurma_core.schema import SchemaError, describe
+from kurma_core.schema import SchemaError, describe, nearest
 from kurma_core.value import field, fields, frozen, replace
 
 if TYPE_CHECKING:
@@ -432,10 +432,8 @@ class _Compilers:
 
     def _near(self, name: str) -> str:
         """Suggests the nearest known name: a protection whose name is mistyped has no effect."""
-        import difflib
-
-        found = difflib.get_close_matches(name[:100], list(self._by_name), 1, 0.85)
-        return f"; there is {found[0]}" if found else ""
+        found = nearest(name, self._by_name, 0.85)
+        return f"; there is {found}" if found else ""
 
 
 def _check_plan(name: str, plan: IsolatorPlan, scope: str, host: IsolatorHost) -> None:

@@ -30,7 +30,7 @@ from kurma_core.value import fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any, ClassVar, Self
 
     Json = Any
@@ -57,6 +57,16 @@ class SchemaError(ValueError):
         self.path = path
         self.expected = expected
         self.found = found
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Finds the known word that is most similar, for hints: ``did you mean WORD?``
+
+    :param cutoff: the least similarity, from 0 to 1. None: no word is as similar.
+    """
+    import difflib  # takes long to import
+
+    return next(iter(difflib.get_close_matches(word[:100], list(known), 1, cutoff)), None)
 
 
 def describe(value: object) -> str:

@@ -216,13 +216,13 @@ class TableGroup(TyperGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         names = self.list_commands(ctx) if args and args[0] not in self.entries else args
         if args and args[0] not in names and not args[0].startswith("-") and not ctx.resilient_parsing:
-            from difflib import get_close_matches
+            from kurma_core.schema import nearest
 
             elsewhere = _CALLED_ELSEWHERE.get(args[0]) if ctx.parent is None else None
-            near = [elsewhere] if elsewhere else get_close_matches(args[0], names, n=1)
+            near = elsewhere or nearest(args[0], names)
             if not near:
                 self.get_command(ctx, args[0])  # raises why a plugin's command cannot be used
-            ctx.fail(f"no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            ctx.fail(f"no command {args[0]!r}" + (f"; did you mean {near!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -18,7 +18,7 @@ import os
 from _collections_abc import Mapping  # without collections
 from types import MappingProxyType
 
-from kurma_core.config.schema import KINDS, OPT_IN, SCHEMA, Key, Where, checked
+from kurma_core.config.schema import KINDS, OPT_IN, SCHEMA, Key, Where, checked, kind_of
 from kurma_core.errors import ConfigError, ManifestError
 from kurma_core.schema import describe
 from kurma_core.value import field, frozen
@@ -222,7 +222,7 @@ class Config:
 
         Without a section, a plugin is disabled if ``enable`` is ``listed``, or if its kind is in :data:`OPT_IN`.
         """
-        kind = group.removeprefix("kurma.")
+        kind = kind_of(group)
         section = self.plugins.get(kind, {}).get(name)
         return PluginConfig(enabled=self.enable == "all" and kind not in OPT_IN) if section is None else section
 
@@ -260,7 +260,7 @@ class Config:
     def to_json(self) -> dict[str, Json]:
         return dict(self.values)
 
-    def mark(self) -> str:
+    def checksum(self) -> str:
         """A checksum of the values, by which a client knows whether kurmad has read the same ones. Values that
         follow from the state directory are left out: the two may have found it in different ways."""
         from zlib import crc32

@@ -24,6 +24,7 @@ from kurma_core.schema import (
     child,
     describe,
     fit,
+    nearest,
 )
 from kurma_core.value import frozen
 
@@ -39,6 +40,23 @@ if TYPE_CHECKING:
 KINDS = ("fetchers", "renderers", "stagers", "networks", "isolators", "observers", "services", "commands")
 #: Kinds whose plugins are enabled only by a section of their own.
 OPT_IN = ("services",)
+
+
+def kind_of(group: str) -> str:
+    """The kind of an entry-point group: ``networks`` of ``kurma.networks``."""
+    return group.removeprefix("kurma.")
+
+
+def singular(group: str) -> str:
+    """The word for one plugin of a group, or of a kind: ``network``."""
+    return kind_of(group).removesuffix("s")
+
+
+def enabling(group: str, name: str, enabled: bool = True) -> str:
+    """The line of ``kurma.yml`` that enables or disables a plugin. :param group: or a kind."""
+    return f"plugins: {{{kind_of(group)}: {{{name}: {{enabled: {str(enabled).lower()}}}}}}}"
+
+
 #: Shape of an initial pod's template, as far as it is checked here.
 _NAMED = {"name": str}
 
@@ -559,9 +577,7 @@ def read(shape: Shape, value: Json, where: Where) -> Json:
 
 def unknown(where: Where, name: str, known: Iterable[str]) -> NoReturn:
     """Refuses an unknown key, and names the nearest known one. :raises ConfigError: always."""
-    import difflib
-
     names = sorted(known)
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.0)
-    nearest = f"; the nearest known one is {near[0]!r}" if near else "; there is none to be set here"
-    where.key(name).fail(f"unknown key{nearest}", hint=f"known here: {', '.join(names)}" if names else None)
+    near = nearest(name.lower(), names, 0.0)
+    which = f"; the nearest known one is {near!r}" if near else "; there is none to be set here"
+    where.key(name).fail(f"unknown key{which}", hint=f"known here: {', '.join(names)}" if names else None)

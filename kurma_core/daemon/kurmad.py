@@ -97,7 +97,7 @@ class Daemon:
         self.listing = Listing(pods)
         self.metrics = Metrics()
         self.server = Server(Dispatcher(self, self.metrics))
-        self.server.mark = config.mark()
+        self.server.checksum = config.checksum()
         self.api_sockets = AppApiSockets(pods, self.server.listen_for_app, self.server.stop_listening_for_app)
         pods.on_api_changed(self.api_sockets.changed)
         self.recovery = Recovery(pods, self.owners, self.restarts.look, self.api_sockets.see)
@@ -379,7 +379,7 @@ class Daemon:
     def _take_over(self, managers: Managers | None) -> None:
         if managers is not None:
             self.config, self.managers = managers.config, managers
-            self.server.mark = managers.config.mark()
+            self.server.checksum = managers.config.checksum()
             self.client = self._new_client()
             self.pods.use(managers.pods)
             self.prestarted.discard_all()

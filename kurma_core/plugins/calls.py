@@ -8,6 +8,7 @@ that the driver lacks is the method of the specification.
 
 from __future__ import annotations
 
+from kurma_core.config.schema import singular
 from kurma_core.errors import HostError, KurmaError, PluginError, PluginSkipped
 from kurma_core.hookspecs import Hooks, ModuleHooks, Stream, field_types
 from kurma_core.plugins import contract
@@ -227,7 +228,7 @@ def _traced(call: Callable[..., Any], what: str, trace: Callable[[str], None]) -
 
 def called(group: str, name: str) -> str:
     """A plugin in messages: ``network plugin 'NAME'``."""
-    return f"{group.removeprefix('kurma.').removesuffix('s')} plugin {name!r}"
+    return f"{singular(group)} plugin {name!r}"
 
 
 def said(error: BaseException) -> str:

@@ -7,6 +7,7 @@ Kurma itself claims the names of its commands, and the schemes of images that no
 
 from __future__ import annotations
 
+from kurma_core.config.schema import enabling, singular
 from kurma_core.errors import PluginCollisionError
 from kurma_core.plugins.calls import called
 
@@ -29,7 +30,7 @@ ISOLATOR = "isolator "
 
 
 def alias(group: str, name: str) -> str:
-    return f"{_kind(group)} alias {name!r}"
+    return f"{singular(group)} alias {name!r}"
 
 
 def reserved(group: str, name: str) -> str:
@@ -109,11 +110,6 @@ def _collision(what: str, who: Sequence[str], hint: str, plugins: Sequence[Plugi
     )
 
 
-def _kind(group: str) -> str:
-    return group.removeprefix("kurma.").removesuffix("s")
-
-
 def _disabling(plugin: Plugin) -> str:
     """The line of ``kurma.yml`` that disables it."""
-    kind = plugin.group.removeprefix("kurma.")
-    return f"`plugins: {{{kind}: {{{plugin.name}: {{enabled: false}}}}}}` in kurma.yml"
+    return f"`{enabling(plugin.group, plugin.name, False)}` in kurma.yml"

@@ -15,7 +15,7 @@ from kurma_core import hookspecs
 from kurma_core.config.schema import Where, read, unknown
 from kurma_core.hookspecs import GROUPS, PROJECT, SPECS, Hooks, ModuleHooks, implements, is_hook
 from kurma_core.hookspecs.driver import LOCATORS, Driver, Option
-from kurma_core.schema import Made, Number, Shape, Whole, describe, shape
+from kurma_core.schema import Made, Number, Shape, Whole, describe, nearest, shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def hook(group: str, name: str, module: object) -> Callable[..., Any]:
         if is_hook(functions[each])
     ]
     if wanted not in functions:
-        close = _close(wanted, others)
+        close = nearest(wanted, others)
         near = f"; its function {close} is not a hook" if close else ""
         module_name = getattr(module, "__name__", repr(module))
         wrong.append(f"{module_name} implements no {wanted} hook, which {group} asks for{near}")
@@ -214,7 +214,7 @@ def _read(kind: type[Hooks], driver: object) -> tuple[dict[str, tuple[str, ...]]
     wrong += [f"the hook {name} is set on the object: define it in the class" for name in on_object]
     for name, hook in kind.HOOKS.items():
         if hook.required and name not in found:
-            close = _close(name, public)
+            close = nearest(name, public)
             wrong.append(f"lacks {name}" + (f"; its method {close} is not a hook" if close else ""))
     wrong += [f"lacks {name}" for name in kind.ATTRIBUTES if not hasattr(driver, name)]
     return found, wrong
@@ -246,14 +246,8 @@ def _arguments(hook: Hook, function: Any, method: Callable[..., Any], wrong: lis
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    close = _close(name, known)
+    close = nearest(name, known)
     return f"; the nearest is {close}" if close else ""
-
-
-def _close(name: str, known: Iterable[str]) -> str:
-    import difflib
-
-    return next(iter(difflib.get_close_matches(name[:100], list(known), 1)), "")
 
 
 def options(
@@ -303,20 +297,18 @@ def known_power(word: str, gated: Iterable[Mapping[str, Collection[str] | None]]
 
     :param gated: :attr:`Driver.gated` of the plugins.
     """
-    import difflib
-
     known: dict[str, Collection[str] | None] = {}
     for isolators in gated:
         for name, parts in isolators.items():
             known.setdefault(name, parts)
     isolator, equals, part = word.partition("=")
     if isolator not in known:
-        return False, next(iter(difflib.get_close_matches(isolator[:100], known, 1, 0)), None)
+        return False, nearest(isolator, known, 0)
     parts = known[isolator]
     if not equals or parts is None or part in (*parts, "full"):
         return True, None
-    close = difflib.get_close_matches(part[:100], parts, 1, 0)
-    return False, f"{isolator}={close[0]}" if close else isolator
+    close = nearest(part, parts, 0)
+    return False, f"{isolator}={close}" if close else isolator
 
 
 def _copy(value: Json) -> Json:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from kurma_core.config import Config, origin
-from kurma_core.config.schema import REQUIRED_ISOLATORS
+from kurma_core.config.schema import REQUIRED_ISOLATORS, kind_of
 from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError
 from kurma_core.plugins import contract
+from kurma_core.schema import nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def problems_of_plugins(registry: PluginRegistry, config: Config) -> tuple[Kurma
     for group, name in dict.fromkeys((*used, *sections)):
         section = config.plugin(group, name)
         off = not section.enabled and not section.required and (group, name) not in used
-        if off and (group.removeprefix("kurma."), name) in installed:
+        if off and (kind_of(group), name) in installed:
             continue
         try:
             registry.driver(group, name)
@@ -66,10 +67,8 @@ def _wrong_isolators(registry: PluginRegistry, config: Config) -> Iterator[Kurma
     known = {*REQUIRED_ISOLATORS, *(name for some in names.values() for name in some)}
     for isolator in config.required_isolators:
         if isolator not in known:
-            from difflib import get_close_matches
-
-            near = get_close_matches(isolator, known, 1)
-            hint = f"did you mean {near[0]}?" if near else "see `kurma isolators list`"
+            near = nearest(isolator, known)
+            hint = f"did you mean {near}?" if near else "see `kurma isolators list`"
             yield _unknown(config, "required_isolators", f"no plugin knows an isolator {isolator!r}", hint)
     for name, grant in config.grants.items():
         for power in grant.isolators:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from kurma_core.config import Config, origin
-from kurma_core.config.schema import OPT_IN
+from kurma_core.config.schema import OPT_IN, enabling, kind_of, singular
 from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginError, PluginNotFoundError
 from kurma_core.errors import PluginSkipped as Skipped
 from kurma_core.hookspecs import CONTRACT, GROUPS, NEEDED, OLDEST
@@ -23,6 +23,7 @@ from kurma_core.hookspecs.driver import Driver, DriverContext, HostProgram, Host
 from kurma_core.plugins import contract
 from kurma_core.plugins.calls import Source, called, class_key, interrupts, line, said
 from kurma_core.plugins.index import Declaration, Plugin, PluginIndex
+from kurma_core.schema import nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -210,8 +211,8 @@ class PluginRegistry:
         """
         installed = self._group(group)
         if not installed:
-            return (f"no {_kind(group).removesuffix('s')} plugin is installed",)
-        names = (*self._config.plugins.get(_kind(group), {}), *(plugin.name for plugin in installed))
+            return (f"no {singular(group)} plugin is installed",)
+        names = (*self._config.plugins.get(kind_of(group), {}), *(plugin.name for plugin in installed))
         found = []
         for name in dict.fromkeys(names):
             try:
@@ -312,7 +313,7 @@ class PluginRegistry:
     def enabled(self, group: str) -> tuple[str, ...]:
         """As :meth:`names`, with the names that are claimed twice."""
         found = dict.fromkeys(plugin.name for plugin in self._group(group))
-        configured = self._config.plugins.get(_kind(group), {})
+        configured = self._config.plugins.get(kind_of(group), {})
         order = [name for name in configured if name in found] + [name for name in found if name not in configured]
         return tuple(name for name in order if self._config.plugin(group, name).enabled)
 
@@ -333,7 +334,7 @@ class PluginRegistry:
         found: dict[tuple[str, str], str] = {}
         for group in GROUPS:
             for plugin in self._group(group):
-                key = (_kind(group), plugin.name)
+                key = (kind_of(group), plugin.name)
                 found[key] = f"{found[key]} and {plugin}" if key in found else str(plugin)
         return found
 
@@ -521,7 +522,7 @@ class PluginRegistry:
                     status, reason = "outdated", f"{outdated}: restart kurmad"
                 rows.append(
                     PluginInfo(
-                        _kind(group),
+                        kind_of(group),
                         plugin.name,
                         plugin.distribution,
                         plugin.version or "?",
@@ -536,10 +537,10 @@ class PluginRegistry:
             for name in self._required(group):
                 if name not in present:
                     reason = f"not installed, and {self._origin(group, name, 'required')} requires it"
-                    rows.append(PluginInfo(_kind(group), name, None, None, "failed", reason, process=process))
+                    rows.append(PluginInfo(kind_of(group), name, None, None, "failed", reason, process=process))
         for plugin, reason in self._unknown_groups():
             distribution, version = plugin.distribution, plugin.version or "?"
-            kind = _kind(plugin.group)
+            kind = kind_of(plugin.group)
             rows.append(PluginInfo(kind, plugin.name, distribution, version, "failed", reason, process=process))
         return tuple(rows)
 
@@ -563,7 +564,7 @@ class PluginRegistry:
         if not teardown and not self._config.plugin(group, name).enabled:
             raise PluginNotFoundError(
                 f"{called(group, name)} is {self._why_disabled(group, name)}",
-                hint=f"enable it: kurma plugins enable {_kind(group)} {name}",
+                hint=f"enable it: kurma plugins enable {kind_of(group)} {name}",
                 plugin=f"{group}/{name}",
             )
         if len(plugins) > 1 or group in _RESERVING:
@@ -625,10 +626,8 @@ class PluginRegistry:
         """Entries of groups that Kurma does not have, each with the reason."""
         for group, plugins in sorted((self._installed or {}).items()):
             if group not in GROUPS and group != NEEDED:
-                from difflib import get_close_matches
-
-                near = get_close_matches(_kind(group), [*map(_kind, GROUPS)], 1)
-                reason = f"there is no group {group}" + (f"; the nearest is kurma.{near[0]}" if near else "")
+                near = nearest(kind_of(group), map(kind_of, GROUPS))
+                reason = f"there is no group {group}" + (f"; the nearest is kurma.{near}" if near else "")
                 yield from ((plugin, reason) for plugin in plugins)
 
     def _create(self, loaded: _Loaded) -> None:
@@ -678,7 +677,7 @@ class PluginRegistry:
         plugin = loaded.plugin
         if section is None:
             section = self._config.plugin(plugin.group, plugin.name).config
-        place = f"plugins.{_kind(plugin.group)}.{plugin.name}.config"
+        place = f"plugins.{kind_of(plugin.group)}.{plugin.name}.config"
         return contract.options(section, _declared(loaded).options, place, self._config.origins)
 
     def _attempt(self, loaded: _Loaded, step: Callable[[], None]) -> None:
@@ -737,7 +736,7 @@ class PluginRegistry:
         with self._lock:
             tried = tuple(self._loaded.items())
         return {
-            (_kind(group), name): loaded.error.message
+            (kind_of(group), name): loaded.error.message
             for (group, name), loaded in tried
             if loaded.error is not None
         }
@@ -759,20 +758,20 @@ class PluginRegistry:
             self._note(error.message)
 
     def _required(self, group: str) -> Iterator[str]:
-        sections = self._config.plugins.get(_kind(group), {})
+        sections = self._config.plugins.get(kind_of(group), {})
         return (name for name, section in sections.items() if section.required)
 
     def _why_disabled(self, group: str, name: str) -> str:
-        if name in self._config.plugins.get(_kind(group), {}):
+        if name in self._config.plugins.get(kind_of(group), {}):
             return f"disabled in {self._origin(group, name, 'enabled')}"
-        if _kind(group) in OPT_IN and self._config.enable == "all":
+        if kind_of(group) in OPT_IN and self._config.enable == "all":
             return "not enabled in the configuration, as each of its kind has to be"
         return (
             f"not listed in `plugins`, and {origin('plugins.enable', self._config.origins)} says `enable: listed`"
         )
 
     def _origin(self, group: str, name: str, key: str) -> str:
-        return self._config.origins.get(f"plugins.{_kind(group)}.{name}.{key}", "the configuration")
+        return self._config.origins.get(f"plugins.{kind_of(group)}.{name}.{key}", "the configuration")
 
 
 # --- words -----------------------------------------------------------------------------------------------------
@@ -787,15 +786,6 @@ def _plugin_error(plugin: Plugin, what: str, cause: BaseException) -> PluginErro
     error = PluginError(f"{_whole(plugin)} {what}", plugin=f"{plugin.group}/{plugin.name}")
     error.__cause__ = cause
     return error
-
-
-def _kind(group: str) -> str:
-    return group.removeprefix("kurma.")
-
-
-def enabling(group: str, name: str) -> str:
-    """The line of ``kurma.yml`` that enables it."""
-    return f"plugins: {{{_kind(group)}: {{{name}: {{enabled: true}}}}}}"
 
 
 def _not_found(group: str, name: str, plugins: tuple[Plugin, ...], astray: tuple[Plugin, str] | None) -> NoReturn:

@@ -95,8 +95,9 @@ def show(session: Session, *, plugin: str) -> None:
     """Show a plugin and the options that it takes."""
     from kurma_core.api.host import PluginOption, PluginPage
     from kurma_core.cli.output import facts, fields, json_text, table
+    from kurma_core.config.schema import kind_of
 
-    kind, _, name = plugin.removeprefix("kurma.").partition("/")
+    kind, _, name = kind_of(plugin).partition("/")
     info = _find(session, kind, name)
     section = session.client.config.plugin(kind, name)
     settings = {"enabled": section.enabled, "required": section.required, "config": dict(section.config)}
@@ -216,6 +217,7 @@ def _write_enabled(session: Session, kind: str, name: str, enabled: bool) -> Non
     from kurma_core.cli.output import formatted
     from kurma_core.client.local.managers import Managers, problems
     from kurma_core.config import CONFIG_DIR, load
+    from kurma_core.config.schema import enabling
     from kurma_core.errors import ConfigError, UsageError
     from kurma_core.linux.files import replace_file
 
@@ -225,8 +227,8 @@ def _write_enabled(session: Session, kind: str, name: str, enabled: bool) -> Non
     what = f"cannot {verb} {kind}/{name}"
     directory = CONFIG_DIR if settings.config_file is None else os.path.abspath(settings.config_file)
     if settings.config_file is not None and not os.path.isdir(directory):
-        line = f"plugins: {{{kind}: {{{name}: {{enabled: {str(enabled).lower()}}}}}}}"
-        raise UsageError(f"{what}: the configuration is the single file {directory}", hint=f"write there: {line}")
+        hint = f"write there: {enabling(kind, name, enabled)}"
+        raise UsageError(f"{what}: the configuration is the single file {directory}", hint=hint)
     file = f"{directory}/kurma.d/{_OWN_FILE}"
     sections = _own_sections(file, what)
     section = sections.setdefault("plugins", {}).setdefault(kind, {}).setdefault(name, {})
@@ -255,17 +257,15 @@ def _write_enabled(session: Session, kind: str, name: str, enabled: bool) -> Non
 
 def _known_kind(word: str) -> str:
     """A kind in the plural. :raises UsageError: there is no such kind."""
-    from kurma_core.config.schema import KINDS
+    from kurma_core.config.schema import KINDS, kind_of, singular
+    from kurma_core.errors import UsageError
+    from kurma_core.schema import nearest
 
     for kind in KINDS:
-        if word.removeprefix("kurma.") in (kind, kind.removesuffix("s")):
+        if kind_of(word) in (kind, singular(kind)):
             return kind
-    from difflib import get_close_matches
-
-    from kurma_core.errors import UsageError
-
-    near = get_close_matches(word, KINDS, 1, 0.5)
-    meant = f"did you mean {near[0]}? " if near else ""
+    near = nearest(word, KINDS, 0.5)
+    meant = f"did you mean {near}? " if near else ""
     raise UsageError(f"no kind of plugin {word!r}", hint=f"{meant}kinds: {', '.join(KINDS)}")
 
 
@@ -275,19 +275,18 @@ def _check_name(session: Session, kind: str, name: str, enabled: bool) -> None:
     :raises PluginNotFoundError: it is not.
     """
     from kurma_core.errors import PluginNotFoundError
+    from kurma_core.plugins.calls import called
+    from kurma_core.schema import nearest
 
     here = session.client.here
     known = [info.name for info in here.registry.listing(False) if info.kind == kind and info.distribution]
     if not enabled:
         known += here.config.plugins.get(kind, {})
     if name not in known:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"installed: {', '.join(known) or 'none'}"
-        raise PluginNotFoundError(
-            f"no {kind.removesuffix('s')} plugin {name!r} is installed", hint=hint, plugin=f"kurma.{kind}/{name}"
-        )
+        near = nearest(name, known)
+        hint = f"did you mean {near}?" if near else f"installed: {', '.join(known) or 'none'}"
+        what = f"no {called(kind, name)} is installed"
+        raise PluginNotFoundError(what, hint=hint, plugin=f"kurma.{kind}/{name}")
 
 
 def _own_sections(file: str, what: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from kurma_core.api.host import HostCheckInfo
 from kurma_core.cancellation import Cancellation, governing
+from kurma_core.config.schema import kind_of
 from kurma_core.errors import KurmaError
 from kurma_core.hookspecs import GROUPS
 from kurma_core.hookspecs.driver import HostCheck
@@ -56,7 +57,7 @@ class _Asking:
     """A plugin that is asked for its checks, in a thread of its own."""
 
     def __init__(self, registry: PluginRegistry, group: str, name: str) -> None:
-        self.plugin = f"{group.removeprefix('kurma.')}/{name}"
+        self.plugin = f"{kind_of(group)}/{name}"
         self._operation = Cancellation()
         self._found: tuple[HostCheck, ...] | None = None
         self._thread = threading.Thread(

@@ -9,6 +9,7 @@ import os
 import stat
 
 from kurma_core import config as configuration
+from kurma_core.config.schema import kind_of
 from kurma_core.errors import ConfigError, KurmaError, PluginNotFoundError, PrivilegeError
 from kurma_core.linux.files import others_may_write
 from kurma_core.value import kept
@@ -396,7 +397,7 @@ def _placed(problem: KurmaError, config: Config) -> str:
     }.get(group, [])
     if group == "kurma.stagers" and name == config.stager and name not in config.stagers:
         keys.insert(0, "stager")
-    section = f"plugins.{group.removeprefix('kurma.')}.{name}"
+    section = f"plugins.{kind_of(group)}.{name}"
     key = next(iter(keys), section)
     origin = configuration.origin(key, config.origins)
     if origin == "default" and key in keys and group == "kurma.networks" and not isinstance(problem, ConfigError):

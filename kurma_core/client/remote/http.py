@@ -88,7 +88,7 @@ class Connection:
         #: The daemon's; known once it has answered.
         self.version: str | None = None
         #: Of the daemon's configuration; None: the client is not of the host.
-        self.mark: str | None = None
+        self.checksum: str | None = None
         self._socket = socket
         self._buffer = bytearray()
 
@@ -188,7 +188,7 @@ class Connection:
         self.version = headers.get("kurma-version")
         if self.version is None:
             raise self._stranger()
-        self.mark = headers.get("kurma-config")
+        self.checksum = headers.get("kurma-config")
         return Response(self, status, headers)
 
     def fields(self) -> dict[str, str]:

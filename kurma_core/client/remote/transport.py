@@ -201,9 +201,9 @@ class Remote(Transport):
         """Sends a request; the answer's head."""
         answer = connection.request(verb, target, body, headers)
         self._version = connection.version
-        if self._config is not None and connection.mark is not None and self._version == VERSION:
+        if self._config is not None and connection.checksum is not None and self._version == VERSION:
             config, self._config = self._config, None  # once
-            if config.mark() != connection.mark:
+            if config.checksum() != connection.checksum:
                 self._tell_difference(config)
         return answer
 

@@ -192,13 +192,13 @@ class Exchange:
 class Connection:
     """A client's connection. Exchanges follow each other on it.
 
-    :param mark: that of the configuration in force (:meth:`kurma_core.config.Config.mark`).
+    :param checksum: that of the configuration in force (:meth:`kurma_core.config.Config.checksum`).
     """
 
-    def __init__(self, connected: Socket, peer: Peer, mark: Callable[[], str] = str) -> None:
+    def __init__(self, connected: Socket, peer: Peer, checksum: Callable[[], str] = str) -> None:
         self.socket = connected
         self.peer = peer
-        self._mark = mark
+        self._checksum = checksum
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_LIMIT)
         self.upgraded = False
         #: The client may take any time to read.
@@ -267,7 +267,7 @@ class Connection:
         """Headers of each answer. An app in a pod has another configuration than the host, if it has any."""
         found = [("Kurma-Version", VERSION)]
         if self.peer.pod is None:
-            found.append(("Kurma-Config", self._mark()))
+            found.append(("Kurma-Config", self._checksum()))
         return found
 
     def head(self, status: int, fields: list[tuple[str, str]]) -> bytes:

@@ -80,7 +80,7 @@ class Server:
         #: Called, from any thread, when a connection has ended.
         self.served: Callable[[], None] = lambda: None
         #: Of the configuration in force; the host's clients get it with each answer.
-        self.mark = ""
+        self.checksum = ""
 
     @property
     def connections(self) -> int:
@@ -235,7 +235,7 @@ class Server:
             self._log_refusal(peer, error)
             _turn_away(connected, error)
             return True
-        connection = Connection(connected, peer, lambda: self.mark)
+        connection = Connection(connected, peer, lambda: self.checksum)
         with self._lock:
             self._connections.add(connection)
         if listener.socket.fileno() < 0:

@@ -13,7 +13,7 @@ from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.linux import capabilities as linux
 from kurma_core.models.isolator import IsolatorPlan
-from kurma_core.schema import describe
+from kurma_core.schema import describe, nearest
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.isolator import IsolatorHost
@@ -76,12 +76,10 @@ def _bit(name: str, word: Any) -> int:
         pass
     hint = "they are named as in capabilities(7): CAP_CHOWN"
     if isinstance(word, str):
-        import difflib
-
         # Compared without the common prefix CAP_, which would make all names similar.
         upper = word.upper().removeprefix("CAP_")
-        near = difflib.get_close_matches(upper[:40], [each.removeprefix("CAP_") for each in linux.NAMES], 1)
-        hint = f"did you mean CAP_{near[0]}?" if near else hint
+        near = nearest(upper, [each.removeprefix("CAP_") for each in linux.NAMES])
+        hint = f"did you mean CAP_{near}?" if near else hint
         if upper == "ALL":
             hint = (
                 "there is no word for all of them: name each, or give os/linux/privileged"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.errors import IsolatorError
 from kurma_core.hookspecs.isolator import Compiled, Power
 from kurma_core.models.isolator import IsolatorPlan
-from kurma_core.schema import describe
+from kurma_core.schema import describe, nearest
 from kurma_isolators_linux import seccomp_bpf as program
 from kurma_isolators_linux import seccomp_profile, system_calls
 
@@ -158,10 +158,8 @@ def _group(name: str, wildcard: str, numbers: Mapping[str, int], held: frozenset
 
 
 def _nearest(word: str, known: Any) -> str | None:
-    import difflib
-
-    found = difflib.get_close_matches(word, known, 1)
-    return f"did you mean {found[0]}?" if found else None
+    found = nearest(word, known)
+    return f"did you mean {found}?" if found else None
 
 
 # As systemd groups them (systemd.exec, SystemCallFilter=).

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kurma_core.errors import NetworkError
-from kurma_core.schema import JsonValue, List, Made, SchemaError, Shape, Whole, describe, shape
+from kurma_core.schema import JsonValue, List, Made, SchemaError, Shape, Whole, describe, nearest, shape
 from kurma_core.value import field, frozen
 from kurma_net_bridge.subnets import Subnet, parse_address, parse_cidr, text_of
 
@@ -160,10 +160,8 @@ def parse_settings(config: Mapping[str, Json]) -> Settings:
     name = config["name"]
 
     def unknown(path: str, key: str, known: list[str]) -> None:
-        from difflib import get_close_matches
-
-        near = get_close_matches(key, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+        near = nearest(key, known)
+        hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
         raise _wrong(name, f"{path}.{key}: unknown key", hint)
 
     try:
