@@ -461,6 +461,8 @@ def _refuse(app: str, missing: list[str], why: str, hint: str) -> NoReturn:
         f"cannot run app {app} without {', '.join(missing)}, which Kurma's configuration requires: {why}",
         hint=hint,
         app=app,
+        isolators=missing,
+        reason=why,
     )
 
 

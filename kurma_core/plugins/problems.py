@@ -63,21 +63,22 @@ def _wrong_isolators(registry: PluginRegistry, config: Config) -> Iterator[Kurma
         works = registry.status("isolators", plugin)[0] == "ok"
         if not works or isolator not in names[plugin]:
             what = f"isolator plugin {plugin!r} does not know it, or does not work"
-            yield _unknown(config, f"isolator_plugins.{isolator}", what, "see `kurma plugins list`")
+            yield _unknown(config, f"isolator_plugins.{isolator}", what, "see `kurma plugins list`", isolator)
     known = {*REQUIRED_ISOLATORS, *(name for some in names.values() for name in some)}
     for isolator in config.required_isolators:
         if isolator not in known:
             near = nearest(isolator, known)
             hint = f"did you mean {near}?" if near else "see `kurma isolators list`"
-            yield _unknown(config, "required_isolators", f"no plugin knows an isolator {isolator!r}", hint)
+            what = f"no plugin knows an isolator {isolator!r}"
+            yield _unknown(config, "required_isolators", what, hint, isolator)
     for name, grant in config.grants.items():
         for power in grant.isolators:
             found, meant = contract.known_power(power, [own.gated for _, own in declared])
             if not found:
                 hint = f"did you mean {meant}?" if meant else "see `kurma isolators list`"
-                yield _unknown(config, f"grants.{name}.isolators", f"there is no power {power!r}", hint)
+                yield _unknown(config, f"grants.{name}.isolators", f"there is no power {power!r}", hint, power)
 
 
-def _unknown(config: Config, path: str, what: str, hint: str) -> ConfigError:
+def _unknown(config: Config, path: str, what: str, hint: str, isolator: str) -> ConfigError:
     file = origin(path, config.origins)
-    return ConfigError(f"{file}: {path}: {what}", hint=hint, file=file, path=path)
+    return ConfigError(f"{file}: {path}: {what}", hint=hint, file=file, path=path, isolator=isolator)

@@ -54,6 +54,14 @@ MISTAKES = [
     ({"container_networks": [{"name": "a", "plugin": "bridge", "mtu": 1}]}, ["container_networks.a: "]),
     ({"required_isolators": {"example.com/gone": True}}, ["no plugin knows an isolator 'example.com/gone'"]),
     ({"isolator_plugins": {"resource/memory": "gone"}}, ["isolator plugin 'gone' does not know it"]),
+    ({"isolator_plugins": {"kurma.io/pids-limit": "gone"}}, ["isolator plugin 'gone' does not know it"]),
+    (
+        {"required_isolators": {"example.com/gone": True}, "plugins": {"isolators": {"linux": OFF}}},
+        [
+            "no plugin knows an isolator 'example.com/gone'",
+            "required_isolators: apps would lack kurma.io/pids-limit",
+        ],
+    ),
     (
         {"grants": {"x": {"images": ["example.com/a"], "isolators": ["example.com/gone"]}}},
         ["grants.x.isolators: there is no power 'example.com/gone'"],
@@ -85,6 +93,8 @@ def test_a_reload_refuses_what_check_refuses(tmp_path, capsys, values, words):
     out, err = capsys.readouterr()
     lines = [line.removeprefix("kurma: ") for line in err.splitlines() if line.startswith("kurma: ")]
     assert out == ""
+    assert len(lines) == len(words), lines
+    assert all(str(file) in line for line in lines)
     for word in words:
         assert sum(word in line for line in lines) == 1, (word, lines)
     assert not [line for line in lines if line.startswith("default: ")], "the file is named"

@@ -258,7 +258,10 @@ def problems(managers: Managers) -> tuple[KurmaError, ...]:
     for problem in found:
         problem.message = _placed(problem, config)
     for further in (_of_locators, _of_networks, _of_isolators, _of_pods):
-        told = {word for problem in found for word in (str(problem.data.get("plugin")), problem.message)}
+        told = {
+            str(problem.data[key]) for problem in found for key in ("plugin", "isolator") if key in problem.data
+        }
+        told |= {problem.message for problem in found}
         found += further(managers, told)
     return tuple(found)
 
@@ -314,7 +317,7 @@ def _is_alias(managers: Managers, aci: str) -> bool:
 
 
 def _of_networks(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
-    """:param told: plugins and messages of the problems found before."""
+    """:param told: plugins, isolators and messages of the problems found before."""
     config = managers.config
     entries = {entry.name: entry for entry in config.networks_in_use}
     for network in managers.networks.catalog.configured():
@@ -340,12 +343,24 @@ def _of_isolators(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
         working = [(plugin, driver) for plugin, driver in usable if driver is not None]
         known = {name for plugin, _ in working for name in plugin.names}
         defaults = {name for _, driver in working for name, _ in driver.defaults("app", (), host)}
-        asked = dict.fromkeys(sorted(required - (known - defaults)), True)
+        asked = dict.fromkeys(sorted(required - (known - defaults) - told), True)
         rules = Rules(required=asked, absent=managers.registry.absent(_ISOLATORS))
         compile_isolators(None, {"*": ()}, plugins, host, rules=rules)
     except KurmaError as error:
-        if not any(one.startswith(f"{_ISOLATORS}/") or one in error.message for one in told):
+        # A reason may be the message of an isolator plugin's own problem.
+        if any(one.startswith(f"{_ISOLATORS}/") or one in error.message for one in told):
+            return
+        missing = error.data.get("isolators")
+        if not isinstance(missing, list):
+            error.message = _placed(error, managers.config)
             yield error
+            return
+        key, origins = "required_isolators", managers.config.origins
+        files = [configuration.origin(f"{key}.{name}", origins) for name in missing]
+        file = next((one for one in files if one != "default"), "default")
+        place = key if file == "default" else f"{file}: {key}"
+        lack = f"{place}: apps would lack {', '.join(missing)}: {error.data['reason']}"
+        yield ConfigError(lack, hint=error.hint, file=file, path=key)
 
 
 def _of_pods(managers: Managers, told: set[str]) -> Iterator[KurmaError]:

@@ -196,7 +196,7 @@ def test_config_check_finds_a_plugin_that_pods_need_and_is_disabled(
     done = kurma("config", "check")
     assert done.returncode == 125
     lines = [line for line in done.stderr.splitlines() if not line.startswith("  hint")]
-    unprotected = f"cannot run app * without {', '.join(ALL)}, which Kurma's configuration requires: "
+    unprotected = f"required_isolators: apps would lack {', '.join(ALL)}: "
     assert lines == [
         f"kurma: container_networks.lo.plugin: network plugin 'lo' is disabled in {file}",
         f"kurma: container_networks.default.plugin: network plugin 'bridge' is disabled in {file}",
