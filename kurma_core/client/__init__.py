@@ -121,6 +121,7 @@ def _connect_despite(settings: Settings, wrong: ConfigError) -> Client | None:
     :param wrong: the error of the configuration; raised by operations of this process.
     """
     from kurma_core.client.remote.http import Connection
+    from kurma_core.client.remote.transport import Remote
 
     if settings.host == LOCAL:
         return None
@@ -140,7 +141,8 @@ def _connect_despite(settings: Settings, wrong: ConfigError) -> Client | None:
         if daemon is None or daemon.configuration != abspath(settings.config_file):
             found.close()
             raise wrong
-    settings.note(f"{wrong.message}; kurmad goes on with the configuration that it has read before")
+    assert isinstance(found.transport, Remote)
+    found.transport.wrong = wrong
     return found
 
 

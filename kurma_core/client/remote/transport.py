@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from kurma_core.client.remote.http import Body, Connection, Response
     from kurma_core.client.remote.streams import CallerStreams, Stream
     from kurma_core.config import Config
+    from kurma_core.errors import ConfigError
     from kurma_core.models.image import ImageRecord
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText, Stdio
@@ -75,6 +76,8 @@ class Remote(Transport):
         config: Config | None = None,
     ) -> None:
         self._config = config
+        #: The error of this process's configuration; the first request notes that kurmad goes on with its own.
+        self.wrong: ConfigError | None = None
         #: What to do about a configuration that kurmad has not read; empty: nothing.
         self._differs = ""
         self._settings = settings
@@ -91,7 +94,7 @@ class Remote(Transport):
 
     def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
         if operation.name == "reload":
-            self._config = None  # its report says it all
+            self._config = self.wrong = None  # its report says it all
         own = getattr(self, operation.method, None)
         if own is not None:
             return own(operation, **arguments)
@@ -201,6 +204,10 @@ class Remote(Transport):
         """Sends a request; the answer's head."""
         answer = connection.request(verb, target, body, headers)
         self._version = connection.version
+        if self.wrong is not None:
+            wrong, self.wrong = self.wrong, None  # once
+            which = "kurmad goes on with the configuration that it has read before"
+            self._settings.note(f"{wrong.message}; {which}")
         if self._config is not None and connection.checksum is not None and self._version == VERSION:
             config, self._config = self._config, None  # once
             if config.checksum() != connection.checksum:

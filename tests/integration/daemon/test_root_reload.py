@@ -407,6 +407,15 @@ def test_another_file(kurmad: Callable[[], Place], tmp_path: Path) -> None:
     assert "kurmad goes on with the configuration that it has read before" in done.stderr
 
 
+@pytest.mark.parametrize("words", ["config check", "config show", "daemon reload", "plugins list", "list"])
+def test_a_file_that_cannot_be_read_is_told_once(kurmad: Callable[[], Place], words: str) -> None:
+    place = kurmad()
+    place.config.write_text('{"stop_timeot": 3}')
+    done = place.kurma(*words.split())
+    assert done.returncode == (0 if words == "list" else 125)
+    assert done.stderr.count("stop_timeot: unknown key") == 1, done.stderr
+
+
 # --- plugins of the process that does the work ---
 
 
