@@ -103,7 +103,7 @@ def error_number(error: BaseException) -> int | None:
 
 
 def words(error: BaseException) -> str:
-    """What went wrong: the limit that is reached, else the kind of error and its text."""
+    """Describes an error: the limit that is reached, else the kind of error and its text."""
     if _no_process(error):
         return f"cannot start a {'process' if isinstance(error, OSError) else 'thread'}: {_REACHED}"
     return f"{type(error).__name__}: {error}"

@@ -485,7 +485,7 @@ class PluginChange(JsonValue):
 
 @frozen(kw_only=True)
 class ReloadReport(JsonValue):
-    """What a reload of kurmad has changed, or why it was refused.
+    """The result of a reload of kurmad: its changes, or why it was refused.
 
     :param at: when kurmad read the configuration.
     :param in_force: when it read the configuration that is in force now.
@@ -507,7 +507,7 @@ class ReloadReport(JsonValue):
     problems: tuple[ErrorFacts, ...] = ()
 
     def lines(self) -> tuple[str, ...]:
-        """What has changed, in words."""
+        """Describes each change in a line."""
         fixed = (f"{key} stays as it is until kurmad is started again" for key in self.fixed)
         return (*map(str, self.changed), *map(str, self.plugins), *fixed)
 

@@ -43,7 +43,7 @@ class PluginCommands:
 
     @kept
     def _registry(self) -> PluginRegistry | None:
-        """None: no plugin with a command is installed.
+        """The registry of plugins; None: no plugin with a command is installed.
 
         :raises ConfigError: the configuration is wrong.
         """

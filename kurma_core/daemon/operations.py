@@ -45,8 +45,8 @@ class KurmadTransport(Transport):
 
 
 class _Operations:
-    """The methods of :class:`kurma_core.api.operations.Api` that kurmad does otherwise than a process without
-    kurmad, by their names."""
+    """Operations that kurmad does in another way than :class:`kurma_core.client.local.transport.Local`: each
+    replaces the method of its name of :class:`kurma_core.api.operations.Api`."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon

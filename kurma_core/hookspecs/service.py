@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @frozen
 class ServiceHost:
-    """What kurmad gives a service.
+    """Kurma as a service sees it.
 
     :param client: does Kurma's operations in kurmad, as its HTTP API does: the pods that it starts belong to
         kurmad. It stays valid when the configuration is reloaded. ``client.events(follow=True)`` yields events as

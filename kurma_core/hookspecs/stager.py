@@ -22,7 +22,7 @@ _WHERE = {"AppStatus": "kurma_core.models.pod", "StagerError": "kurma_core.error
 
 @frozen
 class StagerFeatures:
-    """What a stager can do. Of a driver with ``of_image``, the core asks for the first two before the image is
+    """Abilities of a stager. Of a driver with ``of_image``, the core asks for the first two before the image is
     known.
 
     :param applies_isolators: it applies :attr:`PodSetup.plans`, and so isolators. Otherwise isolators are reported

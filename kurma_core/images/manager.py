@@ -421,7 +421,7 @@ class ImageManager:
         return ImageFiles(self.store.layers(image_id)).groups_of(user)
 
     def conventions(self, image_id: str) -> Conventions:
-        """What the image expects of its executor. :raises ImageNotFoundError:"""
+        """Returns the image's conventions. :raises ImageNotFoundError:"""
         return self.store.get(image_id).conventions
 
     def cat_manifest(self, image_id: str, *, original: bool = False) -> bytes:
@@ -542,7 +542,7 @@ class ImageManager:
         return TrustPolicy(self._config.trust, relaxations(insecure), plain, self._trust)
 
     def _conventions(self, manifest: ImageManifest) -> Conventions:
-        """What an image with that manifest expects, as the fetcher says that understands its annotations."""
+        """Asks the fetcher that understands the manifest's annotations for the image's conventions."""
         annotations = {pair.name: pair.value for pair in manifest.annotations}
         name = self._registry.annotation_reader(annotations) if annotations else None
         return Conventions() if name is None else self._registry.driver(_FETCHERS, name).conventions(annotations)

@@ -63,7 +63,7 @@ class Provenance(JsonValue):
 
 @frozen
 class Conventions(JsonValue):
-    """What an image expects of its executor, where that differs from the App Container specification.
+    """An image's demands on its executor that differ from the App Container specification.
 
     :param entrypoint: arguments of a command line follow these words, instead of the app's ``exec``; null: they
         follow ``exec``.

@@ -256,7 +256,7 @@ def shown(value: object) -> str:
 
 
 def _unlike(value: object, expected: Answer) -> str:
-    """What is wrong with a value that a hook's type does not accept."""
+    """Describes why a hook's type does not accept the value."""
     for name, answer in field_types(type(value)).items():
         found = getattr(value, name)
         if not answer.accepts(found):

@@ -118,7 +118,7 @@ class Plugin:
 
 @frozen
 class Declaration:
-    """What a plugin declared when it was loaded: fields of :class:`kurma_core.hookspecs.driver.Driver`."""
+    """The declaration of a plugin when it was loaded: fields of :class:`kurma_core.hookspecs.driver.Driver`."""
 
     aliases: tuple[str, ...]
     runs_images: bool

@@ -358,7 +358,7 @@ class PluginRegistry:
         return self._index.declaration(self._plugin(group, name)) or _declared(self._load(group, name))
 
     def locator_kind(self, scheme: str) -> str | None:
-        """What the locators of a scheme are (:attr:`Driver.locators`); None: no fetcher of that name is installed.
+        """Returns the kind of a scheme's locators (:attr:`Driver.locators`); None: no fetcher has that name.
 
         A fetcher that does not work counts as one of addresses: its error is raised when it is needed.
         """
@@ -383,8 +383,8 @@ class PluginRegistry:
         return self._values(self._load(group, name))
 
     def host_checks(self, group: str, name: str) -> Sequence[HostCheck]:
-        """What the plugin's ``kurma_checks`` finds; empty: it has no such hook. Its module is imported, no driver
-        is made; a plugin that skips itself is asked, too.
+        """Calls the plugin's ``kurma_checks``; empty: it has no such hook. Its module is imported, no driver is
+        made; a plugin that skips itself is asked, too.
 
         :raises KurmaError: the plugin cannot be imported, or breaks its contract, or the hook fails.
         """

@@ -95,7 +95,7 @@ def test_whatever_the_umask_is_it_is_ours(tmp_path: Path, umask: int) -> None:
         ),
     ],
 )
-def test_a_mistyped_name_is_no_empty_list(
+def test_a_mistyped_state_directory_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, by: str, words: str
 ) -> None:
     typo = str(tmp_path / "typo")

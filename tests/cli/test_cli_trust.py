@@ -252,7 +252,7 @@ def test_a_key_from_an_https_address(tmp_path: Path, signers: Signers, web: Any)
             images.read(url.replace("key.asc", "huge"))
 
 
-def test_a_key_whose_file_breaks(tmp_path: Path) -> None:
+def test_the_error_of_a_key_file_that_cannot_be_read(tmp_path: Path) -> None:
     """The error names the plugin, or what cannot be read."""
 
     class Blob(RemoteBlobHooks):

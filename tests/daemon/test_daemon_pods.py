@@ -67,8 +67,8 @@ def test_who_waits_for_a_pod_hears_of_its_end_whatever_fails(what: str, caplog: 
     os.close(stager)
 
 
-def test_a_look_that_is_still_to_come_keeps_nobody_from_the_end(tmp_path: Path) -> None:
-    """Somebody takes down a pod whose owner is dead: whether he does is looked at, until the daemon ends."""
+def test_close_does_not_wait_for_a_planned_look(tmp_path: Path) -> None:
+    """The owner is dead, and another process takes the pod down: recovery looks again until the daemon ends."""
     looks = []
     store = PodStore(str(tmp_path))
     directory, lock = store.create(UUID, "one")

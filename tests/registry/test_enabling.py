@@ -77,7 +77,7 @@ def test_a_configuration_that_would_be_wrong_is_not_written(plugins, etc):
     assert os.listdir(etc / "kurma.d") == []
 
 
-def test_a_file_of_somebody_else(plugins, etc):
+def test_it_does_not_overwrite_a_file_that_it_has_not_written(plugins, etc):
     file = etc / "kurma.d/50-plugins.yml"
     file.write_text("plugins: {networks: {one: {enabled: true}}}\n")
     code, _, err = plugins("disable", "networks", "one")

@@ -60,7 +60,7 @@ def test_a_plugin_of_this_version_works(needing, registry):
     assert [info.reason for info in plugins.listing() if info.kind == "contract"] == []
 
 
-def test_a_version_that_is_no_number(needing, registry):
+def test_a_needed_contract_version_must_be_a_number(needing, registry):
     needing("two")
     with pytest.raises(PluginError, match=r"'one' of kurma-test 2.0: its entry of kurma.contract is 'two', not a"):
         registry().driver(NETWORKS, "one")

@@ -37,10 +37,14 @@ def test_only_what_is_asked_for_is_loaded(install, registry, network):
 
 
 def test_a_driver_is_made_once_by_many_threads(install, registry, network):
-    install("kurma-test", {"one": network.replace("self.context = context", "import time; time.sleep(0.05)")})
-    plugins = registry()
-    made = []
-    threads = [threading.Thread(target=lambda: made.append(plugins.driver(NETWORKS, "one"))) for _ in range(4)]
+    install("kurma-test", {"one": network})
+    plugins, together, made = registry(), threading.Barrier(4), []
+
+    def make():
+        together.wait()
+        made.append(plugins.driver(NETWORKS, "one"))
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -290,7 +290,10 @@ def _check_name(session: Session, kind: str, name: str, enabled: bool) -> None:
 
 
 def _own_sections(file: str, what: str) -> dict[str, Any]:
-    """What these commands have written before. :raises ConfigError: another program or a person wrote the file."""
+    """Reads the sections that these commands have written.
+
+    :raises ConfigError: another program or a person wrote the file.
+    """
     import os
 
     from kurma_core.config.files import text_of, value_of

@@ -1,4 +1,4 @@
-"""What this host lacks: checks of the core, and of enabled plugins (``kurma_checks``)."""
+"""Checks this host for what Kurma and its plugins need: by the core, and by enabled plugins (``kurma_checks``)."""
 
 from __future__ import annotations
 

@@ -56,8 +56,9 @@ class Recovery:
         self._lock = threading.Lock()
         #: UUIDs of pods to check.
         self._waiting: set[str] = set()
-        #: By UUID: looks that were to be repeated, without one that was not; when a pause after a failure ends.
+        #: By UUID: the number of looks in a row that had to be repeated.
         self._attempts: dict[str, int] = {}
+        #: By UUID: when the pause after a failed look ends.
         self._pauses: dict[str, float] = {}
         self._closing = False
         self._later = Timetable("later", 2)
@@ -144,7 +145,10 @@ class Recovery:
                 self._pauses.pop(uuid, None)
 
     def _look_again(self, uuid: str, *, pausing: bool = False) -> None:
-        """Plans another look, later each time. :param pausing: none before that."""
+        """Plans another look, after a pause that grows with each.
+
+        :param pausing: changes of the pod cause no look during the pause.
+        """
         with self._lock:
             attempts = self._attempts[uuid] = self._attempts.get(uuid, -1) + 1
             pause = pause_after(attempts)

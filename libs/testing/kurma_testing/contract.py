@@ -1,4 +1,4 @@
-"""What the contract suites of all kinds share: tests of options, the texts and values that a stranger may send,
+"""Shared parts of all contract suites: tests of options, the texts and values that a stranger may send,
 and checks of errors, of cancellation, and of what stays open."""
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def driver(make_driver: MakeDriver) -> Any:
 
 @pytest.fixture
 def declaration(request: pytest.FixtureRequest) -> Driver:
-    """What the plugin's hook declares."""
+    """The declaration that the plugin's hook returns."""
     return kurma_testing.declaration_of(_required_mark(request).args[0])
 
 
