@@ -39,6 +39,7 @@ from kurma_core.daemon.services import Services
 from kurma_core.errors import KurmaError
 from kurma_core.linux import libc
 from kurma_core.models.streams import Stdio
+from kurma_core.plugins.index import follow_path_files
 from kurma_core.pods.daemon_interface import DaemonInterface
 
 if TYPE_CHECKING:
@@ -219,6 +220,7 @@ class Daemon:
         signals = {signal.SIGTERM, signal.SIGINT}
         signal.pthread_sigmask(signal.SIG_BLOCK, {*signals, signal.SIGHUP})
         self._run_directory.lock()
+        follow_path_files()
         # Before there are threads, which would get heaps of their own.
         libc.one_heap()
         try:

@@ -23,7 +23,7 @@ import stat
 import sys
 import time
 from _collections_abc import Mapping  # without collections
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 
 from kurma_core import VERSION, hookspecs
 from kurma_core.json_text import dumps, loads
@@ -56,6 +56,8 @@ _SETTLED = 100_000_000
 
 #: By module, the plugin that this process has loaded from it first, and stamps of its files at that time.
 _LOADED: dict[str, tuple[Plugin, dict[str, Stamp | None]]] = {}
+#: By directory, the ``.pth`` files that this process has read.
+_PATH_FILES: dict[str, dict[str, Stamp | None]] = {}
 
 _STAMP = [int, int, int]
 _PLUGIN = [str, str, str, str, str, str]
@@ -375,6 +377,23 @@ def _path() -> Iterator[str]:
             yield os.path.abspath(entry)
         except FileNotFoundError:  # relative, and the working directory was removed
             continue
+
+
+def follow_path_files() -> None:
+    """Reads the ``.pth`` files that have come or changed since the first call, as Python reads all of them at its
+    start. Editable installs make their modules known by such files."""
+    import site
+
+    invalidate_caches()
+    for directory in (*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else ())):
+        if directory not in sys.path or not os.path.isdir(directory):
+            continue  # Python has not read those in it either
+        stamps = {name: _stamp(f"{directory}/{name}") for name in os.listdir(directory) if name.endswith(".pth")}
+        known = _PATH_FILES.get(directory, stamps)
+        _PATH_FILES[directory] = stamps
+        for name in sorted(stamps):
+            if stamps[name] != known.get(name):
+                site.addpackage(directory, name, None)
 
 
 def _scan(directory: str) -> dict[str, Json]:

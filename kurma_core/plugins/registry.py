@@ -8,7 +8,6 @@ configuration says that the broken one is ``required``.
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from kurma_core.hookspecs import CONTRACT, GROUPS, NEEDED, OLDEST
 from kurma_core.hookspecs.driver import Driver, DriverContext, HostProgram, HostTree, Option, Started
 from kurma_core.plugins import contract
 from kurma_core.plugins.calls import Source, called, class_key, interrupts, line, said
-from kurma_core.plugins.index import Declaration, Plugin, PluginIndex
+from kurma_core.plugins.index import Declaration, Plugin, PluginIndex, follow_path_files
 from kurma_core.schema import nearest
 
 TYPE_CHECKING = False
@@ -322,7 +321,7 @@ class PluginRegistry:
 
         :param earlier: its drivers take down what pods have of plugins that are no longer installed.
         """
-        importlib.invalidate_caches()
+        follow_path_files()
         with self._lock, earlier._lock:
             self._installed = self._index.find(anew=True)
             made = {key: loaded.driver for key, loaded in earlier._loaded.items() if loaded.driver is not None}
@@ -697,6 +696,8 @@ class PluginRegistry:
                 loaded.begun = loaded.declared is not None  # not broken: the next call loads it
                 raise
             loaded.error = _plugin_error(loaded.plugin, f"is broken: {said(error)}", error)
+            if self._daemon and isinstance(error, ModuleNotFoundError):
+                loaded.error.hint = f"if {error.name} is installed, restart kurmad"
         raise loaded.error
 
     def _status(self, group: str, name: str, load: bool) -> tuple[str, str]:

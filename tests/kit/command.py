@@ -30,9 +30,11 @@ class Kurma:
 
     :param config: what stands in ``kurma.json``.
     :param image: path of an image archive of busybox.
+    :param program: the script that installing Kurma makes, perhaps in another environment.
     """
 
-    def __init__(self, state: Path, config: Path, image: str) -> None:
+    def __init__(self, state: Path, config: Path, image: str, program: str = PROGRAM) -> None:
+        self.program = program
         self.state = state
         self.config = config
         self.image = image
@@ -46,7 +48,7 @@ class Kurma:
     def configured(self, file: Path, **values: Any) -> Kurma:
         """The same state directory with another configuration."""
         file.write_text(json.dumps(values))
-        return Kurma(self.state, file, self.image)
+        return Kurma(self.state, file, self.image, self.program)
 
     def __call__(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
         """Runs it to its end."""
@@ -54,7 +56,13 @@ class Kurma:
         if "input" not in more:
             more.setdefault("stdin", subprocess.DEVNULL)
         return subprocess.run(
-            [PROGRAM, *words], capture_output=True, text=True, check=False, env=environment, timeout=60, **more
+            [self.program, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            timeout=60,
+            **more,
         )
 
     def out(self, *words: str, **more: Any) -> str:
@@ -68,7 +76,7 @@ class Kurma:
 
     def popen(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         more = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
-        return subprocess.Popen([PROGRAM, *words], text=True, env=self.environment, **more)
+        return subprocess.Popen([self.program, *words], text=True, env=self.environment, **more)
 
     def run(self, script: str, *options: str, net: str | None = "none") -> subprocess.CompletedProcess[str]:
         """``kurma run --rm`` of a shell script, by an image whose app is ``/bin/sh``."""

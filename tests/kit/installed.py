@@ -15,6 +15,8 @@ import venv
 from pathlib import Path
 from typing import Any
 
+from tests.kit.command import PROGRAM
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples/plugins"
 
@@ -41,6 +43,20 @@ def make_clean(directory: Path) -> None:
             (others / path.name).symlink_to(path)
     (packages,) = (directory / "venv/lib").glob("python*/site-packages")
     (packages / "others.pth").write_text(f"{others}\n")
+
+
+def make_above(directory: Path) -> tuple[Path, Path]:
+    """Makes a virtual environment that has what this one has, and directories of its own for more.
+
+    :returns: its ``kurma``, and its ``site-packages``.
+    """
+    venv.create(directory, with_pip=False, symlinks=True)
+    (packages,) = (directory / "lib").glob("python*/site-packages")
+    (packages / "below.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    program = directory / "bin/kurma"
+    program.write_text(Path(PROGRAM).read_text().replace(sys.executable, f"{directory}/bin/python", 1))
+    program.chmod(0o755)
+    return program, packages
 
 
 def install(clean: Path, wheels: Path, *what: object) -> None:

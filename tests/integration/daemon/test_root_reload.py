@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.kit.command import PROGRAM, Kurma
+from tests.kit.command import Kurma
+from tests.kit.installed import make_above
 from tests.kit.waiting import until
 from tests.registry.conftest import NETWORK
 
@@ -81,7 +82,10 @@ class Place:
     def start(self) -> None:
         with self.log.open("ab") as stream:
             self.process = subprocess.Popen(
-                [PROGRAM, "daemon", "run"], env=self.kurma.environment, stdin=subprocess.DEVNULL, stderr=stream
+                [self.kurma.program, "daemon", "run"],
+                env=self.kurma.environment,
+                stdin=subprocess.DEVNULL,
+                stderr=stream,
             )
         until(lambda: "serves" in self.log.read_text(), lambda: f"kurmad: {self.log.read_text()}")
 
@@ -235,6 +239,27 @@ def test_plugins_come_and_go(kurmad: Callable[[], Place]) -> None:
     ]
 
 
+@pytest.mark.parametrize("imports", [False, True], ids=["a path", "a finder"])
+def test_an_editable_install_while_kurmad_runs(place: Place, tmp_path: Path, *, imports: bool) -> None:
+    """18.3: kurmad reads the ``.pth`` file of the install."""
+    program, packages = make_above(tmp_path / "venv")
+    place.kurma.program = str(program)
+    sources = tmp_path / "kurma-cable"
+    sources.mkdir()
+    place.start()
+    place.configure(container_networks=[{"name": "mine", "plugin": "cable"}])
+    place.site.directory = packages
+    place.site.install("0.1.0")
+    place.site.module.rename(sources / "kurma_cable.py")
+    finder = f"import sys\nsys.path.append({str(sources)!r})\n"
+    (packages / "cable_finder.py").write_text(finder)
+    (packages / "cable.pth").write_text("import cable_finder\n" if imports else f"{sources}\n")
+    assert place.kurma("config", "check").returncode == 0
+    assert place.reload() == ["container_networks: changed", "plugin networks/cable: kurma-cable 0.1.0 is new"]
+    assert known(row(place)) == ("0.1.0", "0.1.0", "ok", "", "kurmad")
+    assert place.reload() == ["nothing that takes effect is new"]
+
+
 def test_a_changed_file_of_an_editable_install(kurmad: Callable[[], Place]) -> None:
     place = kurmad()
     place.site.install("0.1.0")
@@ -275,6 +300,8 @@ def test_a_plugin_that_failed_and_is_mended_in_place(place: Place, source: str) 
     place.start()
     until(lambda: "the configuration is wrong: " in place.log.read_text(), "kurmad has tried to load it")
     assert len(place.refused()) == 1
+    hint = "  hint: if nothing_of_this_name is installed, restart kurmad"
+    assert (hint in place.kurma("daemon", "reload").stderr.splitlines()) == (source != SKIPS)
     if source == SKIPS:
         (place.site.directory / "kurma_cable.py.needed").touch()
     else:
