@@ -220,7 +220,8 @@ class StagerHooks(AnyStagerHooks):
 
     @hookspec(required=True)
     def start(self, pod: PodSetup, stdio: Stdio) -> RunningStagerHooks:
-        """Starts the stager; does not wait for the pod to run.
+        """Starts the stager; does not wait for the pod to run. A program that it starts unblocks signals first:
+        kurmad blocks SIGTERM, SIGINT and SIGHUP, and programs inherit that.
 
         :called: when a pod starts, after ``prepare``; its networks and cgroup are made
         :param pod: the pod.

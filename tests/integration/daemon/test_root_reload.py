@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import threading
@@ -38,6 +39,7 @@ class Service:
 def kurma_service():
     return Driver(Service)
 """
+EXAMPLES = Path(__file__).parents[3] / "examples/plugins"
 QUIET = {"daemon": {"waiting_stagers": 0}}
 
 
@@ -514,7 +516,7 @@ def test_a_plugin_that_is_enabled_is_read_by_a_reload(kurmad: Callable[[], Place
 
 def test_an_uninstalled_network_is_left_by_the_pods_that_are_joined(kurmad: Callable[[], Place]) -> None:
     """By the driver that kurmad has made before."""
-    example = Path(__file__).parents[3] / "examples/plugins/network/kurma_example_cable.py"
+    example = EXAMPLES / "network/kurma_example_cable.py"
     place = kurmad()
     place.site.install("0.1.0", example.read_text())
     place.configure(container_networks=[{"name": "mine", "plugin": "cable", "subnet": "10.77.0.0/24"}])
@@ -535,3 +537,62 @@ def test_an_uninstalled_network_is_left_by_the_pods_that_are_joined(kurmad: Call
     assert len(before - links()) == 1
     place.kurma.out("rm", uuid)
     assert "error: " not in place.log.read_text().rpartition("→ uninstalled")[2]
+
+
+@pytest.mark.parametrize("end", ["stop", "rm --force"])
+def test_an_uninstalled_stager_ends_the_pods_that_it_runs(kurmad: Callable[[], Place], end: str) -> None:
+    """18.3: by the driver that kurmad has made before."""
+    place = kurmad()
+    package = place.site.directory / "kurma_example_solo"
+    shutil.copytree(EXAMPLES / "stager/kurma_example_solo", package)
+    place.site.install("0.1.0", "from kurma_example_solo.plugin import kurma_stager", group="kurma.stagers")
+    place.configure(stagers={"mine": {"driver": "cable", "without_isolators": True}})
+    place.reload()
+    script = "trap 'exit 0' TERM; while :; do sleep 0.02; done"
+    words = ("--stager", "mine", "--net", "none", "--exec", "/bin/sh", place.kurma.image, "--", "-c", script)
+    uuid = place.kurma.out("run", "-d", *words).strip()
+    until(lambda: place.kurma.pod(uuid)["apps"]["busybox"]["pid"], "the stager has loaded its modules")
+    place.configure()
+    place.site.uninstall()
+    shutil.rmtree(package)
+    assert "plugin stagers/cable: kurma-cable 0.1.0 → uninstalled" in place.reload()
+    assert place.kurma.pod(uuid)["state"] == "running"
+    place.kurma.out(*end.split(), uuid)
+    if end == "stop":
+        assert place.kurma.pod(uuid)["state"] == "stopped"
+        place.kurma.out("rm", uuid)
+    assert place.kurma.json("list") == []
+    assert "error: " not in place.log.read_text().rpartition("→ uninstalled")[2]
+
+
+@pytest.mark.full
+def test_a_teardown_that_fails_is_tried_and_logged_ever_more_rarely(kurmad: Callable[[], Place]) -> None:
+    """18.3: the network is uninstalled, and kurmad is started anew."""
+    place, source = kurmad(), (EXAMPLES / "network/kurma_example_cable.py").read_text()
+    network = {"name": "mine", "plugin": "cable", "subnet": "10.77.0.0/24"}
+    place.site.install("0.1.0", source)
+    place.configure(container_networks=[network])
+    place.reload()
+    words = ("--net", "mine", "--exec", "/bin/sleep", place.kurma.image, "--", "1000")
+    uuid = place.kurma.out("run", "-d", *words).strip()
+    place.configure()
+    place.site.uninstall()
+    place.stop()
+    place.log.write_text("")
+    place.start()
+    place.kurma.out("stop", uuid)
+    line = f"error: pod {uuid}: teardown is not complete: no network plugin 'cable' is installed"
+
+    def written() -> list[str]:
+        return [text.partition(line)[2] for text in place.log.read_text().splitlines() if line in text]
+
+    until(lambda: any("times since" in text for text in written()), place.log.read_text, 60)
+    # By the command, by kurmad on its own, and once for what it has tried after 1, 3, 7 and 15 s.
+    *first, last = written()
+    assert len(first) <= 2
+    assert last.startswith(" (4 times since ")
+    place.site.install("0.1.0", source)
+    place.configure(container_networks=[network])
+    place.reload()
+    place.kurma.out("rm", uuid)
+    assert place.kurma.json("list") == []

@@ -21,6 +21,8 @@ PATIENCE = 1
 
 
 def main(path: str) -> int:
+    # kurmad blocks the signals that end it, and the programs that it starts inherit that.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     with open(path) as stream:
         setup = json.load(stream)
     if setup["network"] is not None:
