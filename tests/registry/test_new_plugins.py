@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
+import venv
 
 import pytest
 
@@ -12,8 +14,10 @@ from kurma_core.config import load
 from kurma_core.config.schema import KINDS
 from kurma_core.hookspecs import CONTRACT, GROUPS
 from kurma_core.plugins.scaffold import make_package
+from tests.integration.daemon.test_root_reload import QUIET, Place
 from tests.kit.command import Kurma
 from tests.kit.installed import ROOT, build, install, pip, uninstall
+from tests.kit.waiting import until
 from tests.test_floors import PUBLIC, imports
 
 
@@ -237,6 +241,83 @@ def test_it_works_as_it_is(kind, clean, wheels, cleanly, tmp_path):
     (tmp_path / "kurma.yml").write_text("")
     kurma = ("kurma", "--dir", tmp_path / "state", "--config", tmp_path / "kurma.yml")
     assert json.loads(cleanly(*kurma, "plugins", "list", "--format", "json", cwd="/")) == []
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A kurmad beside whose plugins pip can install others: in an environment that is its ``PYTHONPATH``."""
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    (packages,) = (tmp_path / "venv/lib").glob("python*/site-packages")
+    kurma = Kurma(tmp_path / "state", tmp_path / "kurma.yml", image="")
+    kurma.environment |= {"PYTHONPATH": str(packages)}
+    found = Place(kurma, tmp_path / "kurma.yml", tmp_path / "kurmad.log", None)
+    yield found
+    found.stop()
+
+
+@pytest.mark.full
+@pytest.mark.root
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_life_beside_a_kurmad_that_runs(kind, place, tmp_path):
+    """18: installed, listed, reloaded, upgraded, broken, mended, uninstalled, as docs/plugins.md says."""
+    distribution = f"kurma-{kind.removesuffix('s')}-box"
+    make_package(kind, "box", "made")
+    module = next((tmp_path / "made").glob("kurma_*/plugin.py"))
+    for version, last in (("0.1.0", ""), ("0.2.0", ""), ("0.3.0", "raise RuntimeError('no way')\n")):
+        project = tmp_path / "made/pyproject.toml"
+        project.write_text(re.sub('(?m)^version = ".*"$', f'version = "{version}"', project.read_text()))
+        module.write_text(module.read_text() + last)
+        build(tmp_path / "wheels", tmp_path / "made")
+
+    def put(version):
+        install(tmp_path, tmp_path / "wheels", "--no-deps", f"{distribution}=={version}")
+
+    def told(version):
+        """Status and reason of its row in the listing."""
+        (found,) = [one for one in place.kurma.json("plugins", "list") if one["distribution"] == distribution]
+        assert (found["kind"], found["name"], found["version"]) == (kind, "box", version)
+        return found["status"], found["reason"]
+
+    def configure(text):
+        place.config.write_text(f"{json.dumps(QUIET)[1:-1]}\n{text}")
+
+    plugin, works = f"plugin {kind}/box: {distribution}", "running" if kind == "services" else "ok"
+    configure("")
+    place.start()
+    put("0.1.0")
+    assert told("0.1.0") == ("found", "kurmad does not see it: kurma daemon reload")
+    configure((tmp_path / "made/kurma.yml").read_text())
+    assert f"{plugin} 0.1.0 is new" in place.reload()
+    until(lambda: told("0.1.0") == (works, ""), lambda: str(told("0.1.0")))
+    if kind == "commands":
+        assert place.kurma.out("box", "--json") == "[]\n"
+
+    put("0.2.0")
+    outdated = "0.2.0 is installed, 0.1.0 is loaded: restart kurmad"
+    assert told("0.2.0") == ("outdated", outdated)
+    assert place.reload() == [f"{plugin} 0.1.0 → {distribution} 0.2.0: {outdated}"]
+    assert told("0.2.0") == ("outdated", outdated)
+    place.stop()
+    place.log.write_text("")
+    place.start()
+    until(lambda: told("0.2.0") == (works, ""), lambda: str(told("0.2.0")))
+
+    put("0.3.0")
+    place.stop()
+    place.log.write_text("")
+    place.start()
+    until(lambda: told("0.3.0")[0] == "failed", lambda: str(told("0.3.0")))
+    assert told("0.3.0")[1].endswith(f"of {distribution} 0.3.0 is broken: RuntimeError: no way")
+    assert any("is broken: RuntimeError: no way" in line for line in place.refused())
+    assert place.kurma.json("list") == []
+
+    put("0.2.0")
+    assert place.reload() == [f"{plugin} 0.3.0 → {distribution} 0.2.0: works now"]
+    until(lambda: told("0.2.0") == (works, ""), lambda: str(told("0.2.0")))
+    configure("")
+    uninstall(tmp_path, distribution)
+    assert f"{plugin} 0.2.0 → uninstalled" in place.reload()
+    assert not [one for one in place.kurma.json("plugins", "list") if one["name"] == "box"]
 
 
 @pytest.mark.full
