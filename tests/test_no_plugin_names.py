@@ -30,7 +30,7 @@ EXCEPTIONS = [
     ),
     ("a key or a column", "default", "cli/commands/stager.py config/schema.py value.py"),
     ("a key `default`, and the origin of a value that no file sets", "default", "config/__init__.py:8"),
-    ("the origin of a value that no file sets", "default", "client/local/managers.py:4"),
+    ("the origin of a value that no file sets", "default", "client/local/managers.py:7"),
     ("prose: what holds by default", "default", "hookspecs/isolator.py networking/manager.py"),
     ("a kind of trust policy", "file", "config/schema.py"),
     ("a kind of trust policy", "http", "config/schema.py"),

@@ -14,13 +14,12 @@ import os
 
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.trees import copying
+from kurma_core.trees.copying import Shift as Shift  # an argument of merge()
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import Protocol
-
-    from kurma_core.trees.copying import Shift
 
     class Filter(Protocol):
         """The relative paths of the merged tree that are kept."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.appc.image import ImageManifest
 from kurma_core.appc.reify import effective_app
 from kurma_core.trees import user_database
-from kurma_core.trees.copying import Shift
+from kurma_core.trees.merging import Shift
 from kurma_core.trees.mount_targets import make_dirs
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from kurma_stager_rkt.pod_files import LAYERS, ROOTFS, inside, shift, tree_id
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup
-    from kurma_core.trees.copying import Shift
+    from kurma_core.trees.merging import Shift
 
 #: Errors of a kernel that has no overlay for these directories.
 _NO_OVERLAY = (errno.EINVAL, errno.ENODEV, errno.EOPNOTSUPP, errno.EPERM, errno.E2BIG)
