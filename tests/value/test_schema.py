@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kurma_core import schema
 from kurma_core.schema import (
     Count,
     ExitCode,
@@ -21,6 +22,7 @@ from kurma_core.schema import (
     SchemaError,
     Words,
     fit,
+    nearest,
     resolve,
     shape,
 )
@@ -179,3 +181,14 @@ def test_forms_that_are_remembered_are_constants() -> None:
         form = call.args[1]
         fixed = isinstance(form, ast.Attribute) or (isinstance(form, ast.Name) and form.id in ("dict", "shape"))
         assert fixed or (isinstance(form, ast.Name) and form.id.isupper()), f"{file}:{call.lineno}"
+
+
+def test_hints_name_the_nearest_word():
+    assert nearest("netwroks", ["renderers", "networks"]) == "networks"
+    assert nearest("zzz", ["renderers", "networks"]) is None
+    assert nearest("zzz", ["renderers"], 0) == "renderers"
+
+
+def test_one_place_looks_for_similar_words():
+    core = Path(schema.__file__).parent
+    assert [path.name for path in core.rglob("*.py") if "import difflib" in path.read_text()] == ["schema.py"]
