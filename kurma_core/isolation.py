@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kurma_core.errors import IsolatorError, KurmaError, PluginError
 from kurma_core.models.isolator import OWN_SYSCTLS, IsolatorPlan, IsolatorReport, sysctl_namespace
+from kurma_core.plugins.calls import plugin_error
 from kurma_core.schema import SchemaError, describe, nearest
 from kurma_core.value import field, fields, frozen, replace
 
@@ -422,12 +423,17 @@ class _Compilers:
         driver = self.driver(name)
         if driver is None:
             return Compiled(IsolatorPlan(), "ignored", self._unknown(name))
-        compiled = driver.compile(name, value, _kind(scope), host)
-        if compiled.outcome not in ("enforced", "modified", "ignored"):
-            raise IsolatorError(f"isolator {name}: its plugin answered the outcome {compiled.outcome!r}")
-        _check_plan(name, compiled.plan, _kind(scope), host)
-        if compiled.apps is not None:
-            _check_plan(name, compiled.apps, "app", host)
+        try:
+            compiled = driver.compile(name, value, _kind(scope), host)
+            if compiled.outcome not in ("enforced", "modified", "ignored"):
+                words = "enforced, modified or ignored"
+                raise plugin_error(driver, f"answered compile with the outcome {compiled.outcome!r}, not {words}")
+            _check_plan(driver, compiled.plan, _kind(scope), host)
+            if compiled.apps is not None:
+                _check_plan(driver, compiled.apps, "app", host)
+        except PluginError as error:
+            error.prefix(f"cannot compile isolator {name}")
+            raise
         return compiled
 
     def _near(self, name: str) -> str:
@@ -436,23 +442,22 @@ class _Compilers:
         return f"; there is {found}" if found else ""
 
 
-def _check_plan(name: str, plan: IsolatorPlan, scope: str, host: IsolatorHost) -> None:
+def _check_plan(driver: IsolatorHooks, plan: IsolatorPlan, scope: str, host: IsolatorHost) -> None:
     """Checks what a plugin compiled: a plan reaches the pod and its apps, never the host.
 
-    :raises IsolatorError: a value is wrong, has no meaning for the scope, or would change the host.
+    :raises PluginError: a value has no meaning for the scope, or would change the host.
     """
     try:
         plan.check(scope)
     except SchemaError as error:
-        raise IsolatorError(f"isolator {name}: its plugin made a wrong plan: {error}") from None
+        raise plugin_error(driver, f"answered compile with a wrong plan: {error}") from None
     for sysctl in plan.sysctls:
         kind = sysctl_namespace(sysctl)
         if kind is None or kind in host.host_namespaces:
             why = "is no setting of a pod's own" if kind is None else f"is of the host's {kind} namespace"
-            raise IsolatorError(
-                f"isolator {name}: its plugin made a wrong plan: sysctl {describe(sysctl)} {why}",
-                hint=f"a pod's own are: {OWN_SYSCTLS}",
-            )
+            wrong = plugin_error(driver, f"answered compile with a wrong plan: sysctl {describe(sysctl)} {why}")
+            wrong.hint = f"a pod's own are: {OWN_SYSCTLS}"
+            raise wrong
 
 
 def _refuse(app: str, missing: list[str], why: str, hint: str) -> NoReturn:

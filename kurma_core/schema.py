@@ -665,6 +665,8 @@ class JsonValue:
 _MEMBERS: dict[type, tuple[Member, ...]] = {}
 #: By class: name, key, and the function that writes the value; None: it is written unchanged.
 _WRITERS: dict[type, tuple[tuple[str, str | None, Callable[[Any], Json] | None], ...]] = {}
+#: By class: each member, and the default of its field.
+_CHECKS: dict[type, tuple[tuple[Member, Any], ...]] = {}
 
 
 def members(kind: type[JsonValue]) -> tuple[Member, ...]:
@@ -721,6 +723,49 @@ def _read(kind: type[JsonValue], value: Json, path: str) -> dict[str, Any]:
         elif one.needed:
             raise SchemaError(f"{path}.{key}", one.shape.expected, MISSING)
     return found
+
+
+def check_fields(value: JsonValue) -> None:
+    """Checks the types and the forms of the fields of a value that a plugin made, and of the values in them.
+
+    :raises SchemaError: a field is wrong. Its path begins with the name of the field.
+    """
+    kind = type(value)
+    checks = _CHECKS.get(kind)
+    if checks is None:
+        defaults = {each.name: each.default for each in fields(kind)}
+        checks = _CHECKS[kind] = tuple(
+            [(one, defaults[one.name]) for one in members(kind) if one.name not in kind.COMPUTED]
+        )
+    for member, default in checks:
+        name, form = member.name, member.shape
+        item = getattr(value, name)
+        if item is default:
+            continue
+        try:
+            found = form.read(form.write(item), name)
+            fits = found == item if not isinstance(form, Any_) else _is_json(item)
+        except SchemaError:
+            raise
+        except Exception:  # noqa: BLE001 (a value of another type may fail in any way)
+            fits = False
+        if not fits:
+            shown = repr(item)
+            raise SchemaError(name, _annotation(kind, name), shown[:_LONGEST] + "…" * (len(shown) > _LONGEST))
+
+
+def _annotation(kind: type, name: str) -> str:
+    """The declared type of a field."""
+    declared = [base.__dict__.get("__annotations__", {}) for base in kind.__mro__]  # noqa: RUF063 - inspect is not light
+    return str(next(found[name] for found in declared if name in found))
+
+
+def _is_json(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(one) for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return all(_is_json(one) for one in value)
+    return value is None or isinstance(value, str | int | float)
 
 
 def _keys(kind: type[JsonValue]) -> list[str]:

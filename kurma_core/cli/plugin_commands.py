@@ -95,7 +95,13 @@ class PluginCommands:
 
         with redirect_stdout(sys.stderr):
             driver: CommandHooks = registry.driver(GROUP, name)
-            command = get_command(driver.application(self._session))
+            application = driver.application(self._session)
+            try:
+                command = get_command(application)
+            except Exception as error:  # typer raises several for an application without a command, or a wrong one
+                if (source := source_of(driver)) is None:
+                    raise
+                raise source.failed("application", error) from error
         command.name = name
         invoke = command.invoke
 

@@ -125,8 +125,8 @@ class Answer:
     It is made of classes, ``X | Y``, ``None``, ``Json`` and ``object`` (any value), ``tuple[X, ...]``,
     ``tuple[X, Y]``, ``Sequence[X]``, ``Collection[X]``, ``frozenset[X]`` and ``Mapping[X, Y]``. A specification
     stands for an object with hooks, ``BinaryIO`` for a :class:`Stream`. The fields of a value that this package
-    defines are checked, too. A name that its module imports only for type checkers is listed in the module's
-    ``_WHERE``, with the name's module.
+    or :mod:`kurma_core.models` defines are checked, too. A name that its module imports only for type checkers is
+    listed in the module's ``_WHERE``, with the name's module.
     """
 
     __slots__ = ("_check", "_module", "bind", "text")
@@ -194,6 +194,8 @@ class Answer:
             return lambda value: isinstance(value, kinds) and not isinstance(value, bool), None
         if kind.__module__.startswith(f"{__name__}."):
             return _of_value(kind)
+        if kind.__module__.startswith("kurma_core.models."):
+            return lambda value: isinstance(value, kind) and not wrong_field(value), None
         return lambda value: isinstance(value, kind), None
 
     def _class(self, name: str) -> type:
@@ -225,6 +227,18 @@ _FIELDS: dict[type, Mapping[str, Answer]] = {}
 def field_types(cls: type) -> Mapping[str, Answer]:
     """The types of the fields of a value that this package defines, by name; empty: another class."""
     return _FIELDS.get(cls, {})
+
+
+def wrong_field(value: object) -> str:
+    """What is wrong with the fields of a value of :mod:`kurma_core.models`; empty: nothing, or another class."""
+    from kurma_core.schema import JsonValue, SchemaError, check_fields
+
+    try:
+        if isinstance(value, JsonValue):
+            check_fields(value)
+    except SchemaError as error:
+        return str(error)
+    return ""
 
 
 def _of_value(cls: type) -> tuple[Check, Bind | None]:

@@ -63,19 +63,23 @@ def sysctl_namespace(name: str) -> str | None:
     return None
 
 
-class Hex(Text):
-    """Bytes, in hex digits."""
+class FilterText(Text):
+    """A compiled filter of system calls, in hex digits."""
 
     __slots__ = ()
     plain = False
+    expected = "a compiled filter"
 
     def read(self, value: Json, path: str) -> Any:
         try:
-            return bytes.fromhex(super().read(value, path))
+            found = bytes.fromhex(super().read(value, path))
         except ValueError as error:
             if isinstance(error, SchemaError):
                 raise
             raise SchemaError(path, "hex digits", describe(value)) from None
+        if not found or len(found) % 8 or len(found) > 8 * _INSTRUCTIONS:
+            raise SchemaError(path, f"1 to {_INSTRUCTIONS} instructions of 8 bytes", f"{len(found)} bytes")
+        return found
 
     def write(self, value: Any) -> Json:
         return value.hex()
@@ -106,6 +110,8 @@ def _is_range(text: str) -> bool:
     return int(first) <= int(last if dash else first) < _NODES
 
 
+#: The longest program of classic BPF that the kernel takes (``BPF_MAXINSNS``).
+_INSTRUCTIONS = 4096
 #: The largest number of NUMA nodes that a kernel can be made for.
 _NODES = 1024
 
@@ -139,7 +145,7 @@ else:
     CgroupFile = Text(_cgroup_file)
     DeviceKind = Words("c", "b")
     Direction = Words("in", "out")
-    Filter = Hex()
+    Filter = FilterText()
     Id = Whole(0, MAX_ID)
     IoClass = Words("realtime", "best-effort", "idle")
     IoLevel = Whole(0, 7)
@@ -372,21 +378,17 @@ class IsolatorPlan(JsonValue):
         return super(IsolatorPlan, cls).from_json(value, path)  # noqa: UP008 - frozen() remakes the class
 
     def check(self, scope: str) -> None:
-        """Checks the values of a plan that a plugin made. :param scope: ``app`` or ``pod``, which the plan is for.
+        """Checks that the plan sets only fields that have a meaning. :param scope: ``app`` or ``pod``, which it is
+        for.
 
-        :raises SchemaError: a value is wrong, or has no meaning for that scope.
+        :raises SchemaError: a value has no meaning there.
         """
         elsewhere = _POD_ONLY if scope == "app" else _APP_ONLY
         for each in members(IsolatorPlan):
-            value = getattr(self, each.name)
-            if each.name == "version" or value == getattr(_NONE, each.name):
-                continue
-            assert each.key is not None
-            if each.name in elsewhere:
+            if each.name in elsewhere and (value := getattr(self, each.name)) != getattr(_NONE, each.name):
                 raise SchemaError(
-                    each.key, f"no value in the plan of the {scope}", describe(each.shape.write(value))
+                    each.name, f"no value in the plan of the {scope}", describe(each.shape.write(value))
                 )
-            each.shape.read(each.shape.write(value), each.key)
 
 
 _NONE = IsolatorPlan()

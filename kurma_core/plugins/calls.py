@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from kurma_core.config.schema import singular
 from kurma_core.errors import HostError, KurmaError, PluginError, PluginSkipped
-from kurma_core.hookspecs import Hooks, ModuleHooks, Stream, field_types
+from kurma_core.hookspecs import Hooks, ModuleHooks, Stream, field_types, wrong_field
 from kurma_core.plugins import contract
 
 TYPE_CHECKING = False
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _STREAM: Taken = {hook.name: hook.arguments for hook in Stream.HOOKS.values()}
 #: Characters of a plugin's message that are shown.
 _LONGEST = 500
+_MISTAKE = "this is a mistake in the plugin"
 
 
 class Source:
@@ -130,7 +131,7 @@ class Source:
         if isinstance(error, PluginSkipped):
             found = PluginError(f"{self} cannot work on this host: {line(error)}")
         elif found is None:
-            hint = "this is a mistake in the plugin; `kurma --debug …` shows where"
+            hint = f"{_MISTAKE}; `kurma --debug …` shows where"
             number = {"errno": error.errno} if isinstance(error, OSError) else {}
             found = PluginError(f"{self} failed in {call}: {said(error)}", hint=hint, **number)
         found.data.update(plugin=f"{self.group}/{self.name}", call=call)
@@ -140,7 +141,7 @@ class Source:
         """Makes the error of an answer of another type."""
         return PluginError(
             f"{self} answered {hook.name} with {_unlike(answer, hook.answer)}",
-            hint="this is a mistake in the plugin",
+            hint=_MISTAKE,
             plugin=f"{self.group}/{self.name}",
             call=hook.name,
         )
@@ -159,7 +160,8 @@ def plugin_error(driver: Hooks, what: str) -> PluginError:
     """
     source = source_of(driver)
     name = type(driver).__module__ if source is None else f"{source.group}/{source.name}"
-    return PluginError(" ".join(f"{name if source is None else source} {what}".split()), plugin=name)
+    message = " ".join(f"{name if source is None else source} {what}".split())
+    return PluginError(message, hint=_MISTAKE, plugin=name)
 
 
 def class_key(cls: type, kind: type[Hooks]) -> str:
@@ -261,6 +263,10 @@ def _unlike(value: object, expected: Answer) -> str:
         found = getattr(value, name)
         if not answer.accepts(found):
             return f"a {type(value).__name__} whose {name} is {_unlike(found, answer)}"
+    several = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
+    for one in several:
+        if why := wrong_field(one):
+            return f"a wrong {type(one).__name__}: {why}"
     return f"{shown(value)}, not {expected.text}"
 
 

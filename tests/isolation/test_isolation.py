@@ -6,12 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kurma_testing import bound
 
 from kurma_core import isolation
 from kurma_core.api.host import IsolatorInfo
 from kurma_core.api.pods import AppOverrides
 from kurma_core.appc.image import App, Isolator
 from kurma_core.errors import IsolatorError, PluginError
+from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.isolator import Compiled, IsolatorAbout, IsolatorHooks, IsolatorHost, Power
 from kurma_core.isolation import IsolatorPlugin, Rules, check_held, isolator_list
 from kurma_core.models.isolator import (
@@ -148,6 +150,21 @@ def test_plans_of_two_plugins_add_up_by_field() -> None:
             given("app", first=first, other=other)
 
 
+def compiled_by_plugin(make: Any, scope: str) -> None:
+    """Compiles an isolator by a plugin that answers with the value that ``make`` returns."""
+
+    class Wild:
+        @hookimpl
+        def compile(self) -> Compiled:
+            return make()  # type: ignore[no-any-return]
+
+    driver = bound(IsolatorHooks, Wild(), "kurma.isolators", "wild")
+    plugin = IsolatorPlugin(("example.com/bad",), lambda: driver)
+    asked = [Isolator("example.com/bad", 1)]
+    pod, app = (asked, []) if scope == "pod" else ([], asked)
+    isolation.compile_isolators(pod, {"app": app}, [plugin], HOST)
+
+
 def wrong_times() -> Scheduling:
     return Scheduling("deadline", runtime=5, deadline=4, period=4)
 
@@ -158,10 +175,10 @@ def wrong_times() -> Scheduling:
         ("app", lambda: IsolatorPlan(umask=0o1000), "umask: expected an integer from 0 to 511, found 512"),
         ("app", lambda: IsolatorPlan(rlimits={"files": (1, 1)}), "rlimits.files: expected one of cpu, fsize"),
         ("app", lambda: IsolatorPlan(rlimits={"nofile": (-2, 1)}), "rlimits.nofile"),
-        ("app", lambda: IsolatorPlan(io_priority=IoPriority("best-effort", 8)), "ioPriority.level"),
+        ("app", lambda: IsolatorPlan(io_priority=IoPriority("best-effort", 8)), "io_priority.level"),
         ("app", lambda: IsolatorPlan(scheduling=Scheduling("fair")), "scheduling.policy"),
         ("app", lambda: IsolatorPlan(scheduling=Scheduling(nice=20)), "scheduling.nice"),
-        ("app", lambda: IsolatorPlan(memory_policy=MemoryPolicy("bind", "3-1")), "memoryPolicy.nodes"),
+        ("app", lambda: IsolatorPlan(memory_policy=MemoryPolicy("bind", "3-1")), "memory_policy.nodes"),
         ("app", lambda: IsolatorPlan(cgroup=(CgroupSetting("pids", "../pids.max", "1"),)), "cgroup[0].file"),
         ("app", lambda: IsolatorPlan(cgroup=(CgroupSetting("cgroup", "cgroup.procs", "1"),)), "cgroup[0].file"),
         ("pod", lambda: IsolatorPlan(cgroup=(CgroupSetting("freezer", "freezer.state", "1"),)), "cgroup[0].file"),
@@ -178,11 +195,45 @@ def test_a_strangers_plan_reaches_neither_the_host_nor_the_stager_if_it_is_wrong
     scope: str, wrong: Any, said: str
 ) -> None:
     """18."""
-    with pytest.raises(IsolatorError) as caught:
-        given(scope, bad=wrong())
-    assert caught.value.message.startswith("isolator example.com/bad: its plugin made a wrong plan: ")
+    with pytest.raises(PluginError) as caught:
+        compiled_by_plugin(lambda: Compiled(wrong()), scope)
+    message = (
+        f"cannot compile isolator example.com/bad: isolator plugin 'wild' of {__name__} answered compile with a"
+    )
+    assert caught.value.message.startswith(message)
     assert said in caught.value.message
     assert "\n" not in caught.value.message
+    assert "mistake in the plugin" in caught.value.hint or "a pod's own are" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"rlimits": 7}, "rlimits: expected Mapping[str, tuple[Limit, Limit]], found 7"),
+        ({"cgroup": {"../../x": "1"}}, "cgroup: expected tuple[CgroupSetting, ...], found {'../../x': '1'}"),
+        ({"cgroup": ({},)}, "cgroup: expected tuple[CgroupSetting, ...], found ({},)"),
+        ({"seccomp": b"xx"}, "seccomp: expected 1 to 4096 instructions of 8 bytes, found 2 bytes"),
+        ({"seccomp": bytes(8 * 4097)}, "seccomp: expected 1 to 4096 instructions of 8 bytes, found 32776 bytes"),
+        ({"seccomp": "text"}, "seccomp: expected Filter | None, found 'text'"),
+        ({"capabilities": ["CAP_CHOWN"]}, "capabilities: expected tuple[str, ...] | None, found ['CAP_CHOWN']"),
+        ({"privileged": 1}, "privileged: expected true or false, found 1"),
+        ({"devices": (Device("/dev/x", "b", "7", 0),)}, 'devices[0].major: expected an integer from 0, found "7"'),
+        ({"scheduling": "batch"}, "scheduling: expected Scheduling | None, found 'batch'"),
+    ],
+)
+@pytest.mark.parametrize("to", ["plan", "apps"])
+def test_a_wrong_value_in_a_plan_is_the_plugins_fault(wrong: Any, said: str, to: str) -> None:
+    """18."""
+    plans = {"plan": IsolatorPlan(), to: IsolatorPlan(**wrong)}
+    with pytest.raises(PluginError) as caught:
+        compiled_by_plugin(lambda: Compiled(**plans), "app")
+    assert f"answered compile with a Compiled whose {to} is a wrong IsolatorPlan: {said}" in caught.value.message
+
+
+def test_an_outcome_that_does_not_exist_is_the_plugins_fault() -> None:
+    """18."""
+    with pytest.raises(PluginError, match=r"^cannot compile isolator example.com/bad: isolator plugin 'wild' of "):
+        compiled_by_plugin(lambda: Compiled(IsolatorPlan(), "perhaps"), "app")
 
 
 @pytest.mark.parametrize("make", [wrong_times, lambda: Scheduling("rr"), lambda: Scheduling("idle", 5)])
@@ -211,9 +262,9 @@ def test_sysctls_of_all_the_pods_own_namespaces() -> None:
     host = replace(HOST, userns=True)
     assert given("pod", host, own=IsolatorPlan(sysctls=own)).sysctls == own
     for kind, name in zip(("net", "ipc", "uts", "pid"), own, strict=False):
-        with pytest.raises(IsolatorError, match=f"is of the host's {kind} namespace"):
+        with pytest.raises(PluginError, match=f"is of the host's {kind} namespace"):
             given("pod", replace(host, shared=frozenset({kind})), own=IsolatorPlan(sysctls={name: "1"}))
-    with pytest.raises(IsolatorError, match="is of the host's net namespace"):
+    with pytest.raises(PluginError, match="is of the host's net namespace"):
         given("pod", replace(host, host_network=True), own=IsolatorPlan(sysctls={"net.a": "1"}))
 
 
@@ -421,8 +472,8 @@ def test_devices_and_traffic_of_several_isolators_add_up() -> None:
     [
         (IsolatorPlan(sysctls={"a": "b"}), 1),
         (IsolatorPlan(traffic=(TrafficLimit("out", 7, "eth0"),)), 1),
-        (IsolatorPlan(seccomp=b"\1\2"), 2),
-        (IsolatorPlan(devices=(Device("/dev/x", "b", 7, 0, "rw", 0o600, 5, 6),), seccomp=b"\1"), 3),
+        (IsolatorPlan(seccomp=bytes(16)), 2),
+        (IsolatorPlan(devices=(Device("/dev/x", "b", 7, 0, "rw", 0o600, 5, 6),), seccomp=bytes(8)), 3),
         (IsolatorPlan(apparmor="profile"), 3),
         (IsolatorPlan(selinux="a:b:c:s0"), 3),
         (IsolatorPlan(privileged=True), 3),

@@ -265,6 +265,18 @@ def test_a_broken_one(run_kurma, install):
     assert "  broken        (does not work: see kurma plugins list)" in run_kurma("--help")[1].splitlines()
 
 
+def test_an_application_without_a_command(run_kurma, install):
+    """18."""
+    source = LEAVE.replace("@leave.command()", "")
+    install("kurma-empty", {"empty": source}, group=GROUP)
+    code, _, told = run_kurma("empty")
+    assert code == 125
+    assert told.startswith(
+        "kurma: command plugin 'empty' of kurma-empty 1.0 failed in application: RuntimeError: "
+    )
+    assert "this is a mistake in the plugin" in told
+
+
 def test_a_wrong_configuration(run_kurma, config, guests):
     config("plugins: {nothing: 1}")
     assert "  list " in run_kurma("--help")[1]

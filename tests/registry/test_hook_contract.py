@@ -17,6 +17,7 @@ from kurma_core.errors import KurmaError, PluginError
 from kurma_core.hookspecs import SPECS, Hooks, hookimpl, hookspec, implements
 from kurma_core.hookspecs.fetcher import (
     DetachedSignature,
+    FetcherHooks,
     PublicKey,
     RemoteArchive,
     RemoteBlobHooks,
@@ -24,8 +25,13 @@ from kurma_core.hookspecs.fetcher import (
     RemoteLayers,
 )
 from kurma_core.hookspecs.isolator import Compiled, IsolatorAbout, IsolatorHooks, IsolatorHost, Power
-from kurma_core.hookspecs.stager import CallInHooks, RunningStagerHooks, StagerFeatures
+from kurma_core.hookspecs.network import NetworkHooks
+from kurma_core.hookspecs.renderer import RendererHooks
+from kurma_core.hookspecs.stager import CallInHooks, RunningStagerHooks, StagerFeatures, StagerHooks
+from kurma_core.models.image import Conventions, RenderedLayer
 from kurma_core.models.isolator import IsolatorPlan
+from kurma_core.models.network import AddressResult, NetworkResult
+from kurma_core.models.pod import AppStatus
 from kurma_core.plugins import contract
 
 #: The specifications of drivers, and of objects that drivers return.
@@ -213,6 +219,80 @@ def test_the_field_of_a_wrong_value_is_named():
     driver.answer = Compiled(IsolatorPlan(), outcome=5)
     with pytest.raises(PluginError, match=r"answered compile with a Compiled whose outcome is 5, not str$"):
         bound(IsolatorHooks, driver).compile("a", 1, "app", HOST)
+
+
+@pytest.mark.parametrize(
+    ("kind", "hook", "answer", "said"),
+    [
+        (NetworkHooks, "add", NetworkResult(5), "a wrong NetworkResult: addresses: expected tuple[AddressResult"),
+        (
+            NetworkHooks,
+            "add",
+            NetworkResult((AddressResult(5),)),
+            "a wrong NetworkResult: addresses[0].address: expected a s",
+        ),
+        (
+            NetworkHooks,
+            "add",
+            NetworkResult((), routes=(("a",),)),
+            "a wrong NetworkResult: routes: expected tuple[",
+        ),
+        (
+            NetworkHooks,
+            "add",
+            NetworkResult((), raw={1: 2}),
+            "a wrong NetworkResult: raw: expected Json, found {1: 2}",
+        ),
+        (
+            NetworkHooks,
+            "add",
+            NetworkResult((), raw=[b"a"]),
+            "a wrong NetworkResult: raw: expected Json, found [b'a",
+        ),
+        (
+            RendererHooks,
+            "render",
+            (RenderedLayer("a", 5),),
+            "a wrong RenderedLayer: path: expected a string, found 5",
+        ),
+        (
+            FetcherHooks,
+            "conventions",
+            Conventions(stop_signal="9"),
+            "a wrong Conventions: stop_signal: expected an i",
+        ),
+        (StagerHooks, "status", {"a": AppStatus("a", pid="1")}, "a wrong AppStatus: pid: expected an integer"),
+        (
+            StagerHooks,
+            "status",
+            {"a": AppStatus("a", exit_code=999)},
+            "a wrong AppStatus: exit_code: expected an int",
+        ),
+    ],
+)
+def test_a_wrong_value_deep_inside_an_answer_is_the_plugins_fault(kind, hook, answer, said):
+    """18."""
+    driver = all_hooks(kind)
+    driver.answer = answer
+    with pytest.raises(PluginError) as caught:
+        getattr(bound(kind, driver, "kurma.networks", "wild"), hook)(*(OBJECT for _ in kind.HOOKS[hook].arguments))
+    assert str(caught.value).startswith(f"network plugin 'wild' of {__name__} answered {hook} with {said}")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        NetworkResult(
+            (AddressResult("10.0.0.2/24", "10.0.0.1"),), (("0.0.0.0/0", None),), raw={"a": [1, None, 1.5]}
+        ),
+        NetworkResult((), search=("a",)),
+    ],
+)
+def test_a_right_value_is_passed_on_unchanged(answer):
+    """18."""
+    driver = all_hooks(NetworkHooks)
+    driver.answer = answer
+    assert bound(NetworkHooks, driver).add(OBJECT) is answer
 
 
 def test_a_hook_may_take_its_arguments_in_another_order():

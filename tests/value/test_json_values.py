@@ -51,7 +51,7 @@ def sample(shape: Any) -> Any:
         case schema.Maybe():
             return sample(shape.inner)
         case schema.Text():
-            return next(text for text in ("/a", "A", "00ff", "0") if fits(shape, text))
+            return next(text for text in ("/a", "A", "00ff00ff00ff00ff", "0") if fits(shape, text))
         case schema.Whole():
             return max(shape.least or 0, 1)
         case schema.Words():
