@@ -5,6 +5,8 @@ import os
 import pytest
 
 from kurma_core.cli.main import main
+from kurma_core.client import Settings
+from kurma_core.client.local.managers import Managers, problems
 from kurma_core.config import load
 
 pytestmark = pytest.mark.root
@@ -120,6 +122,22 @@ def test_an_uninstalled_plugin_that_is_listed_can_be_disabled(plugins, etc):
     assert plugins("enable", "networks", "gone")[0] == 125
     assert plugins("disable", "networks", "gone")[0] == 0
     assert not load(str(etc)).plugin("networks", "gone").enabled
+
+
+def test_disabling_an_uninstalled_plugin_removes_the_section_of_this_command(plugins, etc):
+    """A section of a plugin that is not installed is an error, also if it is disabled: it may be mistyped."""
+    file = etc / "kurma.d/50-plugins.yml"
+    assert plugins("disable", "networks", "one")[0] == 0
+    file.write_text(file.read_text().replace("one", "gone"))
+    assert "networks.gone: no network plugin 'gone' is installed" in check(etc)
+    assert plugins("disable", "networks", "gone") == (0, f"disabled networks/gone in {file}\n", "")
+    assert "gone" not in file.read_text()
+    assert "gone" not in check(etc)
+
+
+def check(etc):
+    config = load(str(etc))
+    return "\n".join(str(problem) for problem in problems(Managers(Settings(), config)))
 
 
 def test_what_uses_a_disabled_plugin_is_told(plugins, etc):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kurma_core.api.host import IsolatorInfo, PluginInfo
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
+    from kurma_core.config import Config
     from kurma_core.hookspecs.driver import Option as DriverOption
 
 
@@ -215,14 +216,14 @@ def _write_enabled(session: Session, kind: str, name: str, enabled: bool) -> Non
     import os
 
     from kurma_core.cli.output import formatted
-    from kurma_core.client.local.managers import Managers, problems
+    from kurma_core.client.local.managers import Managers, problems, problems_of_pods
     from kurma_core.config import CONFIG_DIR, load
     from kurma_core.config.schema import enabling
     from kurma_core.errors import ConfigError, UsageError
     from kurma_core.linux.files import replace_file
 
     kind = _known_kind(kind)
-    _check_name(session, kind, name, enabled)
+    installed = _is_installed(session, kind, name, enabled)
     settings, verb = session.settings, "enable" if enabled else "disable"
     what = f"cannot {verb} {kind}/{name}"
     directory = CONFIG_DIR if settings.config_file is None else os.path.abspath(settings.config_file)
@@ -231,15 +232,19 @@ def _write_enabled(session: Session, kind: str, name: str, enabled: bool) -> Non
         raise UsageError(f"{what}: the configuration is the single file {directory}", hint=hint)
     file = f"{directory}/kurma.d/{_OWN_FILE}"
     sections = _own_sections(file, what)
-    section = sections.setdefault("plugins", {}).setdefault(kind, {}).setdefault(name, {})
-    section["enabled"] = enabled
-    config = load(
-        settings.config_file,
-        settings.state_dir,
-        state_dir_origin=settings.state_dir_origin,
-        draft=(file, sections),
-    )
-    if config.plugin(kind, name).enabled != enabled:
+    own = sections.setdefault("plugins", {}).setdefault(kind, {})
+
+    def read() -> Config:
+        origin = settings.state_dir_origin
+        return load(settings.config_file, settings.state_dir, state_dir_origin=origin, draft=(file, sections))
+
+    if not installed:
+        own.pop(name, None)  # a section of a plugin that is not installed is an error
+    listed = installed or name in read().plugins.get(kind, {})
+    if listed:
+        own.setdefault(name, {})["enabled"] = enabled
+    config = read()
+    if listed and config.plugin(kind, name).enabled != enabled:
         later = config.origins[f"plugins.{kind}.{name}.enabled"]
         raise ConfigError(f"{what}: {later}, which is read later, says otherwise", file=later, path="plugins")
     try:
@@ -248,7 +253,9 @@ def _write_enabled(session: Session, kind: str, name: str, enabled: bool) -> Non
     except OSError as error:
         raise ConfigError(f"{what}: {file}: {error.strerror}", file=file, path="") from error
     session.line(f"{verb}d {kind}/{name} in {file}")
-    for problem in problems(Managers(settings, config)):
+    managers = Managers(settings, config)
+    found = {problem.message: problem for problem in (*problems(managers), *problems_of_pods(managers, set()))}
+    for problem in found.values():
         if problem.data.get("plugin") == f"kurma.{kind}/{name}":
             session.problem(problem)
     if session.client.remote:
@@ -269,24 +276,24 @@ def _known_kind(word: str) -> str:
     raise UsageError(f"no kind of plugin {word!r}", hint=f"{meant}kinds: {', '.join(KINDS)}")
 
 
-def _check_name(session: Session, kind: str, name: str, enabled: bool) -> None:
-    """Checks that the plugin is installed. What is only listed in the configuration can be disabled.
+def _is_installed(session: Session, kind: str, name: str, enabled: bool) -> bool:
+    """Whether the plugin is installed. What is only listed in the configuration can be disabled.
 
-    :raises PluginNotFoundError: it is not.
+    :raises PluginNotFoundError: it is neither.
     """
     from kurma_core.errors import PluginNotFoundError
     from kurma_core.plugins.calls import called
     from kurma_core.schema import nearest
 
     here = session.client.here
-    known = [info.name for info in here.registry.listing(False) if info.kind == kind and info.distribution]
-    if not enabled:
-        known += here.config.plugins.get(kind, {})
+    installed = [info.name for info in here.registry.listing(False) if info.kind == kind and info.distribution]
+    known = installed if enabled else [*installed, *here.config.plugins.get(kind, {})]
     if name not in known:
         near = nearest(name, known)
         hint = f"did you mean {near}?" if near else f"installed: {', '.join(known) or 'none'}"
         what = f"no {called(kind, name)} is installed"
         raise PluginNotFoundError(what, hint=hint, plugin=f"kurma.{kind}/{name}")
+    return name in installed
 
 
 def _own_sections(file: str, what: str) -> dict[str, Any]:

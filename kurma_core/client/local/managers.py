@@ -257,7 +257,7 @@ def problems(managers: Managers) -> tuple[KurmaError, ...]:
     found = list(problems_of_plugins(managers.registry, config))
     for problem in found:
         problem.message = _placed(problem, config)
-    for further in (_of_locators, _of_networks, _of_isolators, _of_pods):
+    for further in (_of_locators, _of_networks, _of_isolators, problems_of_pods):
         told = {
             str(problem.data[key]) for problem in found for key in ("plugin", "isolator") if key in problem.data
         }
@@ -363,8 +363,11 @@ def _of_isolators(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
         yield ConfigError(lack, hint=error.hint, file=file, path=key)
 
 
-def _of_pods(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
-    """Finds plugins that the configuration disables and that pods on record need."""
+def problems_of_pods(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
+    """Finds plugins that the configuration disables and that pods on record need.
+
+    :param told: plugins of which another problem tells.
+    """
     config = managers.config
     sections = [section for kind in config.plugins.values() for section in kind.values()]
     if config.enable == "all" and all(section.enabled for section in sections):

@@ -77,3 +77,21 @@ def test_a_pod_whose_plugins_are_disabled(
     kurma.out("--host", "local", "rm", "web")
     assert kurma("--host", "local", "network", "rm", "default").returncode == 0
     assert "kurma0" not in links()
+
+
+def test_disable_names_the_pods_that_use_the_plugin(
+    kurma: Kurma, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the configuration uses it, too."""
+    etc = tmp_path / "etc"
+    (etc / "kurma.d").mkdir(parents=True)
+    (etc / "kurma.yml").write_text("renderer: copy")
+    monkeypatch.setitem(kurma.environment, "KURMA_CONFIG", str(etc))
+    kurma.out("prepare", "--net", "none", "--name", "old", kurma.image)
+    try:
+        done = kurma("plugins", "disable", "renderers", "copy")
+        off = f"renderer plugin 'copy' is disabled in {etc}/kurma.d/50-plugins.yml"
+        lines = [line for line in done.stderr.splitlines() if not line.startswith("  hint")]
+        assert lines == [f"kurma: {etc}/kurma.yml: renderer: {off}", f"kurma: pod old: {off}"]
+    finally:
+        kurma.out("rm", "old")
