@@ -165,7 +165,11 @@ class DaemonInterface:
         return self._manager.apps.finish_change(self._directory(uuid))
 
     def sweep(self, age: float) -> None:
-        """Removes the remains of half-made or half-removed pods. :param age: minimum age, in seconds."""
+        """Removes the remains of half-made, half-removed and prestarted pods of dead processes.
+
+        :param age: minimum age, in seconds.
+        """
+        prestarted.sweep(self._manager.services, age)
         self._manager.store.sweep(age)
 
     # -- restarts --

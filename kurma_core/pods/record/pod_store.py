@@ -172,7 +172,8 @@ class PodStore:
 
     def sweep(self, grace: float) -> None:
         """Removes the directories of processes that died while they made or removed a pod, and frees the names of
-        pods that are gone.
+        pods that are gone. A directory with steps on record stays: they are undone first
+        (:func:`kurma_core.pods.run.prestarted.sweep`).
 
         :param grace: minimum age in seconds; a living process needs much less.
         """
@@ -181,6 +182,9 @@ class PodStore:
                 path = f"{self.root}/{name}"
                 if not name.startswith(_UNFINISHED) or PodDirectory(path).owned():
                     continue
+                with contextlib.suppress(KurmaError):  # of a damaged record, no step is known
+                    if PodDirectory(path).read_steps():
+                        continue
                 with contextlib.suppress(FileNotFoundError):
                     if time.time() - os.stat(path).st_ctime >= grace:
                         self._discard(path, None)

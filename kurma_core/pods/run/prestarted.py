@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from kurma_core.cancellation import shielded
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError, StagerError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import USERNS_ANNOTATION
@@ -235,11 +236,13 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
     except BaseException:
         if listener is not None:
             listener.close()
-        # A part that cannot be undone stays on record.
-        with suppress(KurmaError):
-            undo(services, uuid)
-        services.store.discard(directory)
-        os.close(lock)
+        try:
+            # A part that cannot be undone stays on record, for :func:`sweep`.
+            with shielded(), suppress(KurmaError):
+                undo(services, uuid)
+                services.store.discard(directory)
+        finally:
+            os.close(lock)
         raise
     return PrestartedPod(services, uuid, stager, directory, lock, waiting, listener)
 

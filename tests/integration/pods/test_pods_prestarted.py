@@ -3,6 +3,7 @@
 
 import concurrent.futures
 import contextlib
+import errno
 import os
 import pathlib
 import signal
@@ -17,6 +18,7 @@ from kurma_core.errors import ImageError, StagerError, VolumeError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.network import NetworkRequest
 from kurma_core.models.streams import Stdio
+from kurma_core.pods.daemon_interface import DaemonInterface
 from kurma_core.pods.run.prestarted import fits_request, prestart
 from tests.kit.images import shell
 from tests.kit.waiting import alive, until
@@ -334,6 +336,39 @@ def test_one_whose_making_was_killed_goes(house, where):
     uuid = name.removeprefix(".half-").partition(".")[0]
     with contextlib.suppress(FileNotFoundError):
         until(lambda: CgroupTree(f"kurma/{uuid}").pids() == [], "the stager's end")
+    house.client.gc(grace=0)
+    assert left(house, uuid) == []
+
+
+@pytest.mark.parametrize("where", ["make_namespace done", "prestart done"])
+def test_kurmad_frees_what_it_has_before_its_directory_goes(house, where):
+    """The directory is the only record of the cgroup."""
+    before = set(os.listdir(f"{house.state}/pods"))
+    with _hold(house, where) as holder:
+        assert holder.wait(20) == 9
+    (name,) = set(os.listdir(f"{house.state}/pods")) - before
+    uuid = name.removeprefix(".half-").partition(".")[0]
+    until(lambda: CgroupTree(f"kurma/{uuid}").pids() == [], "the stager's end")
+    house.client.here.store.sweep(0)
+    assert name in os.listdir(f"{house.state}/pods")
+    DaemonInterface(house.client.here.pods).sweep(0)
+    assert left(house, uuid) == []
+
+
+def test_one_that_can_be_neither_made_nor_undone_stays_on_record(house, monkeypatch):
+    before = set(os.listdir(f"{house.state}/pods"))
+
+    def busy(*_):
+        raise OSError(errno.EBUSY, "busy")
+
+    with monkeypatch.context() as faults:
+        faults.setattr(house.client.here.services.stagers.engine("default"), "prestart", busy)
+        faults.setattr(CgroupTree, "remove", busy)
+        with pytest.raises(OSError, match="busy"):
+            prestart(house.client.here.services, "default")
+    (name,) = set(os.listdir(f"{house.state}/pods")) - before
+    uuid = name.removeprefix(".half-").partition(".")[0]
+    assert CgroupTree(f"kurma/{uuid}").exists()
     house.client.gc(grace=0)
     assert left(house, uuid) == []
 
