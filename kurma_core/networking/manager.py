@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from _thread import allocate_lock
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.api.host import NetworkInfo
 from kurma_core.api.network_options import no_address_of_a_host
 from kurma_core.appc.types import address_family, is_cidr
-from kurma_core.errors import HostError, KurmaError, NetworkError, PluginError, UsageError
+from kurma_core.errors import (
+    HostError,
+    KurmaError,
+    NetworkError,
+    PluginError,
+    PluginNotFoundError,
+    UsageError,
+)
 from kurma_core.hookspecs.network import AttachmentContext
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
 from kurma_core.networking import interfaces
@@ -264,24 +272,53 @@ class Networking:
     def delete(self, attachment: Attachment, *, pod: str, pod_name: str, namespace: str) -> None:
         """Leaves one network. It can be repeated, and works after a failed or interrupted :meth:`add`, too.
 
+        :raises PluginNotFoundError: its plugin is not installed any more.
         :raises NetworkError: a part is left on the host; try again.
         """
         with _naming(attachment):
-            self._teardown(attachment.driver).delete(_context(attachment, pod, pod_name, namespace))
+            try:
+                driver = self._teardown(attachment.driver)
+            except PluginNotFoundError as error:  # made anew at each call
+                error.prefix(f'network "{attachment.network}"')
+                error.hint = f"install it again; or kurma rm --force {pod} gives up what it has of the pod"
+                raise
+            driver.delete(_context(attachment, pod, pod_name, namespace))
 
-    def delete_all(self, attachments: Sequence[Attachment], *, pod: str, pod_name: str, namespace: str) -> None:
+    def delete_all(
+        self,
+        attachments: Sequence[Attachment],
+        *,
+        pod: str,
+        pod_name: str,
+        namespace: str,
+        give_up: bool = False,
+    ) -> None:
         """Leaves all networks, in reverse, and goes on after a failure.
 
-        :raises NetworkError: the first failure, after all were tried.
+        :param give_up: only note the networks whose plugins are not installed any more.
+        :raises PluginNotFoundError: the first failure: a plugin is not installed any more. All were tried, and
+            none has failed in another way.
+        :raises NetworkError: the first other failure.
         """
-        first: KurmaError | None = None
+        failures: list[KurmaError] = []
         for attachment in reversed(attachments):
             try:
                 self.delete(attachment, pod=pod, pod_name=pod_name, namespace=namespace)
+            except PluginNotFoundError as error:
+                if give_up:
+                    self._note(f"pod {pod}: {error.message}: {self._may_be_left(attachment)}")
+                else:
+                    failures.append(error)
             except KurmaError as error:
-                first = first or error
-        if first is not None:
-            raise first
+                failures.append(error)
+        if failures:
+            raise next((one for one in failures if not isinstance(one, PluginNotFoundError)), failures[0])
+
+    def _may_be_left(self, attachment: Attachment) -> str:
+        """What a plugin that is gone may have left of a pod, for the user to look after."""
+        state = f"{self._config.state_dir}/plugins/kurma.networks/{attachment.driver}"
+        reserved = f", and what it has reserved, in {state}" if os.path.isdir(state) else ""
+        return f"what it has made of the pod's interface {attachment.interface} may be left on the host{reserved}"
 
     def check(self, attachment: Attachment, *, pod: str, pod_name: str, namespace: str) -> None:
         """Checks an attachment. :raises NetworkError: it is not as ``add`` made it."""

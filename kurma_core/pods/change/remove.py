@@ -14,6 +14,7 @@ from kurma_core.errors import (
     FormatVersionError,
     HostError,
     KurmaError,
+    PluginNotFoundError,
     PodDamagedError,
     PodNotFoundError,
     PodStateError,
@@ -61,11 +62,18 @@ class PodRemover:
     def remove(self, reference: str, *, force: bool = False) -> None:
         """Removes an ended or prepared pod, its logs and empty volumes.
 
-        :param force: stop it first if it runs, at once.
+        :param force: stop it first if it runs, at once; give up the networks whose plugins are not installed any
+            more.
         :raises PodStateError: it runs.
+        :raises PluginNotFoundError: a plugin is not installed that is needed to take it down.
         """
-        directory = self._store.find(reference)
-        self._finder.recover(directory)
+        try:
+            directory = self._store.find(reference)
+        except PodNotFoundError:
+            if force and self._finder.network_check.give_up(reference):
+                return
+            raise
+        self._recover(directory, force=force)
         if not os.path.isdir(directory.path):
             return  # half-made, or ephemeral and dead: the recovery has removed it
         try:
@@ -75,14 +83,15 @@ class PodRemover:
             self._remove_broken(directory, force=force)
             return
         if force and not state.startable:
-            self._stopper().stop(document.uuid, force=True)
+            with contextlib.suppress(PluginNotFoundError):
+                self._stopper().stop(document.uuid, force=True)
             if not os.path.isdir(directory.path):
                 return  # ephemeral, and removed by its owner
         elif not state.startable and directory.owned():
             raise _not_removable(document, state.state)
         lock = self._finder.own(directory)
         try:
-            self._make_removable(directory, document)
+            self._make_removable(directory, document, force=force)
             recovery.discard_remains(self._services, directory)
             self._store.delete(directory, document.name)
         except PodNotFoundError:
@@ -91,14 +100,26 @@ class PodRemover:
             os.close(lock)
         self._events.tell("removed", document)
 
-    def _make_removable(self, directory: PodDirectory, document: PodDocument) -> None:
+    def _recover(self, directory: PodDirectory, *, force: bool) -> None:
+        """Takes the pod down if it is dead. Damaged records and a full disk do not prevent the removal."""
+        if not recovery.needs_recovery(directory):
+            return
+        try:
+            recovery.recover(self._services, directory, self._events, give_up=force)
+        except _UNREADABLE:
+            return
+        except HostError as error:
+            if not unwritable(error):
+                raise
+
+    def _make_removable(self, directory: PodDirectory, document: PodDocument, *, force: bool) -> None:
         """Takes the pod down if it is dead. A full disk, which keeps that from being recorded, does not prevent
         the removal."""
         now = directory.read_state()
         if now.startable and not now.steps:
             return
         try:
-            recovery.take_down(self._services, directory, self._events)
+            recovery.take_down(self._services, directory, self._events, give_up=force)
         except HostError as error:
             if unwritable(error):
                 return
@@ -135,9 +156,11 @@ class PodRemover:
             except KurmaError as error:
                 if not os.path.isdir(directory.path):
                     continue  # an ephemeral pod, which its owner has removed meanwhile
-                failed = True
-                hint = f" (kurma rm --force {uuid})" if isinstance(error, _UNREADABLE) else ""
-                said.append(f"pod {uuid}: left: {error.message.removeprefix(f'pod {uuid}: ')}{hint}")
+                # Only the user knows whether a plugin that is gone comes back.
+                failed = failed or not isinstance(error, PluginNotFoundError)
+                hint = f"kurma rm --force {uuid}" if isinstance(error, _UNREADABLE) else error.hint
+                left = error.message.removeprefix(f"pod {uuid}: ")
+                said.append(f"pod {uuid}: left: {left}" + (f" ({hint})" if hint else ""))
         if not dry_run:
             prestarted.sweep(self._services, min(grace, _HALF_MADE_GRACE))
             self._store.sweep(min(grace, _HALF_MADE_GRACE))
@@ -238,7 +261,7 @@ def _take_down_damaged(services: Services, directory: PodDirectory, *, force: bo
         joined = _listed_attachments(directory) or _joined_networks(services, uuid)
         services.names.leave(uuid, joined or None)
         if joined:
-            services.networking.delete_all(joined, pod=uuid, pod_name=uuid, namespace=namespace)
+            services.networking.delete_all(joined, pod=uuid, pod_name=uuid, namespace=namespace, give_up=force)
         for kind in PINS:
             services.joined.release(uuid, kind)
         port_claims.let_go(directory)

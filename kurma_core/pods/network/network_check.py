@@ -319,7 +319,15 @@ class NetworkCheck:
                 clear(kind, path)
                 namespaces.pin(f"/proc/self/fd/{fd}", path)
 
-    def _undo_record(self, uuid: str) -> None:
+    def give_up(self, uuid: str) -> bool:
+        """Frees what is on record of a pod whose directory is gone; gives up the networks whose plugins are not
+        installed any more. :returns: whether there was a record."""
+        if "/" in uuid or self._joined.read(uuid) is None:
+            return False
+        self._undo_record(uuid, give_up=True)
+        return self._joined.read(uuid) is None
+
+    def _undo_record(self, uuid: str, *, give_up: bool = False) -> None:
         """Frees what the join record names, of a pod that is joined to no network: leaves the networks, unpins the
         namespaces.
 
@@ -333,11 +341,11 @@ class NetworkCheck:
         try:
             if uuid in self._pods or (lock is None and os.path.isdir(directory.path)):
                 return  # the pod is just being started again
-            self._undo(record)
+            self._undo(record, give_up=give_up)
             if lock is None:
                 _remove_empty_cgroup(uuid)
         except KurmaError as error:
-            self._services.note(f"pod {uuid}: {error.message}")
+            self._services.note(f"pod {uuid}: {error.message}" + (f" ({error.hint})" if error.hint else ""))
         except OSError as error:
             self._services.note(f"pod {uuid}: cannot free its namespaces or its cgroup: {error}")
         finally:
@@ -352,12 +360,16 @@ class NetworkCheck:
         except OSError as error:
             self._services.note(f"cannot take away the directory of user namespaces: {error}")
 
-    def _undo(self, record: JoinRecord) -> None:
+    def _undo(self, record: JoinRecord, *, give_up: bool = False) -> None:
         uuid = record.uuid
         self._services.names.leave(uuid, None)
         if record.attachments and record.name:
             self._services.networking.delete_all(
-                record.attachments, pod=uuid, pod_name=record.name, namespace=pin_path("net", uuid)
+                record.attachments,
+                pod=uuid,
+                pod_name=record.name,
+                namespace=pin_path("net", uuid),
+                give_up=give_up,
             )
         for kind in PINS:
             self._joined.release(uuid, kind)

@@ -14,7 +14,14 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kurma_core.cancellation import check, shielded
-from kurma_core.errors import HostError, KurmaError, PodDamagedError, PodNotFoundError, StagerError
+from kurma_core.errors import (
+    HostError,
+    KurmaError,
+    PluginNotFoundError,
+    PodDamagedError,
+    PodNotFoundError,
+    StagerError,
+)
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import needs_powers
 from kurma_core.models.network import Attachment
@@ -78,6 +85,8 @@ class Launch:
         self.kept: Collection[str] = ()
         #: Seconds to wait for a process to die.
         self.patience = _KILL_PATIENCE
+        #: Whether teardown gives up the networks whose plugins are not installed any more.
+        self.gives_up = False
 
     def record(self, **changes: Any) -> None:
         self.directory.change_state(**changes)
@@ -231,6 +240,7 @@ class Networks:
                 pod=document.uuid,
                 pod_name=document.name,
                 namespace=document.network_namespace,
+                give_up=launch.gives_up,
             )
 
 
@@ -403,6 +413,14 @@ def tear_down(launch: Launch) -> tuple[tuple[str, ...], list[KurmaError]]:
             port_claims.let_go(launch.directory)
         launch.services.joined.forget(launch.document.uuid)
     return tuple([name for name in STEP_NAMES if name in left]), failures
+
+
+def incomplete(launch: Launch, failures: list[KurmaError]) -> KurmaError:
+    """The error for a pod of which :func:`tear_down` could not undo all steps: a
+    :class:`~kurma_core.errors.PluginNotFoundError` if it lacks nothing but a plugin."""
+    lacks = all(isinstance(one, PluginNotFoundError) for one in failures)
+    message, first = f"pod {launch.document.uuid}: {not_complete(launch, failures)}", failures[0]
+    return (PluginNotFoundError if lacks else KurmaError)(message, hint=first.hint, pod=launch.document.uuid)
 
 
 def not_complete(launch: Launch, failures: list[KurmaError]) -> str:

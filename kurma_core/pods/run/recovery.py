@@ -16,7 +16,7 @@ from kurma_core.pods.record.pod_directory import REMAINS, unwritable
 from kurma_core.pods.record.pod_record import conclusion
 from kurma_core.pods.record.state import PodEnd, mark
 from kurma_core.pods.run import pod_restarts
-from kurma_core.pods.run.launch import Launch, ends_now, not_complete, tear_down
+from kurma_core.pods.run.launch import Launch, ends_now, incomplete, not_complete, tear_down
 from kurma_core.staging.aci_stager import last_output
 from kurma_core.staging.stager_status import read_status_file
 from kurma_core.value import replace
@@ -53,9 +53,10 @@ def needs_recovery(directory: PodDirectory) -> bool:
     return state.unsettled and not directory.owned()
 
 
-def recover(services: Services, directory: PodDirectory, events: Events) -> bool:
+def recover(services: Services, directory: PodDirectory, events: Events, *, give_up: bool = False) -> bool:
     """Finishes the work of a dead owner: undoes a half-made pod, takes down a dead one and records its end.
 
+    :param give_up: as :func:`take_down`.
     :returns: whether something was done. A pod that runs, or has a living owner, is left as it is.
     :raises KurmaError: the teardown failed; it stays on record.
     """
@@ -63,14 +64,17 @@ def recover(services: Services, directory: PodDirectory, events: Events) -> bool
     if lock is None:
         return False
     try:
-        return take_down(services, directory, events)
+        return take_down(services, directory, events, give_up=give_up)
     finally:
         os.close(lock)
 
 
-def take_down(services: Services, directory: PodDirectory, events: Events) -> bool:
+def take_down(services: Services, directory: PodDirectory, events: Events, *, give_up: bool = False) -> bool:
     """As :func:`recover`, for a caller that holds the owner lock.
 
+    :param give_up: give up the networks whose plugins are not installed any more.
+    :raises PluginNotFoundError: nothing but a plugin that is not installed any more keeps it from being taken
+        down.
     :raises HostError: everything is taken down, but the record cannot be written (see :func:`unwritable`); or, as
         at the last attempt, its processes hang in the kernel.
     """
@@ -88,6 +92,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
     stager = find_stager(services, directory)
     rebooted = state.live and _of_another_boot(state)
     launch = Launch(services, directory, document)
+    launch.gives_up = give_up
     if stager is not None:
         if state.state == "starting" and stager.has_come_up():
             # The pod is up; only its owner died before it could record that.
@@ -128,7 +133,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events) -> bo
             raise
         unrecorded = error
     if failures:
-        raise KurmaError(f"pod {document.uuid}: {not_complete(launch, failures)}")
+        raise incomplete(launch, failures)
     if document.ephemeral:
         discard_remains(services, directory)
         services.store.delete(directory, document.name)

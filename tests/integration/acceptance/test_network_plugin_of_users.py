@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -78,3 +79,81 @@ def test_the_example_is_joined(beside: Beside, kurma: Kurma) -> None:
     # Uninstalled, it is gone; the network says what it lacks.
     without = kurma.configured(beside.config, **json.loads(beside.config.read_text()))
     one_line(without.run("true", net="mine"), "example.com/kurma/cable")
+
+
+def test_a_pod_whose_plugin_is_gone_is_given_up_by_force(beside: Beside, kurma: Kurma) -> None:
+    """Until then, each command says what to do; afterwards none says anything of it (18.1)."""
+    owner = beside.popen(
+        "--host",
+        "local",
+        "run",
+        "--name",
+        "one",
+        "--net",
+        "mine",
+        beside.image,
+        "--",
+        "-c",
+        "echo up; exec sleep 1000",
+    )
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "up\n"
+    owner.kill()
+    owner.communicate()
+    uuid = beside.pod("one")["uuid"]
+    without = kurma.configured(beside.config, **json.loads(beside.config.read_text()))
+    why = "teardown is not complete: network \"mine\": no network plugin 'cable' is installed"
+    hint = f"install it again; or kurma rm --force {uuid} gives up"
+    one_line(without("stop", "one"), why, hint=hint)
+    one_line(without("rm", "one"), why, hint=hint)
+    listed = without("list")
+    assert listed.returncode == 0
+    assert [line.count(why) + line.count(hint) for line in listed.stderr.splitlines()] == [2]
+    collected = without("gc")
+    assert (collected.returncode, collected.stderr) == (0, "")
+    (line,) = (line for line in collected.stdout.splitlines() if uuid in line)
+    assert f"left: {why}" in line
+    assert hint in line
+
+    gone = without("rm", "--force", "one")
+    assert gone.returncode == 0, gone.stderr
+    (said,) = gone.stderr.splitlines()
+    assert "no network plugin 'cable' is installed: what it has made of the pod's interface eth0" in said
+    assert f"{kurma.state}/plugins/kurma.networks/cable" in said
+    assert [
+        line for words in (["list"], ["gc"]) for line in without.out(*words).splitlines() if uuid in line
+    ] == []
+    assert without("gc").returncode == 0
+    reserved = kurma.state / "plugins/kurma.networks/cable/mine"
+    assert len(os.listdir(reserved)) == 1
+    shutil.rmtree(reserved)
+
+
+def test_the_record_of_a_removed_pod_is_given_up_by_force(beside: Beside, kurma: Kurma) -> None:
+    owner = beside.popen(
+        "--host",
+        "local",
+        "run",
+        "--name",
+        "one",
+        "--net",
+        "mine",
+        beside.image,
+        "--",
+        "-c",
+        "echo up; exec sleep 1000",
+    )
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "up\n"
+    owner.kill()
+    owner.communicate()
+    uuid = beside.pod("one")["uuid"]
+    without = kurma.configured(beside.config, **json.loads(beside.config.read_text()))
+    without("stop", "one")
+    shutil.rmtree(kurma.state / "pods" / uuid)
+    assert f"kurma rm --force {uuid} gives up" in without("gc").stderr
+    one_line(without("rm", uuid), f"no pod {uuid}")
+    without.out("rm", "--force", uuid)
+    done = without("gc")
+    assert (done.returncode, uuid in done.stdout + done.stderr) == (0, False)
+    shutil.rmtree(kurma.state / "plugins/kurma.networks/cable/mine")
