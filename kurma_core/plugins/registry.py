@@ -516,7 +516,7 @@ class PluginRegistry:
             installed = self._group(group)
             for plugin in installed:
                 status, reason = self._status(group, plugin.name, load)
-                outdated = self._index.outdated(plugin) if self._daemon and status == "ok" else None
+                outdated = self._index.outdated(plugin) if self._daemon and status in ("ok", "found") else None
                 if outdated is not None:
                     status, reason = "outdated", f"{outdated}: restart kurmad"
                 rows.append(

@@ -57,9 +57,8 @@ def _rows(session: Session, load: bool, here: bool = False) -> list[PluginInfo]:
     found = [
         _merged(row, ours.pop((row.kind, row.name, row.distribution), None)) for row in client.plugins(load=False)
     ]
-    found += [
-        replace(row, status="found", reason="kurmad does not see it: kurma daemon reload") for row in ours.values()
-    ]
+    unseen = "kurmad does not see it: kurma daemon reload"
+    found += [replace(row, reason=unseen) if row.status == "found" else row for row in ours.values()]
     if load:
         found = [
             _tried(row, registry.status) if row.status == "found" and not row.reason else row for row in found

@@ -478,8 +478,9 @@ def test_the_listing_is_of_what_kurmad_has_loaded(kurmad: Callable[[], Place]) -
     place.site.install("0.2.0")
     told = "0.2.0 is installed, 0.1.0 is loaded: restart kurmad"
     assert known(row(place)) == ("0.2.0", "0.1.0", "outdated", told, "kurmad")
+    place.configure()
     place.reload()
-    assert known(row(place)) == ("0.2.0", "0.1.0", "outdated", told, "kurmad")
+    assert known(row(place)) == ("0.2.0", "0.1.0", "outdated", told, "kurmad"), "loaded, and no longer in use"
     assert place.kurma.json("plugins", "show", "networks/cable")["status"] == "outdated"
     place.stop()
     assert known(row(place)) == ("0.2.0", "0.2.0", "ok", "", "this command")
@@ -494,6 +495,21 @@ def test_the_listing_is_of_what_kurmad_has_loaded(kurmad: Callable[[], Place]) -
     for one in place.kurma.json("plugins", "list"):
         assert one["distribution"] is not None
         assert one["version"] is not None
+
+
+def test_the_listing_has_what_fails_without_being_loaded(kurmad: Callable[[], Place]) -> None:
+    """18.3: of a configuration and of installed plugins that kurmad has not read."""
+    place = kurmad()
+    place.configure(plugins={"networks": {"cable": {"required": True}}})
+    found = row(place)
+    assert (found["status"], found["distribution"]) == ("failed", None)
+    assert found["reason"].startswith("not installed, and ")
+    place.site.install("0.1.0", group="kurma.network")
+    found = [one for one in place.kurma.json("plugins", "list") if one["distribution"] == "kurma-cable"]
+    assert [one["status"] for one in found] == ["failed"]
+    place.site.install("0.1.0")
+    place.configure(plugins={"networks": {"cable": {"enabled": False}}})
+    assert row(place)["status"] == "disabled"
 
 
 def test_a_distribution_without_a_version(place: Place) -> None:
