@@ -462,7 +462,7 @@ class PluginChange(JsonValue):
 
     :param kind: the group without ``kurma.``. :param name: of the plugin.
     :param before: distribution and version; null: it was not installed. :param after: likewise.
-    :param note: what is to be done, or that it failed before and works now; empty: nothing.
+    :param note: what is to be done, why it does not work, or that it failed before and works now; empty: nothing.
     """
 
     JSON_NAME = "PluginChange"
@@ -475,12 +475,12 @@ class PluginChange(JsonValue):
 
     def __str__(self) -> str:
         if self.before == self.after:
-            what = f"{self.after}: {self.note}"
+            what = self.after
         elif self.before is None:
             what = f"{self.after} is new"
         else:
-            what = f"{self.before} → {self.after or 'uninstalled'}{f': {self.note}' if self.note else ''}"
-        return f"plugin {self.kind}/{self.name}: {what}"
+            what = f"{self.before} → {self.after or 'uninstalled'}"
+        return f"plugin {self.kind}/{self.name}: {what}{f': {self.note}' if self.note else ''}"
 
 
 @frozen(kw_only=True)

@@ -395,8 +395,12 @@ class Daemon:
 
     def _log_problems(self) -> None:
         """Logs what ``kurma config check`` finds. kurmad serves all the same, so that pods can be stopped."""
+        from kurma_core.plugins.problems import left_out
+
         try:
             found = problems(self.managers)
+            for error in left_out(self.managers.registry, self.config):
+                _LOG.warning("left out: %s", error.message)
         except KurmaError as error:
             found = (error,)
         for problem in found:

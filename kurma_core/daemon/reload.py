@@ -118,7 +118,8 @@ class Reloads:
                 failed = present.registry.failures()
                 now = {key: managers.registry.status(*key) for key in failed}
                 mended = {key for key, (status, _) in now.items() if status == "ok"}
-                plugins = tuple(plugin_changes(present.registry, managers.registry, mended))
+                configured = {(kind, name) for kind, names in config.plugins.items() for name in names}
+                plugins = tuple(plugin_changes(present.registry, managers.registry, mended, configured))
                 same = failed == {key: reason for key, (_, reason) in now.items()}
                 if not changed and same and all(one.before == one.after for one in plugins):
                     managers = None
@@ -204,16 +205,25 @@ def config_changes(
 
 
 def plugin_changes(
-    old: PluginRegistry, new: PluginRegistry, mended: Collection[tuple[str, str]] = ()
+    old: PluginRegistry,
+    new: PluginRegistry,
+    mended: Collection[tuple[str, str]] = (),
+    configured: Collection[tuple[str, str]] = (),
 ) -> Iterator[PluginChange]:
     """The plugins that differ between two registries, and those that have changed since kurmad loaded them.
 
     :param mended: plugins that failed and work now, by kind and name.
+    :param configured: plugins that the configuration mentions, likewise: it is told each time if they fail.
     """
-    before, after = old.installed(), new.installed()
+    before, after, failures = old.installed(), new.installed(), new.failures()
     for kind, name in sorted({*before, *after}):
         was, now = before.get((kind, name)), after.get((kind, name))
-        outdated = new.outdated(kind, name)
-        note = f"{outdated}: restart kurmad" if outdated else "works now" if (kind, name) in mended else ""
+        outdated, failure = new.outdated(kind, name), failures.get((kind, name))
+        if outdated:
+            note = f"{outdated}: restart kurmad"
+        elif failure is not None and (was != now or (kind, name) in configured):
+            note = f"left out: {failure}"
+        else:
+            note = "works now" if (kind, name) in mended else ""
         if was != now or note:
             yield PluginChange(kind, name, was, now, note)

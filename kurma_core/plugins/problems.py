@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kurma_core.config import Config, origin
 from kurma_core.config.schema import REQUIRED_ISOLATORS, kind_of
-from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError
+from kurma_core.errors import ConfigError, KurmaError, PluginCollisionError, PluginNotFoundError
 from kurma_core.plugins import contract
 from kurma_core.schema import nearest
 
@@ -16,8 +16,21 @@ if TYPE_CHECKING:
 
 
 def problems_of_plugins(registry: PluginRegistry, config: Config) -> tuple[KurmaError, ...]:
-    """Finds errors that :func:`kurma_core.config.load` does not: missing or failing plugins, and options that
-    a plugin does not have. Loads every plugin that the configuration mentions."""
+    """Finds errors that :func:`kurma_core.config.load` does not: missing plugins, failing plugins that something
+    needs, and options that a plugin does not have. Loads every plugin that the configuration mentions."""
+    collisions = tuple(registry.collisions())
+    failing = (error for error, needed in _failing(registry, config) if needed)
+    return (*collisions, *failing, *_wrong_stagers(registry, config), *_wrong_isolators(registry, config))
+
+
+def left_out(registry: PluginRegistry, config: Config) -> tuple[KurmaError, ...]:
+    """Errors of the plugins that the configuration mentions and nothing needs. The other plugins work without
+    them."""
+    return tuple(error for error, needed in _failing(registry, config) if not needed)
+
+
+def _failing(registry: PluginRegistry, config: Config) -> Iterator[tuple[KurmaError, bool]]:
+    """The errors of the plugins that the configuration mentions, and whether it is wrong for that reason."""
     used = [("kurma.renderers", config.renderer)]
     if config.stager not in config.stagers:
         used.append(("kurma.stagers", config.stager.partition(":")[0]))
@@ -25,19 +38,19 @@ def problems_of_plugins(registry: PluginRegistry, config: Config) -> tuple[Kurma
     used += [("kurma.networks", entry.plugin) for entry in config.networks_in_use if entry.plugin]
     sections = [(f"kurma.{kind}", name) for kind, sections in config.plugins.items() for name in sections]
     installed = registry.installed()
-    found: list[KurmaError] = [*registry.collisions()]
     for group, name in dict.fromkeys((*used, *sections)):
         section = config.plugin(group, name)
-        off = not section.enabled and not section.required and (group, name) not in used
-        if off and (kind_of(group), name) in installed:
+        needed = section.required or (group, name) in used
+        if not section.enabled and not needed and (kind_of(group), name) in installed:
             continue
         try:
             registry.driver(group, name)
         except PluginCollisionError:
             continue  # among the collisions
+        except (ConfigError, PluginNotFoundError) as error:
+            yield error, True  # the configuration is wrong, whatever the plugin is for
         except KurmaError as error:
-            found.append(error)
-    return (*found, *_wrong_stagers(registry, config), *_wrong_isolators(registry, config))
+            yield error, needed
 
 
 def _wrong_stagers(registry: PluginRegistry, config: Config) -> Iterator[KurmaError]:

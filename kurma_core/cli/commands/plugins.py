@@ -220,6 +220,7 @@ def _write_enabled(session: Session, kind: str, name: str, enabled: bool) -> Non
     from kurma_core.config.schema import enabling
     from kurma_core.errors import ConfigError, UsageError
     from kurma_core.linux.files import replace_file
+    from kurma_core.plugins.problems import left_out
 
     kind = _known_kind(kind)
     installed = _is_installed(session, kind, name, enabled)
@@ -253,8 +254,8 @@ def _write_enabled(session: Session, kind: str, name: str, enabled: bool) -> Non
         raise ConfigError(f"{what}: {file}: {error.strerror}", file=file, path="") from error
     session.line(f"{verb}d {kind}/{name} in {file}")
     managers = Managers(settings, config)
-    found = {problem.message: problem for problem in (*problems(managers), *problems_of_pods(managers, set()))}
-    for problem in found.values():
+    telling = (*problems(managers), *left_out(managers.registry, config), *problems_of_pods(managers, set()))
+    for problem in {problem.message: problem for problem in telling}.values():
         if problem.data.get("plugin") == f"kurma.{kind}/{name}":
             session.problem(problem)
     if session.client.remote:

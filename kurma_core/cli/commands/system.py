@@ -123,10 +123,14 @@ def _ask_kurmad(session: Session) -> None:
 def check_config(session: Session) -> int:
     """Check the configuration, with the plugins that it names."""
     from kurma_core.client.local.managers import problems
+    from kurma_core.plugins.problems import left_out
 
-    found = problems(session.client.here)
+    here = session.client.here
+    found = problems(here)
     for problem in found:
         session.problem(problem)
+    for error in left_out(here.registry, here.config):
+        session.note(f"left out: {error.message}")
     if not found:
         files = session.client.config.config_files
         session.line("the configuration is right: " + (", ".join(files) or "no file, all defaults"))

@@ -325,6 +325,36 @@ def test_a_service_that_failed_and_is_mended_in_place(place: Place) -> None:
     until(lambda: "service cable: running" in place.log.read_text(), "the service runs")
 
 
+def test_an_optional_plugin_that_is_broken_is_left_out(kurmad: Callable[[], Place]) -> None:
+    """18.3: the reload takes effect without it. What is required, or wrong in the configuration, is refused."""
+    place = kurmad()
+    place.site.install(
+        "0.1.0", SERVICE.replace("(self, context): pass", "(self, context): {}['x']"), group="kurma.services"
+    )
+    place.configure(stop_timeout=7, plugins={"services": {"cable": {}}})
+    failure = "left out: service plugin 'cable' of kurma-cable 0.1.0 is broken: KeyError: 'x'"
+    done = place.kurma("--host", "local", "config", "check")
+    assert (done.returncode, notes(done)[0]) == (0, failure)
+    assert place.reload() == [
+        "stop_timeout: 10.0 → 7.0",
+        "plugins.services.cable: new",
+        f"plugin services/cable: kurma-cable 0.1.0 is new: {failure}",
+    ]
+    assert place.kurma.json("info")["daemon"]["refused"] is None
+    until(lambda: "service cable: waiting: " in place.log.read_text(), "the service is tried again")
+    assert place.reload() == [f"plugin services/cable: kurma-cable 0.1.0: {failure}"]
+    place.configure(stop_timeout=8, plugins={"services": {"cable": {"required": True}}})
+    assert len(place.refused()) == 1
+    place.configure(stop_timeout=8, plugins={"services": {"cable": {"config": {"typo": 1}}}})
+    assert ["unknown key" in line for line in place.refused()] == [True]
+    place.configure(stop_timeout=8)
+    place.stop()
+    place.log.write_text("")
+    place.configure(plugins={"services": {"cable": {}}})
+    place.start()
+    until(lambda: f"{failure}\n" in place.log.read_text(), "the log of the start")
+
+
 def test_a_wrong_configuration_is_logged_at_the_start(place: Place) -> None:
     place.configure(required_isolators={"example.com/gone": True})
     place.start()
