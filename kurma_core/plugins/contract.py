@@ -15,7 +15,8 @@ from kurma_core import hookspecs
 from kurma_core.config.schema import Where, read, unknown
 from kurma_core.hookspecs import GROUPS, PROJECT, SPECS, Hooks, ModuleHooks, implements, is_hook
 from kurma_core.hookspecs.driver import LOCATORS, Driver, Option
-from kurma_core.schema import Made, Number, Shape, Whole, describe, nearest, shape
+from kurma_core.schema import Made, Number, SchemaError, Shape, Whole, describe, nearest, shape
+from kurma_core.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 CHECKS = "kurma_checks"
 #: Hooks of isolator drivers that the core calls only for isolators that the plugin declares, and the declaration.
 _DECLARED = {"defaults": "default_isolators", "powers": "gated"}
+#: The types of options.
+_TYPES = (str, int, float, bool, list, dict)
 
 
 def hook(group: str, name: str, module: object) -> Callable[..., Any]:
@@ -117,6 +120,7 @@ def declared(group: str, name: str, module: object, *, checked: bool = False) ->
     if not callable(answer.create):
         raise TypeError(f"its Driver's create is {answer.create!r}, which cannot be called")
     _items(answer.options, Option, "options")
+    _options(answer.options)
     _items(answer.aliases, str, "aliases")
     _items(answer.annotations, str, "annotations")
     if answer.locators not in LOCATORS:
@@ -132,6 +136,43 @@ def declared(group: str, name: str, module: object, *, checked: bool = False) ->
 def _items(values: object, kind: type, what: str) -> None:
     if not isinstance(values, tuple | list) or not all(isinstance(value, kind) for value in values):
         raise TypeError(f"its Driver's {what} are {values!r} instead of a tuple of {kind.__name__}")
+
+
+def _options(declared: Sequence[Option]) -> None:
+    """Checks the options that a plugin declares. :raises TypeError: one is wrong."""
+    names = set[str]()
+    for option in declared:
+        its = f"its Driver's option {option.name!r}"
+        if not isinstance(option.name, str) or not option.name:
+            raise TypeError(f"{its} has no name that is text")
+        if option.name in names:
+            raise TypeError(f"{its} is declared twice")
+        names.add(option.name)
+        if option.type not in _TYPES:
+            kinds = ", ".join(kind.__name__ for kind in _TYPES)
+            shown = getattr(option.type, "__name__", repr(option.type))
+            raise TypeError(f"{its} is of type {shown} instead of one of {kinds}")
+        if not isinstance(option.help, str):
+            raise TypeError(f"{its} has the help {option.help!r} instead of text")
+        bounds = [bound for bound in (option.least, option.most) if bound is not None]
+        if bounds and option.type not in (int, float):
+            raise TypeError(f"{its} has a bound, and is not a number")
+        if not all(isinstance(bound, int | float) and not isinstance(bound, bool) for bound in bounds):
+            raise TypeError(f"{its} has a bound that is not a number: {bounds!r}")
+        if bounds != sorted(bounds):
+            raise TypeError(f"{its} has a least value above its most")
+        if not isinstance(option.choices, tuple | list):
+            raise TypeError(f"{its} has the choices {option.choices!r} instead of a tuple")
+        plain = _shape(replace(option, choices=()))
+        values = [("choice", one, plain) for one in option.choices]
+        if option.default is not None:  # the driver gets None if the key is absent
+            values.append(("default", option.default, _shape(option)))
+        for what, value, form in values:
+            try:
+                form.read(value, "")
+            except SchemaError as error:
+                expected = f"expected {error.expected}, found {value!r:.80}"
+                raise TypeError(f"{its} has a wrong {what}: {expected}") from None
 
 
 def _isolators(declared: Driver) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import pluggy
@@ -15,6 +16,7 @@ from kurma_testing import bound
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import KurmaError, PluginError
 from kurma_core.hookspecs import SPECS, Hooks, hookimpl, hookspec, implements
+from kurma_core.hookspecs.driver import Driver, Option
 from kurma_core.hookspecs.fetcher import (
     DetachedSignature,
     FetcherHooks,
@@ -488,3 +490,60 @@ def test_the_module_of_each_kind_is_in_the_table():
     for module, *names in SPECS.values():
         found = import_module(f"kurma_core.hookspecs.{module}")
         assert all(issubclass(getattr(found, name), Hooks) for name in names)
+
+
+# --- the declaration of a plugin -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([Option("a", set, 1, "")], "'a' is of type set instead of one of str, int, float, bool, list, dict"),
+        ([Option("a", "str", "", "")], "'a' is of type 'str' instead of one of str, "),
+        ([Option(1, str, "", "")], "1 has no name that is text"),
+        ([Option("", str, "", "")], "'' has no name that is text"),
+        ([Option("a", str, "", "")] * 2, "'a' is declared twice"),
+        ([Option("a", str, "", None)], "'a' has the help None instead of text"),
+        ([Option("a", int, "1", "")], "'a' has a wrong default: expected an integer, found '1'"),
+        ([Option("a", int, True, "")], "'a' has a wrong default: expected an integer, found True"),
+        ([Option("a", str, 5, "")], "'a' has a wrong default: expected a string, found 5"),
+        ([Option("a", list, (), "")], "'a' has a wrong default: expected a list, found ()"),
+        ([Option("a", int, 9, "", most=8)], "'a' has a wrong default: expected an integer to 8, found 9"),
+        (
+            [Option("a", str, "c", "", choices=("a", "b"))],
+            '\'a\' has a wrong default: expected one of "a", "b", fou',
+        ),
+        ([Option("a", str, "a", "", choices=("a", 2))], "'a' has a wrong choice: expected a string, found 2"),
+        ([Option("a", str, "a", "", choices="ab")], "'a' has the choices 'ab' instead of a tuple"),
+        ([Option("a", int, 5, "", least=6, most=4)], "'a' has a least value above its most"),
+        ([Option("a", int, 5, "", least="1")], "'a' has a bound that is not a number: ['1']"),
+        ([Option("a", str, "", "", least=1)], "'a' has a bound, and is not a number"),
+    ],
+)
+def test_a_wrong_option_is_told_when_the_plugin_is_loaded(options, said):
+    """18."""
+    with pytest.raises(TypeError) as caught:
+        contract.declared("kurma.networks", "wild", module_with(options))
+    assert str(caught.value).startswith(f"its Driver's option {said}")
+    assert "\n" not in str(caught.value)
+
+
+def test_right_options_are_accepted():
+    """18."""
+    options = (
+        Option("a", str, None, ""),
+        Option("b", float, 1, "", least=0, most=2.5),
+        Option("c", list, [], ""),
+        Option("d", dict, {}, ""),
+        Option("e", str, "", "", choices=("", "x")),
+        Option("f", bool, False, ""),
+    )
+    assert contract.declared("kurma.networks", "wild", module_with(options)).options == options
+
+
+def module_with(options):
+    """The module of a plugin that declares these options."""
+    module = ModuleType("wild")
+    module.kurma_network = lambda: Driver(create=lambda context: None, options=tuple(options))
+    hookimpl(module.kurma_network)
+    return module
