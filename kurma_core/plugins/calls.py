@@ -9,7 +9,7 @@ that the driver lacks is the method of the specification.
 from __future__ import annotations
 
 from kurma_core.config.schema import singular
-from kurma_core.errors import HostError, KurmaError, PluginError, PluginSkipped
+from kurma_core.errors import Cancelled, HostError, KurmaError, PluginError, PluginSkipped
 from kurma_core.hookspecs import Hooks, ModuleHooks, Stream, field_types, wrong_field
 from kurma_core.plugins import contract
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _STREAM: Taken = {hook.name: hook.arguments for hook in Stream.HOOKS.values()}
 #: Characters of a plugin's message that are shown.
 _LONGEST = 500
+_INTERRUPTIONS = (KeyboardInterrupt, Cancelled)
 _MISTAKE = "this is a mistake in the plugin"
 
 
@@ -271,6 +272,30 @@ def _unlike(value: object, expected: Answer) -> str:
 
 
 def interrupts(error: BaseException) -> bool:
-    """Whether a signal (Ctrl-C) or a cancellation raised it while the plugin ran, and not the plugin."""
-    ours = type(error).__module__.partition(".")[0] == "kurma_core" and not isinstance(error, Exception)
-    return ours or isinstance(error, KeyboardInterrupt)
+    """Whether a signal (Ctrl-C) or a cancellation raised it while the plugin ran, and not the plugin.
+
+    The code that raised it tells: the handlers of signals and the waits of operations are the core's. Without a
+    handler, Python raises KeyboardInterrupt itself, in the main thread.
+    """
+    found: BaseException | None = error
+    while isinstance(found, _INTERRUPTIONS):
+        if _raised_by_the_core(found) or (isinstance(found, KeyboardInterrupt) and _may_python_interrupt()):
+            return True
+        found = found.__cause__ or found.__context__  # a plugin raised it because of another one
+    return False
+
+
+def _raised_by_the_core(error: BaseException) -> bool:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is None or str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] == "kurma_core"
+
+
+def _may_python_interrupt() -> bool:
+    """Whether Python raises KeyboardInterrupt in this thread at Ctrl-C."""
+    import signal
+    import threading
+
+    in_main = threading.current_thread() is threading.main_thread()
+    return in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -12,6 +12,7 @@ RAISED = {
     "ends a generator": "raise GeneratorExit",
     "has a root of its own": "class Root(BaseException): pass\nraise Root('up')",
     "is cancelled": "import asyncio\nraise asyncio.CancelledError",
+    "is cancelled as kurma's operations are": "from kurma_core.errors import Cancelled\nraise Cancelled",
     "recurses": "def again(): again()\nagain()",
     "has no words": "class Mute(Exception):\n    def __str__(self): raise RuntimeError\nraise Mute",
     "says much": "raise ValueError('line\\n' * 1000)",

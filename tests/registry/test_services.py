@@ -166,7 +166,7 @@ def test_it_begins_once_pods_are_recovered(kurmad, install, log):
     [
         ("a", "service plugin 'one' of one 1.0 failed in serve: OSError: it broke"),
         ("ends", "it has ended"),
-        ("cancels", "it raised Cancelled"),
+        ("cancels", "service plugin 'one' of one 1.0 failed in serve: Cancelled: given up"),
         ("fails", "service plugin 'one' of one 1.0 failed in serve: ValueError: two lines"),
     ],
 )
