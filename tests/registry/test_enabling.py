@@ -146,6 +146,24 @@ def test_what_uses_a_disabled_plugin_is_told(plugins, etc):
     assert f"renderer plugin 'overlay' is disabled in {etc}/kurma.d/50-plugins.yml" in err
 
 
+def test_what_lacks_a_disabled_plugin_is_told(plugins, etc):
+    """Also if the configuration does not name the plugin; what was wrong before is not told again."""
+    (etc / "kurma.yml").write_text("prefetch_images: ['gone://x']")
+    off = f"is disabled in {etc}/kurma.d/50-plugins.yml"
+    _, _, err = plugins("disable", "isolators", "linux")
+    assert "required_isolators: apps would lack " in err
+    assert f"isolator plugin 'linux' {off}" in err
+    assert "gone" not in err
+    _, _, err = plugins("disable", "fetchers", "file")
+    assert err == "kurma: images that are given as paths cannot be fetched: fetchers.paths is file\n"
+    _, _, err = plugins("disable", "fetchers", "docker")
+    assert err == ""
+    assert plugins("enable", "fetchers", "file")[2] == ""
+    (etc / "kurma.yml").write_text("fetchers: {paths: file}")
+    _, _, err = plugins("disable", "fetchers", "file")
+    assert err == f"kurma: {etc}/kurma.yml: fetchers.paths: fetcher plugin 'file' {off}\n"
+
+
 def test_a_write_that_was_killed_leaves_the_old_file(plugins, etc):
     """What a killed command leaves is not read, and the next command replaces the file all the same."""
     assert plugins("disable", "networks", "one")[0] == 0

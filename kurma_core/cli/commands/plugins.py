@@ -216,7 +216,7 @@ def _write_enabled(session: Session, kind: str, name: str, enabled: bool) -> Non
 
     from kurma_core.cli.output import formatted
     from kurma_core.client.local.managers import Managers, problems, problems_of_pods
-    from kurma_core.config import CONFIG_DIR, load
+    from kurma_core.config import CONFIG_DIR, load, origin
     from kurma_core.config.schema import enabling
     from kurma_core.errors import ConfigError, UsageError
     from kurma_core.linux.files import replace_file
@@ -233,10 +233,11 @@ def _write_enabled(session: Session, kind: str, name: str, enabled: bool) -> Non
     file = f"{directory}/kurma.d/{_OWN_FILE}"
     sections = _own_sections(file, what)
     own = sections.setdefault("plugins", {}).setdefault(kind, {})
+    before = Managers(settings, session.client.config)
 
     def read() -> Config:
-        origin = settings.state_dir_origin
-        return load(settings.config_file, settings.state_dir, state_dir_origin=origin, draft=(file, sections))
+        directory, given_by = settings.state_dir, settings.state_dir_origin
+        return load(settings.config_file, directory, state_dir_origin=given_by, draft=(file, sections))
 
     if not installed:
         own.pop(name, None)  # a section of a plugin that is not installed is an error
@@ -254,10 +255,16 @@ def _write_enabled(session: Session, kind: str, name: str, enabled: bool) -> Non
         raise ConfigError(f"{what}: {file}: {error.strerror}", file=file, path="") from error
     session.line(f"{verb}d {kind}/{name} in {file}")
     managers = Managers(settings, config)
+    known = {problem.message for problem in problems(before)}
     telling = (*problems(managers), *left_out(managers.registry, config), *problems_of_pods(managers, set()))
     for problem in {problem.message: problem for problem in telling}.values():
-        if problem.data.get("plugin") == f"kurma.{kind}/{name}":
+        if problem.data.get("plugin") == f"kurma.{kind}/{name}" or problem.message not in known:
             session.problem(problem)
+    if kind == "fetchers" and not enabled:
+        for key in ("paths", "names"):
+            used = getattr(config.fetchers, key) == name
+            if used and origin(f"fetchers.{key}", config.origins) == "default":
+                session.note(f"images that are given as {key} cannot be fetched: fetchers.{key} is {name}")
     if session.client.remote:
         session.note("kurmad has not read it: kurma daemon reload")
 

@@ -93,5 +93,9 @@ def test_disable_names_the_pods_that_use_the_plugin(
         off = f"renderer plugin 'copy' is disabled in {etc}/kurma.d/50-plugins.yml"
         lines = [line for line in done.stderr.splitlines() if not line.startswith("  hint")]
         assert lines == [f"kurma: {etc}/kurma.yml: renderer: {off}", f"kurma: pod old: {off}"]
+        done = kurma("plugins", "disable", "stagers", "default")
+        assert (
+            f"kurma: pod old: stager plugin 'default' is disabled in {etc}/kurma.d/50-plugins.yml" in done.stderr
+        )
     finally:
         kurma.out("rm", "old")
