@@ -40,9 +40,10 @@ class Source:
     :param known: by :func:`class_key`, what the index remembers of the plugin's classes.
     :param keep: called with each class that was checked, and the hooks that it takes.
     :param trace: gets a line for each call; None: calls are not traced.
+    :param daemon: the plugin works in kurmad, which logs where it fails.
     """
 
-    __slots__ = ("_keep", "_known", "_trace", "group", "name", "plugin")
+    __slots__ = ("_daemon", "_keep", "_known", "_trace", "group", "name", "plugin")
 
     def __init__(
         self,
@@ -52,7 +53,9 @@ class Source:
         known: Mapping[str, Taken] | None = None,
         keep: Callable[[type, type[Hooks], Taken], None] = lambda cls, kind, taken: None,
         trace: Callable[[str], None] | None = None,
+        daemon: bool = False,
     ) -> None:
+        self._daemon = daemon
         self.group = group
         self.name = name
         self.plugin = plugin
@@ -132,9 +135,12 @@ class Source:
         if isinstance(error, PluginSkipped):
             found = PluginError(f"{self} cannot work on this host: {line(error)}")
         elif found is None:
-            hint = f"{_MISTAKE}; `kurma --debug …` shows where"
             number = {"errno": error.errno} if isinstance(error, OSError) else {}
-            found = PluginError(f"{self} failed in {call}: {said(error)}", hint=hint, **number)
+            found = PluginError(
+                f"{self} failed in {call}: {said(error)}", hint=mistake(error, self._daemon), **number
+            )
+            if self._daemon:
+                log_failure(found.message, error)
         found.data.update(plugin=f"{self.group}/{self.name}", call=call)
         return found
 
@@ -163,6 +169,21 @@ def plugin_error(driver: Hooks, what: str) -> PluginError:
     name = type(driver).__module__ if source is None else f"{source.group}/{source.name}"
     message = " ".join(f"{name if source is None else source} {what}".split())
     return PluginError(message, hint=_MISTAKE, plugin=name)
+
+
+def mistake(error: BaseException, daemon: bool) -> str:
+    """The hint of an exception that a plugin should not raise. :param daemon: in kurmad."""
+    if _raised_by_the_core(error):
+        return _MISTAKE  # the message says it all
+    return f"{_MISTAKE}; {'the log of kurmad' if daemon else '`kurma --debug …`'} shows where"
+
+
+def log_failure(message: str, error: BaseException) -> None:
+    """Logs an exception that a plugin raised in kurmad, with its trace."""
+    from logging import getLogger
+
+    trace = None if _raised_by_the_core(error) else error
+    getLogger("kurmad").error("%s", message, exc_info=trace)
 
 
 def class_key(cls: type, kind: type[Hooks]) -> str:

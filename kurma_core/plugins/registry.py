@@ -20,7 +20,7 @@ from kurma_core.errors import PluginSkipped as Skipped
 from kurma_core.hookspecs import CONTRACT, GROUPS, NEEDED, OLDEST
 from kurma_core.hookspecs.driver import Driver, DriverContext, HostProgram, HostTree, Option, Started
 from kurma_core.plugins import contract
-from kurma_core.plugins.calls import Source, called, class_key, interrupts, line, said
+from kurma_core.plugins.calls import Source, called, class_key, interrupts, line, log_failure, mistake, said
 from kurma_core.plugins.index import Declaration, Plugin, PluginIndex, follow_path_files
 from kurma_core.schema import nearest
 
@@ -603,7 +603,7 @@ class PluginRegistry:
             with self._lock:
                 self._index.remember_class(plugin, class_key(cls, kind), cls, kind, taken)
 
-        loaded.source = Source(plugin.group, plugin.name, str(plugin), classes, keep, self._trace)
+        loaded.source = Source(plugin.group, plugin.name, str(plugin), classes, keep, self._trace, self._daemon)
         checked = classes is not None
         loaded.declared = contract.declared(plugin.group, plugin.name, loaded.module, checked=checked)
         if not checked:
@@ -701,6 +701,9 @@ class PluginRegistry:
                 loaded.begun = loaded.declared is not None  # not broken: the next call loads it
                 raise
             loaded.error = _plugin_error(loaded.plugin, f"is broken: {said(error)}", error)
+            loaded.error.hint = mistake(error, self._daemon)
+            if self._daemon:
+                log_failure(loaded.error.message, error)
             if self._daemon and isinstance(error, ModuleNotFoundError):
                 loaded.error.hint = f"if {error.name} is installed, restart kurmad"
         raise loaded.error

@@ -16,6 +16,7 @@ import pytest
 from kurma_testing import bound
 
 from kurma_core.cancellation import Cancellation, current, governing
+from kurma_core.daemon.process.log import Plain, about
 from kurma_core.errors import (
     Cancelled,
     HostError,
@@ -138,6 +139,23 @@ def test_an_error_names_the_plugin_and_the_hook(driver, action, said):
     assert caught.value.data["call"] == "act"
     assert "kurma --debug" in caught.value.hint
     assert caught.value.__cause__ is not None
+
+
+def test_kurmad_logs_where_a_call_failed_and_for_which_request(caplog):
+    """18."""
+    source = Source("kurma.isolators", "wild", "dist 1.0", daemon=True)
+    driver = source.bound((Kind,), Driver())
+    with about(request="POST /v1/pods", by="process 1"), pytest.raises(PluginError) as caught:
+        driver.act(lambda: {}["mtu"])
+    assert caught.value.hint == "this is a mistake in the plugin; the log of kurmad shows where"
+    (record,) = caplog.records
+    with about(request="POST /v1/pods"):
+        head, *trace = Plain(priorities=False).format(record).splitlines()
+    assert head.endswith(
+        "kurmad: error: isolator plugin 'wild' of dist 1.0 failed in act: KeyError: 'mtu'; request: POST /v1/pods"
+    )
+    assert trace[0] == "Traceback (most recent call last):"
+    assert any("test_calls.py" in line for line in trace)
 
 
 def test_an_error_in_the_plugins_own_words_stays(driver):

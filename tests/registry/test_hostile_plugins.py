@@ -49,6 +49,7 @@ def test_whatever_it_raises(trick, where, install, registry, network):
         with pytest.raises(PluginError, match=r"network plugin 'bad' of kurma-hostile 1\.0 is broken") as caught:
             plugins.driver(NETWORKS, "bad")
         assert "\n" not in str(caught.value)
+        assert caught.value.hint.startswith("this is a mistake in the plugin; `kurma --debug …` shows where")
     assert "bad" not in plugins.drivers(NETWORKS)
     assert plugins.driver(NETWORKS, "good") is not None
     assert plugins.resolve_alias(NETWORKS, "nobody") is None
@@ -62,8 +63,9 @@ def test_whatever_it_returns(trick, install, registry, network):
     install("kurma-good", {"good": network})
     plugins = registry()
     assert plugins.resolve_alias(NETWORKS, "a") is None
-    with pytest.raises(PluginError, match="is broken"):
+    with pytest.raises(PluginError, match="is broken") as caught:
         plugins.driver(NETWORKS, "bad")
+    assert caught.value.hint.startswith("this is a mistake in the plugin")
     assert "good" in plugins.drivers(NETWORKS)
 
 

@@ -246,6 +246,7 @@ class Plain(logging.Formatter):
         if known is not None:
             text += f": {known}"
         elif record.exc_info:
+            text += "".join(f"; {name}: {what}" for name, what in _ABOUT.get().items() if name != "service")
             text += "\n" + self.formatException(record.exc_info)
         text = without_passwords(text)
         if self._priorities:
