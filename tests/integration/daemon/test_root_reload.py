@@ -611,6 +611,24 @@ def test_an_uninstalled_stager_ends_the_pods_that_it_runs(kurmad: Callable[[], P
     assert "error: " not in place.log.read_text().rpartition("→ uninstalled")[2]
 
 
+@pytest.mark.parametrize("source", ['{}["mtu"]', "raise KeyboardInterrupt"], ids=["KeyError", "KeyboardInterrupt"])
+def test_a_plugin_that_fails_in_kurmad(kurmad: Callable[[], Place], source: str) -> None:
+    """18.3: the client gets the plugin's name, and kurmad logs the trace, once."""
+    place, add = kurmad(), "def add(self, context): "
+    place.site.install("0.1.0", NETWORK.replace(f"{add}pass", add + source))
+    place.configure(container_networks=[{"name": "mine", "plugin": "cable"}])
+    place.reload()
+    done = place.kurma("run", "--rm", "--net", "mine", "--exec", "/bin/true", place.kurma.image)
+    assert done.returncode == 125
+    assert "network plugin 'cable' of kurma-cable 0.1.0 failed in add: Key" in done.stderr
+    assert "  hint: this is a mistake in the plugin; the log of kurmad shows where" in done.stderr.splitlines()
+    log = place.log.read_text()
+    assert log.count("Traceback (most recent call last):") == 1
+    assert "kurma_cable.py" in log
+    assert "; request: POST /v1/pods" in log
+    assert place.kurma.json("list") == []
+
+
 @pytest.mark.full
 def test_a_teardown_that_fails_is_tried_and_logged_ever_more_rarely(kurmad: Callable[[], Place]) -> None:
     """18.3: the network is uninstalled, and kurmad is started anew."""
