@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from kurma_core import cancellation
 from kurma_core.api.images import HostImage
-from kurma_core.errors import ImageError, ImageNotFoundError, StoreError, TrustError
+from kurma_core.errors import ImageError, ImageNotFoundError, ManifestError, StoreError, TrustError
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.images.acquisition import Acquisition, refusing_encrypted
 from kurma_core.images.locator_cache import KnownImage, LocatorCache
 from kurma_core.images.trust_policy import RELAX_HTTP, HostTrustPolicy
 from kurma_core.linux.files import locked
 from kurma_core.models.image import Provenance
+from kurma_core.plugins.calls import plugin_error
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -145,7 +146,10 @@ class HostImages:
             os.mkdir(rootfs, 0o755)
             manifest = source.build(rootfs)
             with open(archive, "xb") as out:
-                build_archive(rootfs, manifest, out)
+                try:
+                    build_archive(rootfs, manifest, out)
+                except ManifestError as error:
+                    raise plugin_error(source, f"returned for stager {name} an {error.message}") from error
             signature = self._trust.sign(archive)
             with open(archive, "rb") as stream, self._store.stage_archive(stream) as staged:
                 # The same check as for a fetched image: it proves that the stored bytes are the signed ones.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.api.host import NetworkInfo
 from kurma_core.errors import KurmaError, NetworkError, NetworkNotFoundError
 from kurma_core.networking import interfaces
+from kurma_core.plugins.calls import source_of
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -90,12 +91,24 @@ class Catalog:
         interface = None
         if entry is None or entry.container_interface is None:
             interface = driver.interface(info.config)
+            if interface is not None:
+                self._check_interface(info.name, interface, driver)
         config = driver.complete(info.config, choose=choose)
         return replace(
             info,
             interface=info.interface if interface is None else interface,
             config=info.config if config is None else config,
         )
+
+    @staticmethod
+    def _check_interface(network: str, interface: str, driver: NetworkHooks) -> None:
+        """:raises NetworkError: a driver named an interface that cannot exist."""
+        try:
+            interfaces.assign([(network, interface)], _SOME_POD)
+        except NetworkError as error:
+            source = source_of(driver)
+            error.message += "" if source is None else f" (by {source})"
+            raise
 
     def _checked(self, info: NetworkInfo) -> NetworkInfo:
         """The network, with the reason if it cannot be used, as far as that can be checked without a pod."""

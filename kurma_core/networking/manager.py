@@ -22,6 +22,7 @@ from kurma_core.hookspecs.network import AttachmentContext
 from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
 from kurma_core.networking import interfaces
 from kurma_core.networking.catalog import HOST, NONE, Catalog
+from kurma_core.plugins.calls import source_of
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ class Networking:
         try:
             with _naming(attachment):
                 result = driver.add(context)
-                self._check_result(attachment, result)
+                self._check_result(attachment, result, driver)
         except BaseException:  # Ctrl-C too
             self._undo(driver, context)
             raise
@@ -339,23 +340,25 @@ class Networking:
         return optional and not attachment.base
 
     @staticmethod
-    def _check_result(attachment: Attachment, result: NetworkResult | None) -> None:
+    def _check_result(attachment: Attachment, result: NetworkResult | None, driver: NetworkHooks) -> None:
         """Checks that the result has an address, unless the network is a base network, and the requested ones."""
-        name = attachment.network
+        name, source = attachment.network, source_of(driver)
+        by = "" if source is None else f" (by {source})"
         if result is None or not result.addresses:
             if attachment.base:
                 return
-            raise NetworkError(f'network "{name}" gave the pod no address', network=name)
+            raise NetworkError(f'network "{name}" gave the pod no address{by}', network=name)
         for one in result.addresses:
             gateway = one.gateway is None or address_family(one.gateway)
             if not (is_cidr(one.address) and gateway):
                 wrong = one.gateway if is_cidr(one.address) else one.address
-                raise NetworkError(f'network "{name}" gave the pod {wrong!r}, which is no address', network=name)
+                what = f'network "{name}" gave the pod {wrong!r}, which is no address{by}'
+                raise NetworkError(what, network=name)
         given = [address.address for address in result.addresses]
         for ip in attachment.request.ips:
             if not any(_same_address(ip, address) for address in given):
                 have = ", ".join(given)
-                raise NetworkError(f'network "{name}" gave the pod {have} instead of {ip}', network=name)
+                raise NetworkError(f'network "{name}" gave the pod {have} instead of {ip}{by}', network=name)
 
     # -- networks themselves --
 

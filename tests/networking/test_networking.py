@@ -43,6 +43,7 @@ class Recorder(NetworkHooks):
         self.calls = []
         self.fail = {}
         self.results = {}
+        self.interfaces = {}
         self.found = {}
         self.publishing = None
         self.chosen = {}
@@ -50,7 +51,8 @@ class Recorder(NetworkHooks):
 
     @hookimpl
     def interface(self, config):
-        return "" if "aci" in config else "lo" if config["name"] == "lo" else None
+        name = config["name"]
+        return "" if "aci" in config else "lo" if name == "lo" else self.interfaces.get(name)
 
     @hookimpl
     def complete(self, config, choose):
@@ -553,6 +555,32 @@ def test_loopback_is_never_optional(make, driver):
     driver.fail = {"add lo": NetworkError("no")}
     with pytest.raises(NetworkError, match=r"^no$"):
         networking.add_all(networking.plan(requests("none"), (), UUID), **POD)
+
+
+@pytest.mark.parametrize(
+    ("result", "interface", "said"),
+    [
+        (None, None, 'network "a" gave the pod no address'),
+        (
+            NetworkResult((AddressResult("hello"),)),
+            None,
+            "network \"a\" gave the pod 'hello', which is no address",
+        ),
+        (
+            None,
+            "a/b",
+            "network \"a\": impossible interface name 'a/b': only visible ASCII characters without / : %",
+        ),
+    ],
+)
+def test_an_error_of_a_wrong_answer_names_the_plugin(make, driver, result, interface, said):
+    """18.3."""
+    driver.results, driver.interfaces = {"a": result}, {"a": interface}
+    networking = make({"container_networks": [{"name": "a", "plugin": "recorder"}]}, checked=True)
+    with pytest.raises(NetworkError) as caught:
+        networking.add_all(networking.plan(requests("a"), (), UUID), **POD)
+    assert str(caught.value).startswith(said)
+    assert str(caught.value).endswith(f" (by network plugin 'recorder' of {__name__})")
 
 
 @pytest.mark.parametrize("result", [None, NetworkResult(())])

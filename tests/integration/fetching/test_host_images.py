@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kurma_testing import bound
 from kurma_testing.webserver import Page, WebServer
 
-from kurma_core.errors import FetchRefusedError, ImageError, StoreError, TrustError
+from kurma_core.errors import FetchRefusedError, ImageError, PluginError, StoreError, TrustError
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.stager import StagerImageHooks
 from tests.integration.fetching.parts import Machine, MakeMachine
 from tests.kit.registry import BUSYBOX, OciDir
 
@@ -76,6 +79,25 @@ def test_built_and_signed_once(here: Machine, machine: MakeMachine) -> None:
     second = here.images.host_image_from_source("default", source)
     assert second.id != first.id
     assert source.built == 2
+
+
+def test_an_invalid_manifest_is_the_plugins_fault(here: Machine) -> None:
+    """18.3."""
+
+    class Wrong:
+        @hookimpl
+        def fingerprint(self) -> str:
+            return "one"
+
+        @hookimpl
+        def build(self) -> Mapping[str, Any]:
+            return {}
+
+    source = bound(StagerImageHooks, Wrong(), "kurma.stagers", "wild")
+    with pytest.raises(PluginError) as caught:
+        here.images.host_image_from_source("default", source)
+    said = f"stager plugin 'wild' of {__name__} returned for stager default an invalid manifest: $.acKind"
+    assert str(caught.value).startswith(said)
 
 
 def test_a_byte_changed_stops_the_next_run(here: Machine) -> None:
