@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 GRACE = 0.3
 #: Seconds between two tries to lock a file: another thread cannot interrupt flock(2).
 _LOCK_POLL = 0.05
+#: Seconds between two calls of ``meanwhile`` of :func:`abandoning`.
+_MEANWHILE = 1.0
 
 
 class Cancellation:
@@ -219,12 +221,18 @@ def wait_readable(timeout: float | None, *those: HasFileno | None) -> None:
     poll.poll(None if timeout is None else min(max(0.0, timeout), LONGEST_POLL) * 1000)
 
 
-def abandoning(call: Callable[[], T], dispose: Callable[[T], object] | None = None, grace: float = GRACE) -> T:
+def abandoning(
+    call: Callable[[], T],
+    dispose: Callable[[T], object] | None = None,
+    grace: float = GRACE,
+    meanwhile: Callable[[], object] | None = None,
+) -> T:
     """Runs ``call`` in a thread of its own and returns or raises its outcome. Used for code that may wait long and
     does not support cancellation: a plugin's, or the C library's.
 
     :param dispose: gets the result if the call returns after it was abandoned.
     :param grace: seconds that the call has to end when the operation is cancelled; after that it is abandoned.
+    :param meanwhile: called each second until the call ends; its exception abandons the call.
     :raises Cancelled: as :func:`check`.
     """
     operation = current()
@@ -232,7 +240,7 @@ def abandoning(call: Callable[[], T], dispose: Callable[[T], object] | None = No
         running = _Running(call, dispose, part)
         try:
             with operation.waking(running.stir):
-                running.wait()
+                running.wait(meanwhile)
         except BaseException:
             part.cancel()
             running.leave(grace)
@@ -260,9 +268,11 @@ class _Running:
         # A daemon thread: the interpreter does not wait for it at exit.
         Thread(target=context.run, args=(self._work,), name="kurma-call", daemon=True).start()
 
-    def wait(self) -> None:
+    def wait(self, meanwhile: Callable[[], object] | None) -> None:
         """Waits until the call has ended, or :meth:`stir` is called."""
-        self._stirred.acquire()
+        while not self._stirred.acquire(timeout=-1 if meanwhile is None else _MEANWHILE):
+            if meanwhile is not None:
+                meanwhile()
 
     def stir(self) -> None:
         try:  # noqa: SIM105 - contextlib is heavy

@@ -84,7 +84,7 @@ class NetworkHooks(Hooks):
         """Undoes ``add``. It may be repeated.
 
         :called: when a pod ends, also after an ``add`` that failed or was interrupted, and when the namespace is
-            gone
+            gone; again, if an ``add`` that was given up because it took long succeeds in the end
         :param context: as for ``add``.
         :raises NetworkError: something is left; the core calls it again later.
         """

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock
 from collections.abc import Callable, Collection, Mapping, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.api.host import NetworkInfo
 from kurma_core.api.network_options import no_address_of_a_host
 from kurma_core.appc.types import address_family, is_cidr
+from kurma_core.cancellation import abandoning, check
 from kurma_core.errors import (
     HostError,
     KurmaError,
@@ -67,6 +69,8 @@ class Networking:
         self.catalog = Catalog(config, driver, resolve_alias, image_runner, discovering or names, note)
         self._ready: set[str] = set()
         self._setting_up: dict[str, Lock] = {}
+        #: The latest :meth:`add` of each attachment, by pod and network.
+        self._adding: dict[tuple[str, str], AttachmentContext] = {}
         self._names = names
 
     def driver_checks(self) -> DriverChecks:
@@ -202,21 +206,63 @@ class Networking:
 
     # -- joining and leaving --
 
-    def add(self, attachment: Attachment, *, pod: str, pod_name: str, namespace: str) -> Attachment:
+    def add(
+        self,
+        attachment: Attachment,
+        *,
+        pod: str,
+        pod_name: str,
+        namespace: str,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> Attachment:
         """Joins one network. After a failure it is left again. :returns: ``attachment`` with its result.
 
         :param pod: UUID. :param namespace: path of the pod's network namespace.
-        :raises NetworkError: it failed, or gave no address.
+        :param wanted: asked each second whether to wait on for the driver. A driver that goes on after that is
+            abandoned; if it succeeds in the end, the network is left then.
+        :raises NetworkError: it failed, or gave no address, or is not wanted any more.
         """
         context = _context(attachment, pod, pod_name, namespace)
         driver = self._driver(attachment.driver)
-        self._set_up(attachment, driver)
+        key, adding, begun = (pod, attachment.network), False, monotonic()
+        self._adding[key] = context
+
+        def ends() -> bool:
+            """Forgets this call. :returns: False: the pod was started again, and a later call counts."""
+            latest = self._adding.get(key) is context
+            if latest:
+                del self._adding[key]
+            return latest
+
+        def join() -> NetworkResult | None:
+            nonlocal adding
+            try:
+                self._set_up(attachment, driver)
+                check()
+                adding = True
+                return driver.add(context)
+            except BaseException:
+                ends()
+                raise
+
+        def leave(_: object) -> None:
+            if ends():
+                self._undo(driver, context)
+
+        def ask() -> None:
+            if not wanted():
+                who = source_of(driver) or attachment.driver
+                what = f"given up: {who}: {'add' if adding else 'setup'} has taken {monotonic() - begun:.0f} s"
+                raise NetworkError(f'network "{attachment.network}": {what}', network=attachment.network)
+
         try:
             with _naming(attachment):
-                result = driver.add(context)
+                result = abandoning(join, leave, meanwhile=ask)
+                ends()
                 self._check_result(attachment, result, driver)
         except BaseException:  # Ctrl-C too
-            self._undo(driver, context)
+            if adding:
+                self._undo(driver, context)
             raise
         return replace(attachment, result=result)
 
@@ -228,8 +274,7 @@ class Networking:
             return
         with self._setting_up.setdefault(name, allocate_lock()):
             if name not in self._ready:
-                with _naming(attachment):
-                    driver.setup(attachment.config)
+                driver.setup(attachment.config)
                 self._ready.add(name)
 
     def add_all(
@@ -239,10 +284,12 @@ class Networking:
         pod: str,
         pod_name: str,
         namespace: str,
+        wanted: Callable[[], bool] = lambda: True,
     ) -> tuple[Attachment, ...]:
         """Joins all networks, in order. After a failure the earlier ones are left in reverse, unless the failed
         network is optional, by the configuration or the pod.
 
+        :param wanted: as for :meth:`add`.
         :returns: the joined ones; an optional network that failed is left out, with a note.
         :raises NetworkError: the first failure.
         """
@@ -250,9 +297,9 @@ class Networking:
         try:
             for attachment in attachments:
                 try:
-                    result = self.add(attachment, pod=pod, pod_name=pod_name, namespace=namespace)
+                    result = self.add(attachment, pod=pod, pod_name=pod_name, namespace=namespace, wanted=wanted)
                 except KurmaError as error:
-                    if not self._optional(attachment):
+                    if not self._optional(attachment) or not wanted():
                         raise
                     ports = (
                         f", and its ports {_listed(attachment.ports)} are not published"

@@ -8,6 +8,10 @@ that the driver lacks is the method of the specification.
 
 from __future__ import annotations
 
+from _thread import allocate_lock, start_new_thread
+from contextvars import copy_context
+from time import monotonic, sleep
+
 from kurma_core.config.schema import singular
 from kurma_core.errors import Cancelled, HostError, KurmaError, PluginError, PluginSkipped
 from kurma_core.hookspecs import Hooks, ModuleHooks, Stream, field_types, wrong_field
@@ -16,6 +20,7 @@ from kurma_core.plugins import contract
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextvars import Context
     from typing import Any, TypeVar
 
     from kurma_core.hookspecs import Answer, Hook
@@ -31,6 +36,66 @@ _STREAM: Taken = {hook.name: hook.arguments for hook in Stream.HOOKS.values()}
 _LONGEST = 500
 _INTERRUPTIONS = (KeyboardInterrupt, Cancelled)
 _MISTAKE = "this is a mistake in the plugin"
+#: Seconds until a call is noted as slow; it is noted again whenever its time has doubled.
+SLOW = 10.0
+
+
+class SlowCalls:
+    """Notes calls of plugins that take long. A thread of its own looks at them, and ends when there are none.
+
+    :param note: gets the lines, in the context of the call: that of the client who waits for it.
+    :param log: gets them, too, in no context; None: nothing does.
+    :param after: seconds until a call is noted.
+    """
+
+    def __init__(
+        self, note: Callable[[str], None], log: Callable[[str], None] | None = None, after: float = SLOW
+    ) -> None:
+        self._after = after
+        self._note = note
+        self._log = log
+        self._lock = allocate_lock()
+        self._watched = False
+        #: By a key of its own, each call under way: what it is, when it began, when it is next noted, its context.
+        self._calls: dict[object, tuple[str, float, float, Context]] = {}
+
+    def watch(self, what: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Calls ``call``. :param what: the plugin and its hook: ``network plugin 'NAME' of DISTRIBUTION: add``."""
+        key, now = object(), monotonic()
+        with self._lock:
+            self._calls[key] = what, now, self._after, copy_context()
+            if not self._watched:
+                try:
+                    start_new_thread(self._look, ())
+                    self._watched = True
+                except RuntimeError:
+                    pass  # the host allows no more threads: the call goes on unwatched
+        try:
+            return call(*arguments, **named)
+        finally:
+            with self._lock:
+                del self._calls[key]
+
+    def _look(self) -> None:
+        while True:
+            sleep(self._after / 5)
+            found = []
+            with self._lock:
+                if not self._calls:
+                    self._watched = False
+                    return
+                for key, (what, begun, noted_at, context) in self._calls.items():
+                    taken = monotonic() - begun
+                    if taken >= noted_at:
+                        self._calls[key] = what, begun, 2 * taken, context
+                        found.append((f"{what} has taken {taken:.0f} s", context.copy()))
+            for line, context in found:
+                try:
+                    context.run(self._note, line)
+                    if self._log is not None:
+                        self._log(line)
+                except Exception:  # noqa: BLE001, S110 - the client has gone, or standard error is closed
+                    pass
 
 
 class Source:
@@ -41,9 +106,10 @@ class Source:
     :param keep: called with each class that was checked, and the hooks that it takes.
     :param trace: gets a line for each call; None: calls are not traced.
     :param daemon: the plugin works in kurmad, which logs where it fails.
+    :param slow: notes its calls that take long; None: they may take long.
     """
 
-    __slots__ = ("_daemon", "_keep", "_known", "_trace", "group", "name", "plugin")
+    __slots__ = ("_daemon", "_keep", "_known", "_slow", "_trace", "group", "name", "plugin")
 
     def __init__(
         self,
@@ -54,8 +120,10 @@ class Source:
         keep: Callable[[type, type[Hooks], Taken], None] = lambda cls, kind, taken: None,
         trace: Callable[[str], None] | None = None,
         daemon: bool = False,
+        slow: SlowCalls | None = None,
     ) -> None:
         self._daemon = daemon
+        self._slow = slow
         self.group = group
         self.name = name
         self.plugin = plugin
@@ -127,6 +195,8 @@ class Source:
 
     def _call(self, hook: Hook, function: Callable[..., Any], takes: tuple[str, ...]) -> Callable[..., Any]:
         call = _call(hook, function, takes, self)
+        if self._slow is not None:
+            call = _watched(call, f"{self}: {hook.name}", self._slow)
         return call if self._trace is None else _traced(call, f"{self.group}/{self.name} {hook.name}", self._trace)
 
     def failed(self, call: str, error: BaseException) -> BaseException:
@@ -225,6 +295,14 @@ def _call(hook: Hook, function: Callable[..., Any], takes: tuple[str, ...], sour
 
 def _own(value: Any) -> Any:
     return vars(value).get("_driver", value) if isinstance(value, Hooks) else value
+
+
+def _watched(call: Callable[..., Any], what: str, slow: SlowCalls) -> Callable[..., Any]:
+    def watched(*arguments: Any, **named: Any) -> Any:
+        return slow.watch(what, call, *arguments, **named)
+
+    watched.__name__ = call.__name__
+    return watched
 
 
 def _traced(call: Callable[..., Any], what: str, trace: Callable[[str], None]) -> Callable[..., Any]:

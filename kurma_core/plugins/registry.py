@@ -20,7 +20,17 @@ from kurma_core.errors import PluginSkipped as Skipped
 from kurma_core.hookspecs import CONTRACT, GROUPS, NEEDED, OLDEST
 from kurma_core.hookspecs.driver import Driver, DriverContext, HostProgram, HostTree, Option, Started
 from kurma_core.plugins import contract
-from kurma_core.plugins.calls import Source, called, class_key, interrupts, line, log_failure, mistake, said
+from kurma_core.plugins.calls import (
+    SlowCalls,
+    Source,
+    called,
+    class_key,
+    interrupts,
+    line,
+    log_failure,
+    mistake,
+    said,
+)
 from kurma_core.plugins.index import Declaration, Plugin, PluginIndex, follow_path_files
 from kurma_core.schema import nearest
 
@@ -53,6 +63,8 @@ _RESERVING = (_FETCHERS, _COMMANDS)
 _NOT_FOR_PODS = ("kurma.services", _COMMANDS)
 #: Groups whose plugins a pod needs to its end.
 _OF_RUNNING_PODS = ("kurma.networks", "kurma.stagers")
+#: Groups whose hooks do nothing that takes long by its nature, as fetching does.
+_QUICK = ("kurma.networks",)
 
 
 class _Loaded:
@@ -103,6 +115,7 @@ class PluginRegistry:
         trace: Callable[[str], None] | None = None,
     ) -> None:
         self._trace = trace
+        self._slow = SlowCalls(note, note if daemon else None)
         self._start_program = start_program
         self._config = config
         self._note = note
@@ -603,7 +616,8 @@ class PluginRegistry:
             with self._lock:
                 self._index.remember_class(plugin, class_key(cls, kind), cls, kind, taken)
 
-        loaded.source = Source(plugin.group, plugin.name, str(plugin), classes, keep, self._trace, self._daemon)
+        more = (self._trace, self._daemon, self._slow if plugin.group in _QUICK else None)
+        loaded.source = Source(plugin.group, plugin.name, str(plugin), classes, keep, *more)
         checked = classes is not None
         loaded.declared = contract.declared(plugin.group, plugin.name, loaded.module, checked=checked)
         if not checked:
@@ -687,7 +701,7 @@ class PluginRegistry:
     def _attempt(self, loaded: _Loaded, step: Callable[[], None]) -> None:
         """Runs code of the plugin. An exception becomes the plugin's error, which is kept and raised."""
         try:
-            step()
+            self._slow.watch(f"{_whole(loaded.plugin)}: its import", step)
             return
         except KurmaError as error:
             loaded.error = error

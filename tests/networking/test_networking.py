@@ -9,12 +9,14 @@ import pytest
 from kurma_testing import bound
 
 from kurma_core import config as configuration
-from kurma_core.errors import KurmaError, NetworkError, PluginError, UsageError
+from kurma_core.cancellation import Cancellation, governing
+from kurma_core.errors import Cancelled, KurmaError, NetworkError, PluginError, UsageError
 from kurma_core.hookspecs import hookimpl
 from kurma_core.hookspecs.network import NetworkHooks
 from kurma_core.models.network import AddressResult, Attachment, NetworkRequest, NetworkResult, PortMapping
 from kurma_core.networking.manager import Networking
 from kurma_core.networking.network_records import pin_path
+from tests.kit.waiting import until
 
 UUID = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 POD = {"pod": UUID, "pod_name": "p", "namespace": pin_path("net", UUID)}
@@ -691,3 +693,64 @@ def test_show(make):
                      "config": {"name": "a"}, "problem": None}  # fmt: skip
     with pytest.raises(KurmaError):
         networking.show("b")
+
+
+def test_an_add_that_is_no_longer_wanted_is_abandoned_and_undone(make, driver):
+    """Its driver is named; if it succeeds in the end, the network is left again."""
+    networking, begun, over = make(entries("a")), threading.Event(), threading.Event()
+    plan = networking.plan(requests("a"), (), UUID)
+    add = driver.add
+
+    def slow(context):
+        if context.attachment.network == "a":
+            begun.set()
+            over.wait(20)
+        return add(context)
+
+    driver.add = slow
+    with pytest.raises(NetworkError, match=r'network "a": given up: .*: add has taken [0-9]+ s'):
+        networking.add_all(plan, **POD, wanted=lambda: not begun.is_set())
+    assert driver.calls[-2:] == ["delete a", "delete lo"]
+    over.set()
+    until(lambda: driver.calls[-2:] == ["add a", "delete a"], lambda: str(driver.calls))
+
+
+def test_an_add_that_ends_after_the_pod_was_started_again_is_not_undone(make, driver):
+    networking, begun, over = make(entries("a")), threading.Event(), threading.Event()
+    plan = networking.plan(requests("a"), (), UUID)
+    add = driver.add
+
+    def slow(context):
+        begun.set()
+        over.wait(20)
+        add(context)
+        driver.calls.append("late")
+        return NetworkResult((AddressResult("10.1.0.2/16", "10.1.0.1"),))
+
+    driver.add = slow
+    with pytest.raises(NetworkError, match="given up"):
+        networking.add(plan[-1], **POD, wanted=lambda: not begun.is_set())
+    driver.add = add
+    networking.add(plan[-1], **POD)
+    before = driver.calls.count("delete a")
+    over.set()
+    until(lambda: "late" in driver.calls)
+    until(lambda: not [one for one in threading.enumerate() if one.name == "kurma-call"], "the call's end")
+    assert driver.calls.count("delete a") == before
+
+
+def test_waiting_for_an_add_ends_with_the_operation(make, driver):
+    networking, over, operation = make(entries("a")), threading.Event(), Cancellation()
+    plan = networking.plan(requests("a"), (), UUID)
+
+    def slow(context):
+        operation.cancel()
+        over.wait(20)
+
+    driver.add = slow
+    try:
+        with governing(operation), pytest.raises(Cancelled):
+            networking.add(plan[-1], **POD)
+        assert driver.calls[-1] == "delete a"
+    finally:
+        over.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import errno
 import functools
 import signal
@@ -27,8 +28,9 @@ from kurma_core.errors import (
     PluginSkipped,
 )
 from kurma_core.hookspecs import Hooks, hookimpl, hookspec
-from kurma_core.plugins.calls import Source
+from kurma_core.plugins.calls import SlowCalls, Source
 from kurma_core.signals import raise_signals
+from tests.kit.waiting import until
 
 
 class Part(Hooks):
@@ -359,3 +361,33 @@ def test_many_threads_call_one_driver(driver):
 def test_the_error_of_a_call_is_an_error_of_kurma(driver):
     with pytest.raises(KurmaError):
         driver.act(failing(LookupError()))
+
+
+def test_a_call_that_takes_long_is_noted_in_its_context_and_logged() -> None:
+    noted: list[tuple[str, Cancellation]] = []
+    logged: list[str] = []
+    operation, over = Cancellation(), threading.Event()
+    slow = SlowCalls(lambda text: noted.append((text, current())), logged.append, after=0.05)
+
+    def call(answer: int) -> int:
+        over.wait(20)
+        return answer
+
+    assert slow.watch("quick", lambda: 1) == 1
+    with ThreadPoolExecutor(1) as pool, governing(operation):
+        context = contextvars.copy_context()
+        waits = pool.submit(context.run, slow.watch, "a plugin: add", call, 5)
+        until(lambda: len(logged) > 1, "noted again")
+        over.set()
+        assert waits.result(20) == 5
+    assert {text for text, _ in noted} == set(logged) == {"a plugin: add has taken 0 s"}
+    assert {where for _, where in noted} == {operation}
+
+
+def test_a_call_that_takes_long_does_not_wait_for_who_reads_the_note() -> None:
+    def broken(text: str) -> None:
+        told.set()
+        raise BrokenPipeError
+
+    told = threading.Event()
+    assert SlowCalls(broken, after=0.05).watch("a plugin: add", told.wait, 20)

@@ -1,5 +1,6 @@
 """Plugins: found, enabled, configured, loaded when they are needed, and told apart when they are broken."""
 
+import builtins
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from kurma_core.errors import ConfigError, PluginCollisionError, PluginError, Pl
 from kurma_core.hookspecs import GROUPS
 from kurma_core.hookspecs.isolator import IsolatorHost
 from kurma_core.isolation import compile_isolators, isolator_plugins, powers
+from kurma_core.plugins.calls import SlowCalls
 from kurma_core.plugins.problems import problems_of_plugins
 
 NETWORKS = "kurma.networks"
@@ -621,3 +623,19 @@ def test_one_of_several_export_formats_is_named(install, run_kurma, tmp_path):
     code, ident, err = run_kurma(f"{words} --format tall")
     assert (code, err) == (0, "")
     assert ident.startswith("sha512-")
+
+
+def test_a_plugin_whose_import_takes_long_is_named(install, registry, network):
+    """A listing loads every plugin, also those that the user does not think of."""
+    source = "import builtins; builtins.kurma_test_gate.wait(20)\n" + network
+    install("kurma-sleepy", {"sleepy": source})
+    made = registry()
+    made._slow = SlowCalls(lambda text: (made.told.append(text), builtins.kurma_test_gate.set()), after=0.05)
+    builtins.kurma_test_gate = threading.Event()
+    try:
+        (row,) = [row for row in made.listing() if row.name == "sleepy"]
+        assert builtins.kurma_test_gate.is_set()
+    finally:
+        del builtins.kurma_test_gate
+    assert row.status == "ok"
+    assert made.told == ["network plugin 'sleepy' of kurma-sleepy 1.0: its import has taken 0 s"]

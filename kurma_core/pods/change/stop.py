@@ -69,6 +69,8 @@ class PodStopper:
             stager = self._await_stager(directory)
             state = directory.read_state()
             if state.state in ENDED_STATES:  # it failed to start
+                if state.reason:
+                    self._services.note(f"pod {directory.uuid}: {state.reason}")
                 return self._finder.read(directory)
         if stager is None and state.state in ("preparing", "starting"):
             raise PodStateError(

@@ -212,6 +212,8 @@ class Networks:
             pod=document.uuid,
             pod_name=document.name,
             namespace=document.network_namespace,
+            # Stopping a pod that starts records the cause, and waits for this process.
+            wanted=lambda: not launch.directory.read_state().cause,
         )
         if findable(launch.attachments):
             try:

@@ -13,6 +13,7 @@ from kurma_core.cancellation import current, shielded
 from kurma_core.errors import (
     HostError,
     KurmaError,
+    NetworkError,
     PodDamagedError,
     PodError,
     PodNotFoundError,
@@ -297,21 +298,26 @@ class OwnedPod:
                     launch.directory.drop_spare()
         except BaseException as error:
             with shielded():
-                stopped = self._stopped()
+                stopped = self._stopped(error)
                 self._end(_never_up(error) if stopped is None else stopped)
-            if stopped is not None and isinstance(error, StagerError):
+            if stopped is not None and isinstance(error, StagerError | NetworkError):
                 raise PodStateError(f"pod {launch.document.name} was stopped while it started") from None
             raise
         if running:
             self.events.tell("running", launch.document)
 
-    def _stopped(self) -> PodEnd | None:
-        """The end to record for a pod that was stopped before it was up; None: it was not stopped."""
+    def _stopped(self, error: BaseException) -> PodEnd | None:
+        """The end to record for a pod that was stopped before it was up; None: it was not stopped.
+
+        :param error: why it did not come up.
+        """
         with contextlib.suppress(KurmaError):
             state = self._launch.directory.read_state()
             if state.cause:
                 number = signal.SIGKILL if state.forced else signal.SIGTERM
                 reason = "it was stopped while it started"
+                if isinstance(error, NetworkError):
+                    reason = f"{reason}: {error.message}"
                 return PodEnd("stopped", reason, 128 + number)
         return None
 

@@ -8,12 +8,14 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.kit.command import Kurma, one_line
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 EXAMPLE = Path(__file__).parents[3] / "examples/plugins/network"
@@ -157,3 +159,100 @@ def test_the_record_of_a_removed_pod_is_given_up_by_force(beside: Beside, kurma:
     done = without("gc")
     assert (done.returncode, uuid in done.stdout + done.stderr) == (0, False)
     shutil.rmtree(kurma.state / "plugins/kurma.networks/cable/mine")
+
+
+#: Hangs in ``add`` while the file ``hang`` is there, and says so by making ``adding``.
+HANGS = """
+import os, time
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver
+from kurma_core.models.network import AddressResult, NetworkResult
+
+class Network:
+    def __init__(self, context): pass
+    @hookimpl
+    def setup(self, config): pass
+    @hookimpl
+    def add(self, context):
+        open(context.attachment.config["place"] + "/adding", "w").close()
+        while os.path.exists(context.attachment.config["place"] + "/hang"):
+            time.sleep(0.01)
+        return NetworkResult((AddressResult("10.1.0.2/16"),))
+    @hookimpl
+    def delete(self, context): pass
+    @hookimpl
+    def check(self, context): pass
+    @hookimpl
+    def remove(self, config): pass
+
+@hookimpl
+def kurma_network():
+    return Driver(Network)
+"""
+
+
+@pytest.fixture
+def hanging(kurma: Kurma, tmp_path: Path) -> Iterator[Beside]:
+    packages = tmp_path / "packages"
+    info = packages / "kurma_hangs-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kurma-hangs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[kurma.networks]\nhangs = kurma_hangs\n")
+    (packages / "kurma_hangs.py").write_text(HANGS)
+    (tmp_path / "hang").touch()
+    networks = [{"name": "mine", "plugin": "hangs", "place": str(tmp_path)}]
+    (tmp_path / "kurma.json").write_text(json.dumps({"container_networks": networks}))
+    yield Beside(kurma, tmp_path / "kurma.json", packages)
+    (tmp_path / "hang").unlink()
+
+
+@pytest.fixture(params=["here", "kurmad"])
+def way(request: pytest.FixtureRequest, hanging: Beside, tmp_path: Path) -> Iterator[Path]:
+    """The log of kurmad, if there is one."""
+    log = tmp_path / "kurmad.log"
+    if request.param == "here":
+        yield log
+        return
+    with log.open("wb") as stream:
+        daemon = subprocess.Popen(
+            [hanging.program, "daemon", "run"], env=hanging.environment, stdin=subprocess.DEVNULL, stderr=stream
+        )
+    try:
+        until(lambda: "serves" in log.read_text(), log.read_text)
+        yield log
+    finally:
+        daemon.terminate()
+        assert daemon.wait(20) == 0
+
+
+def test_a_pod_whose_network_hangs_is_stopped(hanging: Beside, way: Path, tmp_path: Path) -> None:
+    """The start is given up, and everybody is told what hangs (18.1)."""
+    run = hanging.popen("run", "--name", "one", "--net", "mine", hanging.image, "--", "-c", "true")
+    until((tmp_path / "adding").exists, "the call")
+    stopped = hanging("stop", "one")
+    assert stopped.returncode == 0, stopped.stderr
+    said = "network \"mine\": given up: network plugin 'hangs' of kurma-hangs 1.0: add has taken"
+    assert f"it was stopped while it started: {said}" in stopped.stderr
+    _, errors = run.communicate(timeout=20)
+    assert run.returncode == 125
+    assert "pod one was stopped while it started" in errors
+    shown = hanging.pod("one")
+    assert shown["state"] == "stopped"
+    assert said in shown["reason"]
+    hanging.out("rm", "one")
+
+
+@pytest.mark.full
+def test_a_network_that_hangs_is_named(hanging: Beside, way: Path, tmp_path: Path) -> None:
+    """For the client that waits, and in the log of kurmad (18.1)."""
+    run = hanging.popen("run", "--rm", "--net", "mine", hanging.image, "--", "-c", "exit 3")
+    assert run.stderr is not None
+    said = "network plugin 'hangs' of kurma-hangs 1.0: add has taken 1"
+    line = run.stderr.readline()
+    assert said in line
+    if way.exists():
+        until(lambda: said in way.read_text(), way.read_text)
+    (tmp_path / "hang").rename(tmp_path / "over")
+    run.communicate(timeout=20)
+    assert run.returncode == 3
+    (tmp_path / "hang").touch()
