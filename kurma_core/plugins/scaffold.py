@@ -10,7 +10,8 @@ import keyword
 import os
 import re
 import sys
-from importlib.metadata import entry_points, version
+from importlib.metadata import distributions, entry_points, version
+from importlib.util import find_spec
 
 from kurma_core.errors import HostError, UsageError
 from kurma_core.hookspecs import CONTRACT
@@ -133,10 +134,13 @@ def _module(distribution: str) -> str:
     module = _word(distribution)
     if not _DISTRIBUTION.fullmatch(distribution) or not module.isidentifier() or keyword.iskeyword(module):
         raise UsageError(f"cannot make distribution {distribution!r}: wrong name", hint="for example: kurma-cable")
-    if module in sys.stdlib_module_names or module == "kurma_core":
-        raise UsageError(
-            f"cannot make distribution {distribution!r}: there is a module {module}", hint="choose another name"
-        )
+    why = ""
+    if module in sys.stdlib_module_names or find_spec(module) is not None:
+        why = f"there is a module {module}"
+    elif any(distributions(name=distribution)):
+        why = "it is installed"
+    if why:
+        raise UsageError(f"cannot make distribution {distribution!r}: {why}", hint="choose another name")
     return module
 
 
@@ -168,7 +172,9 @@ def _write(directory: str, files: dict[str, str]) -> None:
     try:
         os.mkdir(directory)
     except OSError as error:
-        raise HostError(f"cannot make {directory}: {error.strerror}", path=directory, errno=error.errno) from None
+        hint = "name another directory: --directory DIR" if isinstance(error, FileExistsError) else None
+        what = f"cannot make {directory}: {error.strerror}"
+        raise HostError(what, hint=hint, path=directory, errno=error.errno) from None
     whole = directory
     try:
         for path, text in files.items():

@@ -718,6 +718,7 @@ def test_plugins_show() -> None:
     rows = [line.split() for line in kurma("plugins", "show", "networks/cni").stdout.splitlines()]
     assert ["OPTION", "TYPE", "DEFAULT", "HELP"] in rows
     assert {row[0] for row in rows if row} >= set(options)
+    assert kurma("plugins", "show", "network/cni").stdout == kurma("plugins", "show", "networks/cni").stdout
     done = kurma("plugins", "show", "networks/cny")
     assert done.returncode == 125
     assert "networks/cni" in done.stderr

@@ -57,6 +57,15 @@ def test_for_the_journal():
     assert all(line.startswith("<3>") for line in lines[2:])
 
 
+def test_each_line_of_a_service_has_its_name():
+    """C1."""
+    record = logging.LogRecord(log.SERVICE + "one", logging.WARNING, "", 0, "two\nlines", (), None)
+    first, second = log.Plain(priorities=False).format(record).splitlines()
+    assert first.endswith("Z kurmad: warning: service one: two")
+    assert second == first.replace("two", "lines")
+    assert log.Plain(priorities=True).format(record) == "<4>service one: two\n<4>service one: lines"
+
+
 def test_for_programs():
     first, second, third = map(json.loads, said(format="json"))
     assert (first["level"], first["request"]) == ("info", "GET /v1/pods")

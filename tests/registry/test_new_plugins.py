@@ -38,6 +38,7 @@ cd kurma-network-cable
 pip install --editable . 'kurma-core[testing]'
 sudo python -m pytest --kurma-host
 sudo install -D -m 644 kurma.yml /etc/kurma/kurma.d/cable.yml
+kurma daemon reload  # if kurmad runs
 kurma plugins list
 """
 
@@ -161,6 +162,8 @@ OTHER = "choose another name"
             "for example: kurma-cable",
         ),
         ("observer box --distribution json", "cannot make distribution 'json': there is a module json", OTHER),
+        ("command box --distribution typer", "cannot make distribution 'typer': there is a module typer", OTHER),
+        ("command box --distribution PyYAML", "cannot make distribution 'PyYAML': it is installed", OTHER),
         ("isolatr box", "no kind of plugin 'isolatr'", f"did you mean isolators? kinds: {', '.join(KINDS)}"),
     ],
 )
@@ -175,7 +178,7 @@ def test_a_directory_that_exists_is_left_alone(run_kurma, tmp_path):
     assert run_kurma("plugins new service box --directory mine") == (
         125,
         "",
-        "kurma: cannot make mine: File exists\n",
+        "kurma: cannot make mine: File exists\n  hint: name another directory: --directory DIR\n",
     )
     assert os.listdir(tmp_path / "mine") == []
 

@@ -97,7 +97,8 @@ def show(session: Session, *, plugin: str) -> None:
     from kurma_core.cli.output import facts, fields, json_text, table
     from kurma_core.config.schema import kind_of
 
-    kind, _, name = kind_of(plugin).partition("/")
+    word, _, name = kind_of(plugin).partition("/")
+    kind = _known_kind(word) if name else word
     info = _find(session, kind, name)
     section = session.client.config.plugin(kind, name)
     settings = {"enabled": section.enabled, "required": section.required, "config": dict(section.config)}
@@ -186,6 +187,7 @@ def new(session: Session, *, kind: str, name: str, directory: str | None, distri
     session.line("pip install --editable . 'kurma-core[testing]'")
     session.line(made.test)
     session.line(f"sudo install -D -m 644 kurma.yml /etc/kurma/kurma.d/{name}.yml")
+    session.line("kurma daemon reload  # if kurmad runs")
     session.line("kurma plugins list")
 
 

@@ -240,8 +240,11 @@ class Plain(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
         service = _service(record)
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        head = "" if self._priorities else f"{timestamp(record.created)} kurmad: {level}"
         if service is not None:
-            text = f"service {service}: {text}"
+            name = f"service {service}: "
+            text = name + f"\n{head}{name}".join(text.splitlines())
         known = _limit(record)
         if known is not None:
             text += f": {known}"
@@ -252,8 +255,7 @@ class Plain(logging.Formatter):
         if self._priorities:
             priority = _PRIORITIES.get(record.levelno, 6)
             return "\n".join(f"<{priority}>{line}" for line in text.splitlines())
-        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        return f"{timestamp(record.created)} kurmad: {level}{text}"
+        return f"{head}{text}"
 
 
 class Json(logging.Formatter):
