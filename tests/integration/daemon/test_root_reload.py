@@ -645,7 +645,7 @@ def test_a_teardown_that_fails_is_tried_and_logged_ever_more_rarely(kurmad: Call
     place.log.write_text("")
     place.start()
     place.kurma.out("stop", uuid)
-    line = f"error: pod {uuid}: teardown is not complete: no network plugin 'cable' is installed"
+    line = f"error: pod {uuid}: teardown is not complete: network \"mine\": no network plugin 'cable' is installed"
 
     def written() -> list[str]:
         return [text.partition(line)[2] for text in place.log.read_text().splitlines() if line in text]
