@@ -259,7 +259,7 @@ def part(of: Module, names: Sequence[str], file: Path) -> str:
     drivers = {spec for _, *specs in SPECS.values() for spec in specs}
     others.sort(key=lambda node: (not is_specification(node), getattr(node, "name", "") not in drivers))
     about = Text("" if names else of.doc)
-    blocks = [*about.prose, *filter(None, [_list(about)])]
+    blocks = [*about.prose, *filter(None, [_list(about)]), f"Import these from `{of.name}`."]
     links = _links(others, file)
     if links:
         blocks.append(f"Types that other pages describe: {', '.join(links)}.")
