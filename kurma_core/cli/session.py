@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import RLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class Session:
         self._client: Client | None = None
         self._needs_daemon = False
         self._bar: Bar | None = None
+        self._noted: set[str] = set()
+        # A signal's handler may note while its thread does.
+        self._lock = RLock()
         for name in ("dir", "config", "host"):
             if globals[name] == "":
                 from kurma_core.errors import UsageError
@@ -110,7 +114,7 @@ class Session:
             makes=self.makes,
             host=self.host,
             debug=self.debug,
-            note=self.note,
+            note=self._note_once,
             passphrases=self.passphrases,
             service=self.service.notify if self.service is not None else None,
         )
@@ -133,7 +137,15 @@ class Session:
         from kurma_core.cli.output import one_line
 
         self._clear()
-        print(f"kurma: {one_line(text)}", file=sys.stderr)
+        # In one piece: threads of the client note, too.
+        print(f"kurma: {one_line(text)}\n", end="", file=sys.stderr)
+
+    def _note_once(self, text: str) -> None:
+        """Notes what the client says, each line once: several of its steps may meet the same failure."""
+        with self._lock:
+            if text not in self._noted:
+                self._noted.add(text)
+                self.note(text)
 
     def problem(self, error: KurmaError) -> None:
         """Reports an error that does not end the command."""

@@ -162,7 +162,7 @@ class PodFinder:
             except PodNotFoundError:
                 return  # removed in the meantime: the caller notices when it opens the directory
             except KurmaError as error:
-                self.services.note(f"{error.message} ({error.hint})" if error.hint else error.message)
+                self.services.note_error(error)
 
     def read(self, directory: PodDirectory) -> PodRecord:
         return self.record(directory, *directory.read_records())

@@ -116,6 +116,10 @@ class Services:
 
         return MetadataService()
 
+    def note_error(self, error: KurmaError) -> None:
+        """Notes an error that does not end the operation, with its hint."""
+        self.note(f"{error.message} ({error.hint})" if error.hint else error.message)
+
     def share(self, other: Services) -> None:
         """Uses the spawner and the metadata service of ``other``; closing either of the two closes them."""
         self.__dict__.update(spawner=other.spawner, metadata=other.metadata)

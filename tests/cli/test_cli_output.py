@@ -186,3 +186,26 @@ def test_a_bar_is_drawn_on_a_terminal() -> None:
         os.close(leader)
         os.close(follower)
     assert done.stdout == b"True\n"
+
+
+def test_a_note_is_written_in_one_piece_and_once(monkeypatch):
+    """Several threads note, and several steps meet one failure."""
+
+    class Pieces(list):
+        write = list.append
+
+        def flush(self):
+            pass
+
+    pieces = Pieces()
+    session = Session({"dir": None, "config": None, "host": None, "debug": False})
+    monkeypatch.setattr("sys.stderr", pieces)
+    for _ in range(2):
+        session.settings.note("a plugin is broken")
+    session.note("anything")
+    session.note("anything")
+    assert [piece for piece in pieces if piece] == [
+        "kurma: a plugin is broken\n",
+        "kurma: anything\n",
+        "kurma: anything\n",
+    ]

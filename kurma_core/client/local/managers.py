@@ -323,7 +323,7 @@ def _of_networks(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
     for network in managers.networks.catalog.configured():
         if network.problem is None or network.name not in entries:
             continue
-        if f"{_NETWORKS}/{entries[network.name].plugin}" not in told:
+        if f"{_NETWORKS}/{entries[network.name].plugin}" not in told and network.problem not in told:
             key = f"container_networks.{network.name}"
             origin = config.origins[key]
             place = key if config.is_built_in(network.name) else f"{origin}: {key}"

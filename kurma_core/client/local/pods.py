@@ -58,8 +58,10 @@ class LocalPods:
         # The spawner starts while plugins are loaded and images looked for.
         self._m.services.spawner.open()
         self._m.registry.check_required()
+        finder = self._m.pods.finder
         with self._m.signals() as signals:
             record, pod = self._m.pods.prepare_to_start(request, progress)
+            failure: KurmaError | None = None
             try:
                 try:
                     prepared(record)
@@ -69,15 +71,17 @@ class LocalPods:
                 start = lambda settled: self._m.pods.start_prepared(pod, stdio, settled)  # noqa: E731
                 return self._foreground(record.uuid, start, stdio, output, signals)
             except KurmaError as error:
+                failure = error
                 if not request.ephemeral:
                     from kurma_core.client.client import add_unstarted_pod
 
-                    add_unstarted_pod(error, record.uuid, self.pod)
+                    # Without recovery, which would fail and tell of it once more.
+                    add_unstarted_pod(error, record.uuid, lambda uuid: finder.read(finder.store.find(uuid)))
                 raise
             finally:
                 signals.settle()
                 if request.ephemeral:
-                    self._remove_ended(record.uuid)
+                    self._remove_ended(record.uuid, failure)
 
     def start(self, pod: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
         self._m.need_root("start a pod")
@@ -89,14 +93,16 @@ class LocalPods:
             finally:
                 signals.settle()
 
-    def _remove_ended(self, uuid: str) -> None:
-        """Removes an ephemeral pod. Notes a failure, so that an earlier error is not hidden."""
+    def _remove_ended(self, uuid: str, earlier: KurmaError | None) -> None:
+        """Removes an ephemeral pod. Notes a failure, so that an earlier error is not hidden, unless it is the
+        same."""
         try:
             self._m.pods.remover.remove(uuid)
         except PodNotFoundError:
             return
         except KurmaError as error:
-            self._m.settings.note(error.message)
+            if earlier is None or error.message != earlier.message:
+                self._m.services.note_error(error)
 
     def _foreground(
         self,

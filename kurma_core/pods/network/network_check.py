@@ -345,7 +345,8 @@ class NetworkCheck:
             if lock is None:
                 _remove_empty_cgroup(uuid)
         except KurmaError as error:
-            self._services.note(f"pod {uuid}: {error.message}" + (f" ({error.hint})" if error.hint else ""))
+            error.prefix(f"pod {uuid}")
+            self._services.note_error(error)
         except OSError as error:
             self._services.note(f"pod {uuid}: cannot free its namespaces or its cgroup: {error}")
         finally:

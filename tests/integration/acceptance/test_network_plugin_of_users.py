@@ -161,7 +161,8 @@ def test_the_record_of_a_removed_pod_is_given_up_by_force(beside: Beside, kurma:
     shutil.rmtree(kurma.state / "plugins/kurma.networks/cable/mine")
 
 
-#: Hangs in ``add`` while the file ``hang`` is there, and says so by making ``adding``.
+#: Hangs in ``add`` while the file ``hang`` is there, and says so by making ``adding``. ``delete`` fails while
+#: ``fail`` is there.
 HANGS = """
 import os, time
 from kurma_core.hookspecs import hookimpl
@@ -179,7 +180,9 @@ class Network:
             time.sleep(0.01)
         return NetworkResult((AddressResult("10.1.0.2/16"),))
     @hookimpl
-    def delete(self, context): pass
+    def delete(self, context):
+        if os.path.exists(context.attachment.config["place"] + "/fail"):
+            raise RuntimeError("no")
     @hookimpl
     def check(self, context): pass
     @hookimpl
@@ -203,7 +206,7 @@ def hanging(kurma: Kurma, tmp_path: Path) -> Iterator[Beside]:
     networks = [{"name": "mine", "plugin": "hangs", "place": str(tmp_path)}]
     (tmp_path / "kurma.json").write_text(json.dumps({"container_networks": networks}))
     yield Beside(kurma, tmp_path / "kurma.json", packages)
-    (tmp_path / "hang").unlink()
+    (tmp_path / "hang").unlink(missing_ok=True)
 
 
 @pytest.fixture(params=["here", "kurmad"])
@@ -255,4 +258,28 @@ def test_a_network_that_hangs_is_named(hanging: Beside, way: Path, tmp_path: Pat
     (tmp_path / "hang").rename(tmp_path / "over")
     run.communicate(timeout=20)
     assert run.returncode == 3
-    (tmp_path / "hang").touch()
+
+
+@pytest.mark.parametrize("words", [("--rm",), ("--name", "one")])
+def test_a_failed_teardown_is_told_once(hanging: Beside, tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "hang").unlink()
+    (tmp_path / "fail").touch()
+    done = hanging("--host", "local", "run", *words, "--net", "mine", hanging.image, "--", "-c", "true")
+    why = "teardown is not complete: network \"mine\": network plugin 'hangs' of kurma-hangs 1.0 failed in delete"
+    assert (done.returncode, done.stderr.count("teardown is not complete")) == (125, 1), done.stderr
+    assert why in done.stderr
+    (pod,) = hanging.json("list")
+    one_line(hanging("rm", pod["uuid"]), why)
+    one_line(hanging("rm", "--force", pod["uuid"]), why)
+    (tmp_path / "fail").unlink()
+    hanging.out("rm", pod["uuid"]) if "--rm" not in words else hanging.out("gc")
+    assert hanging.json("list") == []
+
+
+def test_a_wrong_option_of_a_network_plugin_is_told_once(hanging: Beside, tmp_path: Path) -> None:
+    config = json.loads(hanging.config.read_text())
+    config["plugins"] = {"networks": {"hangs": {"config": {"no_such": 1}}}}
+    hanging.config.write_text(json.dumps(config))
+    done = hanging("config", "check")
+    assert done.returncode == 125
+    assert done.stderr.count("plugins.networks.hangs.config.no_such") == 1, done.stderr
