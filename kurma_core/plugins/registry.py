@@ -572,12 +572,25 @@ class PluginRegistry:
     def _named(self, group: str, name: str) -> list[Plugin]:
         return [plugin for plugin in self._group(group) if plugin.name == name]
 
+    def _newer(self, group: str, name: str) -> list[Plugin]:
+        """The plugins of that name in kurmad that were installed since it has looked: a reload uses them."""
+        if not self._daemon:
+            return []
+        with self._lock:
+            follow_path_files()
+            return [plugin for plugin in self._index.find().get(group, ()) if plugin.name == name]
+
     def _plugin(self, group: str, name: str, *, teardown: bool = False) -> Plugin:
-        """:raises PluginNotFoundError, PluginCollisionError:"""
+        """:param teardown: find also what only a reload would use.
+
+        :raises PluginNotFoundError, PluginCollisionError:"""
         plugins = self._named(group, name)
+        newer = [] if plugins else self._newer(group, name)
+        if teardown:
+            plugins = plugins or newer
         if not plugins:
             astray = next((one for one in self._unknown_groups() if one[0].name == name), None)
-            _not_found(group, name, self._group(group), astray)
+            _not_found(group, name, self._group(group), newer, astray)
         if not teardown and not self._config.plugin(group, name).enabled:
             raise PluginNotFoundError(
                 f"{called(group, name)} is {self._why_disabled(group, name)}",
@@ -596,7 +609,8 @@ class PluginRegistry:
         """Imports the plugin and calls its hook, if this process has not done so yet."""
         with self._lock:
             loaded = self._loaded.get((group, name))
-            if loaded is None or not (teardown or self._config.plugin(group, name).enabled):
+            usable = self._named(group, name) and self._config.plugin(group, name).enabled
+            if loaded is None or not (teardown or usable):
                 plugin = self._plugin(group, name, teardown=teardown)
                 loaded = self._loaded[group, name] = _Loaded(plugin)
         with loaded.lock:
@@ -626,7 +640,8 @@ class PluginRegistry:
 
     def _check_contract(self, plugin: Plugin) -> None:
         """:raises PluginError: the plugin's distribution needs another version of the contract."""
-        for entry in self._group(NEEDED):
+        known = plugin in self._group(plugin.group)
+        for entry in self._group(NEEDED) if known else self._index.find().get(NEEDED, ()):
             if (entry.distribution, entry.directory) != (plugin.distribution, plugin.directory):
                 continue
             who, error = _whole(plugin), {"plugin": f"{plugin.group}/{plugin.name}"}
@@ -811,10 +826,21 @@ def _plugin_error(plugin: Plugin, what: str, cause: BaseException) -> PluginErro
     return error
 
 
-def _not_found(group: str, name: str, plugins: tuple[Plugin, ...], astray: tuple[Plugin, str] | None) -> NoReturn:
-    """:param astray: a plugin of that name in a group that Kurma does not know, and the reason."""
+def _not_found(
+    group: str,
+    name: str,
+    plugins: Collection[Plugin],
+    newer: Collection[Plugin],
+    astray: tuple[Plugin, str] | None,
+) -> NoReturn:
+    """:param plugins: of that group. :param newer: those of that name that a reload of kurmad would use.
+
+    :param astray: a plugin of that name in a group that Kurma does not know, and the reason."""
     installed = sorted({plugin.name for plugin in plugins})
     hint = f"installed: {', '.join(installed)}" if installed else f"no distribution brings any {group} plugin"
     if astray is not None:
         hint = f"{astray[0]} has one of that name, but {astray[1]}"
+    if newer:
+        what = f"{_whole(next(iter(newer)))} was installed since kurmad has looked"
+        raise PluginNotFoundError(what, hint="kurma daemon reload", plugin=f"{group}/{name}")
     raise PluginNotFoundError(f"no {called(group, name)} is installed", hint=hint, plugin=f"{group}/{name}")

@@ -6,7 +6,7 @@ import _signal  # type: ignore[import-not-found]
 import os
 import select
 
-from kurma_core.api.wire import ERROR, INPUT, LOG, MESSAGE, OUTPUT, WINDOW, FrameReader, error_from_json, frame
+from kurma_core.api.wire import ERROR, INPUT, LOG, MESSAGE, OUTPUT, WINDOW, FrameReader, frame
 from kurma_core.errors import Cancelled, DaemonGoneError, Interrupted
 from kurma_core.formats.small_json import decode, encode
 from kurma_core.models.streams import LogText
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.client.remote.http import Connection
+    from kurma_core.errors import KurmaError
     from kurma_core.linux.terminal import RawTerminal
     from kurma_core.models.streams import Stdio
     from kurma_core.signals import Signals
@@ -37,11 +38,13 @@ class Stream:
     """The client's end of a connection that speaks frames. A context manager, which closes it at the end.
 
     :param tell: gets each message except the last.
+    :param failure: makes the error of a message that the operation has failed.
     """
 
-    def __init__(self, connection: Connection, tell: Tell) -> None:
+    def __init__(self, connection: Connection, tell: Tell, failure: Callable[[Json], KurmaError]) -> None:
         self._connection = connection
         self._tell = tell
+        self._failure = failure
         self._reader = FrameReader()
 
     def __enter__(self) -> Stream:
@@ -89,15 +92,10 @@ class Stream:
             if message["is"] == "result":
                 yield MESSAGE, message["value"]
             elif message["is"] == "error":
-                raise _failure(message)
+                said = message["error"]
+                raise Cancelled(said["message"]) if said["kind"] == "Cancelled" else self._failure(message)
             else:
                 self._tell(message)
-
-
-def _failure(message: Json) -> BaseException:
-    """The exception for a message that the operation has failed or was given up."""
-    said = message["error"]
-    return Cancelled(said["message"]) if said["kind"] == "Cancelled" else error_from_json(message)
 
 
 class CallerStreams:

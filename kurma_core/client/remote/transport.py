@@ -520,7 +520,7 @@ class Remote(Transport):
             answer = self._sent(connection, "POST", target, body or b"", headers)
             if answer.status != 101:
                 self._json(answer)
-            stream = Stream(connection, hear)
+            stream = Stream(connection, hear, self._failure)
             if streams is not None:
                 streams.connect(stream)
         except BaseException:

@@ -422,9 +422,10 @@ def test_an_address_is_taken_as_it_is(unread: Place) -> None:
     assert notes(unread.kurma("--host", socket, "list")) == []
 
 
-def test_the_hint_of_a_network_that_is_not_known(unread: Place) -> None:
+@pytest.mark.parametrize("verb", ["prepare", "run"])
+def test_the_hint_of_a_network_that_is_not_known(unread: Place, verb: str) -> None:
     unread.configure(container_networks=[{"name": "mine", "plugin": "bridge"}])
-    done = unread.kurma("prepare", "--net", "mine", unread.kurma.image)
+    done = unread.kurma(verb, "--net", "mine", unread.kurma.image)
     assert done.returncode == 125
     note, error, hint = done.stderr.splitlines()[-3:]
     assert "has not read" in note
@@ -560,6 +561,37 @@ def test_a_plugin_that_is_enabled_is_read_by_a_reload(kurmad: Callable[[], Place
     assert "kurma: kurmad has not read it: kurma daemon reload" in done.stderr.splitlines()
 
 
+def links() -> set[str]:
+    return {link["ifname"] for link in json.loads(subprocess.check_output(["ip", "-j", "link"]))}
+
+
+def test_a_plugin_that_kurmad_has_not_seen_leaves_the_network(kurmad: Callable[[], Place]) -> None:
+    """18.3: of a pod that another process has started. For a new pod, kurmad says what to do."""
+    place = kurmad()
+    network = {"name": "mine", "plugin": "cable", "subnet": "10.77.0.0/24"}
+    place.configure(container_networks=[network])
+    place.stop()
+    place.log.write_text("")
+    place.start()
+    place.site.install("0.1.0", (EXAMPLES / "network/kurma_example_cable.py").read_text())
+    script = ("--exec", "/bin/sh", place.kurma.image, "--", "-c", "echo up; exec sleep 1000")
+    process = place.kurma.popen("--host", "local", "run", "--name", "web", "--net", "mine", *script)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    before = links()
+    process.kill()
+    process.communicate()
+    done = place.kurma("rm", "--force", "web")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(before - links()) == 1
+    assert place.kurma.json("list") == []
+    done = place.kurma("run", "--rm", "--net", "mine", place.kurma.image)
+    unseen = "network plugin 'cable' of kurma-cable 0.1.0 was installed since kurmad has looked"
+    assert unseen in done.stderr
+    assert done.stderr.splitlines()[-1] == "  hint: kurma daemon reload"
+    assert known(row(place))[3:] == ("kurmad does not see it: kurma daemon reload", "this command")
+
+
 def test_an_uninstalled_network_is_left_by_the_pods_that_are_joined(kurmad: Callable[[], Place]) -> None:
     """By the driver that kurmad has made before."""
     example = EXAMPLES / "network/kurma_example_cable.py"
@@ -569,10 +601,6 @@ def test_an_uninstalled_network_is_left_by_the_pods_that_are_joined(kurmad: Call
     place.reload()
     words = ("--net", "mine", "--exec", "/bin/sleep", place.kurma.image, "--", "1000")
     uuid = place.kurma.out("run", "-d", *words).strip()
-
-    def links() -> set[str]:
-        return {link["ifname"] for link in json.loads(subprocess.check_output(["ip", "-j", "link"]))}
-
     (attachment,) = [one for one in place.kurma.pod(uuid)["networks"] if one["network"] == "mine"]
     assert attachment["driver"] == "cable"
     before = links()
