@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kurma_core import VERSION
-from kurma_core.api.wire import MESSAGE, PROTOCOL, frame
+from kurma_core.api.wire import MESSAGE, PROTOCOL, error_from_json, frame
 from kurma_core.client import Settings, in_process
 from kurma_core.client.client import Client
 from kurma_core.client.local.managers import Managers
@@ -287,7 +287,7 @@ def test_what_a_daemon_said_before_it_closed_a_stream_is_heard() -> None:
     error = {"kind": "UsageError", "message": "it is stopped", "hint": None, "exitCode": 2, "data": {}}
     with theirs:
         theirs.sendall(frame(MESSAGE, json.dumps({"is": "error", "error": error}).encode()))
-    with Stream(Connection(ours, "kurmad.sock"), lambda message: None) as stream:
+    with Stream(Connection(ours, "kurmad.sock"), lambda message: None, error_from_json) as stream:
         stream.type(b"typed")
         stream.say(**{"is": "stop", "force": False})
         stream.receive()
