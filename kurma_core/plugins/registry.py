@@ -174,7 +174,9 @@ class PluginRegistry:
             if kept is not None:
                 return kept
         if again:
-            self._forget_failure(group, name)
+            with self._lock:
+                if (known := self._loaded.get((group, name))) is not None and known.error is not None:
+                    del self._loaded[group, name]
         loaded = self._load(group, name, teardown=teardown)
         with loaded.lock:
             try:
@@ -189,11 +191,6 @@ class PluginRegistry:
                 if loaded.teardown is None:
                     self._create_without_wrong_options(loaded)
                 return loaded.teardown
-
-    def _forget_failure(self, group: str, name: str) -> None:
-        with self._lock:
-            if (known := self._loaded.get((group, name))) is not None and known.error is not None:
-                del self._loaded[group, name]
 
     if TYPE_CHECKING:
 
@@ -391,13 +388,13 @@ class PluginRegistry:
         return (declared.example for _, declared in self.declarations(_FETCHERS) if declared.example)
 
     def settings(self, group: str, name: str) -> Mapping[str, Json]:
-        """The plugin's options with the administrator's values; its module is loaded, no driver is made. If it
-        failed before, it is tried again.
+        """The plugin's options with the administrator's values; its module is loaded, no driver is made. A
+        driver that could not be made does not matter.
 
         :raises KurmaError: as :meth:`driver`.
         """
-        self._forget_failure(group, name)
-        return self._values(self._load(group, name))
+        known = self._loaded.get((group, name))
+        return self._values(known if known is not None and known.declared is not None else self._load(group, name))
 
     def host_checks(self, group: str, name: str) -> Sequence[HostCheck]:
         """Calls the plugin's ``kurma_checks``; empty: it has no such hook. Its module is imported, no driver is

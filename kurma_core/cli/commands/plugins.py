@@ -58,7 +58,9 @@ def _rows(session: Session, load: bool, here: bool = False) -> list[PluginInfo]:
         _merged(row, ours.pop((row.kind, row.name, row.distribution), None)) for row in client.plugins(load=False)
     ]
     unseen = "kurmad does not see it: kurma daemon reload"
-    found += [replace(row, reason=unseen) if row.status == "found" else row for row in ours.values()]
+    found += [
+        row if row.status == "failed" else replace(row, status="found", reason=unseen) for row in ours.values()
+    ]
     if load:
         found = [
             _tried(row, registry.status) if row.status == "found" and not row.reason else row for row in found

@@ -538,9 +538,6 @@ def test_the_listing_has_what_fails_without_being_loaded(kurmad: Callable[[], Pl
     place.site.install("0.1.0", group="kurma.network")
     found = [one for one in place.kurma.json("plugins", "list") if one["distribution"] == "kurma-cable"]
     assert [one["status"] for one in found] == ["failed"]
-    place.site.install("0.1.0")
-    place.configure(plugins={"networks": {"cable": {"enabled": False}}})
-    assert row(place)["status"] == "disabled"
 
 
 def test_a_distribution_without_a_version(place: Place) -> None:
