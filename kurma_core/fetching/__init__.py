@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.appc.image_name import ImageName, parse_image_name
 from kurma_core.cancellation import abandoning
-from kurma_core.errors import FetchDigestError, FetchError, PluginError, StoreError, UsageError
+from kurma_core.errors import FetchDigestError, FetchError, FetchNotFoundError, PluginError, StoreError, UsageError
 from kurma_core.fetching.download import Download, Partial
 from kurma_core.models.image import LOCAL, TRANSPORTS
 from kurma_core.named_files import absolute_locator, split_locator
@@ -145,6 +145,12 @@ class Fetching:
                 remote = abandoning(lambda: fetcher.resolve(found.text, request))
         except PluginError as error:
             error.prefix(found.text)
+            raise
+        except FetchNotFoundError as error:
+            word = split_locator(found.text)[0]
+            if found.name is not None and word and "." not in word:  # NAME:VERSION, or SCHEME:IMAGE
+                none = f"no fetcher of the scheme {word} is installed"
+                error.hint = none if error.hint is None else f"{error.hint}; {none}"
             raise
         if remote.transport not in TRANSPORTS:
             what = f"{remote.transport!r}, not {', '.join(TRANSPORTS)}"

@@ -24,19 +24,37 @@ def _raises(error: Exception) -> Callable[[str, object], object]:
     return resolve
 
 
-def _fetching(resolve: Callable[[str, object], object], path: Path) -> Fetching:
+def _fetching(resolve: Callable[[str, object], object], path: Path, names: str = "") -> Fetching:
     class Hostile:
         @hookimpl
         def resolve(self, locator: str, request: object) -> object:
             return resolve(locator, request)
 
-    return Fetching(lambda scheme: bound(FetcherHooks, Hostile()), str(path), kind={"x": "address"}.get)
+    kind = {"x": "address"}.get
+    return Fetching(lambda scheme: bound(FetcherHooks, Hostile()), str(path), kind=kind, names=names)
 
 
 @pytest.mark.parametrize("returned", [None, "an image", {"url": "x"}, object], ids=repr)
 def test_whatever_it_returns(returned: object, tmp_path: Path) -> None:
     with pytest.raises(PluginError, match=r"^x://image: .* answered resolve with .*, not RemoteArchive \|"):
         _fetching(lambda locator, request: returned, tmp_path).resolve("x://image", REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("nosch:a", "ask; no fetcher of the scheme nosch is installed"),
+        ("example.com/a:1", "ask"),
+        ("localhost", "ask"),
+        ("x:a", "ask"),
+    ],
+)
+def test_a_scheme_that_no_fetcher_serves_is_named(text: str, hint: str, tmp_path: Path) -> None:
+    """18.3: it may be a name with a version, too."""
+    fetching = _fetching(_raises(FetchNotFoundError("not found", hint="ask")), tmp_path, names="x")
+    with pytest.raises(FetchNotFoundError) as caught:
+        fetching.resolve(text, REQUEST)
+    assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize("transport", ["ftp", "", "HTTPS"], ids=repr)
