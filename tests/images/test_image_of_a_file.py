@@ -171,6 +171,7 @@ NO_IMAGE = [
 def test_the_same_mistake_is_told_alike(
     words: tuple[str, ...], said: str, hint: str, path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    (path.parent / "state").mkdir()
     (path.parent / "key.asc").write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n" * 30)
     code, out, err = run(capfd, "image", *words)
     assert (code, out) == (125, "")

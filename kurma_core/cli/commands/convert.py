@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         many=True,
     ),
     PASSPHRASE_FILE,
+    makes=True,
 )
 def image(session: Session, *, files: tuple[str, ...]) -> None:
     """Print the late form of an early image's manifest.

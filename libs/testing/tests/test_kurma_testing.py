@@ -25,7 +25,7 @@ class Mine:
 
     @hookimpl
     def compile(self, name, value, scope):
-        if not isinstance(value, int) or not 0 <= value <= self.most:
+        if type(value) is not int or not 0 <= value <= self.most:
             {refuse}
         {compiled}
         return Compiled({plan})

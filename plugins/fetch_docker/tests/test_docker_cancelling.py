@@ -12,6 +12,7 @@ from kurma_fetch_docker.credential_helpers import ask_helper
 
 from kurma_core.cancellation import Cancellation, governing
 from kurma_core.errors import Cancelled
+from tests.kit.waiting import until
 
 
 def test_a_helper_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,4 +37,11 @@ def test_a_helper_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     canceller.join()
     assert time.monotonic() - ends[0] < 1
     state = Path(f"/proc/{started.read_text().strip()}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    def ended() -> bool:
+        try:
+            return state.read_text().rpartition(")")[2].split()[0] == "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    until(ended, "the helper's child")
