@@ -197,7 +197,8 @@ class _Decryption:
         )
         if not intact:
             raise DecryptionError(
-                "the archive is damaged: what is encrypted in it was changed or cut short",
+                "the archive is damaged: what is encrypted in it was changed or cut short; gpg ended with "
+                f"{gpg.process.returncode}: {gpg.reason()}",
                 hint="fetch it anew",
                 reason="damaged",
             )
