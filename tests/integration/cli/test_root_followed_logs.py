@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,18 @@ _SCRIPT = f"echo ready; while [ ! -e /go/on ]; do sleep 0.01; done; seq 1 {LINES
 
 
 @pytest.fixture
-def small_logs(kurma: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    (tmp_path / "small.json").write_text(json.dumps({"log": {"size": "64Ki", "count": 2}}))
-    monkeypatch.setitem(kurma.environment, "KURMA_CONFIG", str(tmp_path / "small.json"))
-    return kurma
+def small_logs(kurma: Any, way: str) -> Iterator[Any]:
+    """Commands whose pods keep little of their logs; a kurmad reads that, too."""
+    before = kurma.config.read_text()
+
+    def configure(text: str) -> None:
+        kurma.config.write_text(text)
+        if way == "kurmad":
+            kurma.out("daemon", "reload")
+
+    configure(json.dumps({**json.loads(before), "log": {"size": "64Ki", "count": 2}}))
+    yield kurma
+    configure(before)
 
 
 @pytest.mark.full

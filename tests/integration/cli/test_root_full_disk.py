@@ -117,5 +117,7 @@ def test_a_stager_on_a_full_disk(kurma: Any, disk: Path, stored: list[str]) -> N
     fill(disk, "blocks")
     done = kurma("stager", "build", "default")
     assert done.returncode == 125
-    assert f"cannot build the image of stager default in {disk}/state/images: no space left" in done.stderr
+    # The plugin meets it, or the core once the plugin is done.
+    assert f"{disk}/state/images" in done.stderr
+    assert "no space left" in done.stderr.lower()
     assert "make room" in done.stderr

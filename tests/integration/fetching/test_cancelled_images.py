@@ -140,6 +140,7 @@ def test_ctrl_c_while_the_registry_withholds_an_answer(way: Front, tmp_path: Pat
     if where == "token":
         way.tokens = _Silent(asked, way.over)
     words = [*KURMA, "--dir", str(tmp_path / "state"), "image", "fetch"]
+    (tmp_path / "kurma.yml").touch()
     environment = {**os.environ, "KURMA_CONFIG": str(tmp_path), "HOME": str(tmp_path)}
     process = subprocess.Popen(
         [*words, f"docker://{way.host}/app:v1"],

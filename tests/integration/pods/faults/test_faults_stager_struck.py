@@ -60,7 +60,7 @@ def assert_whole(house, life):
 def test_struck_at_a_step(struck_house, house, tmp_path, number, status, stride):
     before_all = links()
     whole = steps.Life(struck_house, str(tmp_path))
-    assert (whole.record.state, whole.record.exit_code) == ("stopped", 4)
+    assert (whole.record.state, whole.record.exit_code) == ("stopped", 4), whole.record.reason
     assert_whole(struck_house, whole)
     places = steps.names_of(whole.steps)
     failed_starts = failed_lives = 0
