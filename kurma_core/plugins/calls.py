@@ -19,6 +19,7 @@ from kurma_core.plugins import contract
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _thread import LockType
     from collections.abc import Callable, Mapping, Sequence
     from contextvars import Context
     from typing import Any, TypeVar
@@ -66,8 +67,12 @@ class SlowCalls:
             self._calls[key] = what, now, self._after, copy_context()
             if not self._watched:
                 try:
-                    start_new_thread(self._look, ())
+                    runs = allocate_lock()
+                    runs.acquire()
+                    start_new_thread(self._look, (runs,))
                     self._watched = True
+                    # Python 3.11 crashes if it ends while a thread begins.
+                    runs.acquire()
                 except RuntimeError:
                     pass  # the host allows no more threads: the call goes on unwatched
         try:
@@ -76,7 +81,8 @@ class SlowCalls:
             with self._lock:
                 del self._calls[key]
 
-    def _look(self) -> None:
+    def _look(self, runs: LockType) -> None:
+        runs.release()
         while True:
             sleep(self._after / 5)
             found = []

@@ -391,3 +391,10 @@ def test_a_call_that_takes_long_does_not_wait_for_who_reads_the_note() -> None:
 
     told = threading.Event()
     assert SlowCalls(broken, after=0.05).watch("a plugin: add", told.wait, 20)
+
+
+def test_the_watching_thread_runs_before_the_call() -> None:
+    """Python 3.11 crashes if it ends while a thread begins, as after a short command."""
+    before = set(sys._current_frames())
+    during = SlowCalls(lambda text: None).watch("a plugin: add", lambda: set(sys._current_frames()))
+    assert len(during - before) == 1
