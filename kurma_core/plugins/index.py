@@ -507,7 +507,8 @@ def _package(module: str) -> set[str]:
     """The modules on which a loaded plugin's declaration depends: those of its package that are loaded, and
     Kurma's own hooks."""
     package = module.partition(".")[0]
-    return {module, hookspecs.__name__, *(name for name in sys.modules if name.startswith(f"{package}."))}
+    # A copy: another thread may import.
+    return {module, hookspecs.__name__, *(name for name in tuple(sys.modules) if name.startswith(f"{package}."))}
 
 
 def _stamps(modules: Iterable[str]) -> dict[str, Stamp | None]:
