@@ -94,9 +94,14 @@ def test_what_stands_for_the_pod_is_not_what_is_ended(house):
     if not _may_lower():
         return
     one = "dd if=/dev/zero bs=3M count=1 >&3"
-    many = f"mkfifo /tmp/pipe; exec 3<>/tmp/pipe; for i in 1 2 3 4 5 6; do {one} & done; sleep 1000"
+    wait = "trap on=1 USR1; echo up; while [ ! $on ]; do sleep 0.1; done"
+    many = f"mkfifo /tmp/pipe; exec 3<>/tmp/pipe; {wait}; for i in 1 2 3 4 5 6; do {one} & done; sleep 1000"
     limit = isolator("resource/memory", limit="16Mi")
-    with house.running({"small": many, "other": "sleep 1000"}, isolators=[limit]) as pod:
+    with house.running({"small": many, "other": "echo up; exec sleep 1000"}, isolators=[limit]) as pod:
+        # Until an app's program is executed, its process is as large as the stager.
+        for app in ("small", "other"):
+            until(lambda app=app: text_of(house.client.logs(pod.uuid, app)) == "up\n", app)
+        house.client.kill(pod.uuid, signal.SIGUSR1, "small")
         until(lambda: kills(group(pod, "small")), "a process that was ended")
         assert alive(pod.stager.pid)
         assert not status(house, pod, "other").exited
