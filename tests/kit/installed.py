@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import tomllib
 import venv
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,25 @@ def pip(*arguments: object) -> str:
 def build(wheels: Path, *sources: Path) -> None:
     """Builds a wheel of each source directory."""
     pip("wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, *sources)
+
+
+def unpack(
+    site: Path, name: str, entry_points: str, modules: Mapping[str, str] | None = None, *, version: str = "1.0"
+) -> Path:
+    """Writes a distribution as pip leaves it.
+
+    :param site: a directory that Python is to search; made if it is missing.
+    :param entry_points: the text of ``entry_points.txt``, without the last line's end.
+    :param modules: sources by the modules' names.
+    :returns: the directory of its metadata.
+    """
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(f"{entry_points}\n")
+    for module, source in (modules or {}).items():
+        (site / f"{module}.py").write_text(source)
+    return info
 
 
 def make_clean(directory: Path) -> None:

@@ -57,15 +57,10 @@ def install(tmp_path, monkeypatch):
 
     def install(name, entries, *, group="kurma.networks", version="1.0"):
         site = tmp_path / f"site{next(_numbers)}"
-        info = site / f"{name.replace('-', '_')}-{version}.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        lines = [f"[{group}]"]
-        for entry, source in entries.items():
-            module = f"kurma_test_plugin_{next(_numbers)}"
-            (site / f"{module}.py").write_text(textwrap.dedent(source))
-            lines.append(f"{entry} = {module}")
-        (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+        modules = {entry: f"kurma_test_plugin_{next(_numbers)}" for entry in entries}
+        lines = [f"[{group}]", *(f"{entry} = {module}" for entry, module in modules.items())]
+        sources = {modules[entry]: textwrap.dedent(source) for entry, source in entries.items()}
+        installed.unpack(site, name, "\n".join(lines), sources, version=version)
         monkeypatch.syspath_prepend(str(site))
         return site
 

@@ -15,6 +15,7 @@ from kurma_core.hookspecs import GROUPS
 from kurma_core.plugins import contract
 from kurma_core.plugins.index import NAME
 from kurma_core.plugins.registry import PluginRegistry
+from tests.kit.installed import unpack
 from tests.kit.waiting import until
 
 NETWORKS = "kurma.networks"
@@ -48,19 +49,12 @@ class Site:
     def install(self, name, source=None, version="1.0", group=NETWORKS):
         """A distribution ``kurma-NAME`` with one plugin ``NAME``."""
         module = f"kurma_test_{name}"
-        (self.directory / f"{module}.py").write_text(textwrap.dedent(source or self.network))
-        info = self.directory / f"kurma_{name}-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kurma-{name}\nVersion: {version}\n")
-        (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}\n")
-        return info
+        sources = {module: textwrap.dedent(source or self.network)}
+        return unpack(self.directory, f"kurma-{name}", f"[{group}]\n{name} = {module}", sources, version=version)
 
     def unrelated(self, count):
         for number in range(count):
-            info = self.directory / f"other_{number}-1.0.dist-info"
-            info.mkdir()
-            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: other-{number}\nVersion: 1.0\n")
-            (info / "entry_points.txt").write_text(f"[console_scripts]\nother{number} = other:main\n")
+            unpack(self.directory, f"other-{number}", f"[console_scripts]\nother{number} = other:main")
 
     def start(self, *drivers, **variables):
         """The names of network plugins as a new process finds them, and the modules that it imported; it makes

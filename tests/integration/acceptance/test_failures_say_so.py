@@ -17,6 +17,7 @@ from kurma_testing.webserver import web_server
 from tests.kit.command import PROGRAM, Kurma, one_line
 from tests.kit.host import small_file_system
 from tests.kit.images import foreign_stager
+from tests.kit.installed import unpack
 from tests.kit.keys import Signers
 from tests.kit.registry import Registry
 
@@ -249,10 +250,7 @@ class TestCollisions:
     def two_of_a_name(self, tmp_path: Path) -> str:
         """A path with two distributions that both bring a network plugin ``twice``."""
         for name in ("first", "second"):
-            info = tmp_path / "path" / f"kurma_{name}-1.0.dist-info"
-            info.mkdir(parents=True)
-            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kurma-{name}\nVersion: 1.0\n")
-            (info / "entry_points.txt").write_text(f"[kurma.networks]\ntwice = kurma_{name}\n")
+            unpack(tmp_path / "path", f"kurma-{name}", f"[kurma.networks]\ntwice = kurma_{name}")
         return str(tmp_path / "path")
 
     def test_name_of_a_plugin(self, kurma: Kurma, two_of_a_name: str) -> None:

@@ -16,6 +16,7 @@ from kurma_testing.webserver import Page, WebServer, web_server
 
 from tests.kit.command import Kurma
 from tests.kit.images import busybox_root
+from tests.kit.installed import unpack
 
 pytestmark = pytest.mark.root
 
@@ -116,13 +117,8 @@ def server(kurma: Kurma, tmp_path: Path) -> Iterator[WebServer]:
 @pytest.fixture
 def stranger(fresh: Kurma, server: WebServer, tmp_path: Path) -> Kurma:
     """The command, with the stranger's distribution beside Kurma's own."""
-    site = tmp_path / "site"
-    info = site / "kurma_stranger-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "kurma_stranger.py").write_text(MODULE)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kurma-stranger\nVersion: 1.0\n")
-    entries = "vault = kurma_stranger:Vaults\nshelf = kurma_stranger:Shelves\n"
-    (info / "entry_points.txt").write_text(f"[kurma.fetchers]\n{entries}")
+    entries = "[kurma.fetchers]\nvault = kurma_stranger:Vaults\nshelf = kurma_stranger:Shelves"
+    unpack(tmp_path / "site", "kurma-stranger", entries, {"kurma_stranger": MODULE})
     return configured(fresh, server, tmp_path, https="digest")
 
 

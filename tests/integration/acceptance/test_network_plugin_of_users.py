@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.command import Kurma, one_line
+from tests.kit.installed import unpack
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -83,26 +84,21 @@ def test_the_example_is_joined(beside: Beside, kurma: Kurma) -> None:
     one_line(without.run("true", net="mine"), "example.com/kurma/cable")
 
 
-def test_a_pod_whose_plugin_is_gone_is_given_up_by_force(beside: Beside, kurma: Kurma) -> None:
-    """Until then, each command says what to do; afterwards none says anything of it (18.1)."""
-    owner = beside.popen(
-        "--host",
-        "local",
-        "run",
-        "--name",
-        "one",
-        "--net",
-        "mine",
-        beside.image,
-        "--",
-        "-c",
-        "echo up; exec sleep 1000",
-    )
+def orphaned(beside: Beside) -> str:
+    """The UUID of a pod on the plugin's network whose owner was killed."""
+    words = ("run", "--name", "one", "--net", "mine", beside.image, "--", "-c", "echo up; exec sleep 1000")
+    owner = beside.popen("--host", "local", *words)
     assert owner.stdout is not None
     assert owner.stdout.readline() == "up\n"
     owner.kill()
     owner.communicate()
-    uuid = beside.pod("one")["uuid"]
+    uuid: str = beside.pod("one")["uuid"]
+    return uuid
+
+
+def test_a_pod_whose_plugin_is_gone_is_given_up_by_force(beside: Beside, kurma: Kurma) -> None:
+    """Until then, each command says what to do; afterwards none says anything of it (18.1)."""
+    uuid = orphaned(beside)
     without = kurma.configured(beside.config, **json.loads(beside.config.read_text()))
     why = "teardown is not complete: network \"mine\": no network plugin 'cable' is installed"
     hint = f"install it again; or kurma rm --force {uuid} gives up"
@@ -132,24 +128,7 @@ def test_a_pod_whose_plugin_is_gone_is_given_up_by_force(beside: Beside, kurma: 
 
 
 def test_the_record_of_a_removed_pod_is_given_up_by_force(beside: Beside, kurma: Kurma) -> None:
-    owner = beside.popen(
-        "--host",
-        "local",
-        "run",
-        "--name",
-        "one",
-        "--net",
-        "mine",
-        beside.image,
-        "--",
-        "-c",
-        "echo up; exec sleep 1000",
-    )
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == "up\n"
-    owner.kill()
-    owner.communicate()
-    uuid = beside.pod("one")["uuid"]
+    uuid = orphaned(beside)
     without = kurma.configured(beside.config, **json.loads(beside.config.read_text()))
     without("stop", "one")
     shutil.rmtree(kurma.state / "pods" / uuid)
@@ -197,11 +176,7 @@ def kurma_network():
 @pytest.fixture
 def hanging(kurma: Kurma, tmp_path: Path) -> Iterator[Beside]:
     packages = tmp_path / "packages"
-    info = packages / "kurma_hangs-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kurma-hangs\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[kurma.networks]\nhangs = kurma_hangs\n")
-    (packages / "kurma_hangs.py").write_text(HANGS)
+    unpack(packages, "kurma-hangs", "[kurma.networks]\nhangs = kurma_hangs", {"kurma_hangs": HANGS})
     (tmp_path / "hang").touch()
     networks = [{"name": "mine", "plugin": "hangs", "place": str(tmp_path)}]
     (tmp_path / "kurma.json").write_text(json.dumps({"container_networks": networks}))

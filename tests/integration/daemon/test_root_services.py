@@ -11,6 +11,7 @@ import pytest
 from tests.integration.daemon.test_root_initial import configure, hang_up
 from tests.integration.daemon.test_root_metrics import get
 from tests.integration.pods.test_pods_crash import assert_nothing_left
+from tests.kit.installed import unpack
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -66,11 +67,7 @@ def kurma_service():
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin, where programs that the test starts find it."""
     site = tmp_path / "site"
-    info = site / "keeper-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: keeper\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[kurma.services]\nkeeper = kurma_test_keeper\n")
-    (site / "kurma_test_keeper.py").write_text(KEEPER)
+    unpack(site, "keeper", "[kurma.services]\nkeeper = kurma_test_keeper", {"kurma_test_keeper": KEEPER})
     monkeypatch.setenv("PYTHONPATH", str(site))
 
 

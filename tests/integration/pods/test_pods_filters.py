@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.kit.installed import unpack
+
 pytestmark = pytest.mark.root
 
 PLUGIN = """
@@ -41,11 +43,8 @@ def kurma_isolator():
 @pytest.fixture
 def plugins(tmp_path):
     directory = tmp_path / "plugins"
-    information = directory / "kurma_test_refuse-1.dist-info"
-    information.mkdir(parents=True)
-    (directory / "kurma_test_refuse.py").write_text(PLUGIN)
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: kurma-test-refuse\nVersion: 1\n")
-    (information / "entry_points.txt").write_text("[kurma.isolators]\nrefuse = kurma_test_refuse\n")
+    entry = "[kurma.isolators]\nrefuse = kurma_test_refuse"
+    unpack(directory, "kurma-test-refuse", entry, {"kurma_test_refuse": PLUGIN}, version="1")
     return str(directory)
 
 

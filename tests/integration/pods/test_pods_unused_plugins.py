@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.installed import unpack
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -79,11 +80,7 @@ def run(house, tmp_path: Path, marker: Path):
 
 def installed(house, tmp_path: Path, group: str, source: str):
     site = tmp_path / "site"
-    info = site / "kurma_test_slow-1.dist-info"
-    info.mkdir(parents=True)
-    (site / "kurma_test_slow.py").write_text(source)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kurma-test-slow\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(f"[{group}]\nslow = kurma_test_slow\n")
+    unpack(site, "kurma-test-slow", f"[{group}]\nslow = kurma_test_slow", {"kurma_test_slow": source}, version="1")
     start = "from kurma_core.cli.main import main; raise SystemExit(main())"
 
     def run(*options: str) -> tuple[str, str]:
