@@ -14,6 +14,7 @@ _HERE = os.path.dirname(__file__)
 #: What the disk needs, before there is one.
 _FIRST_MODULES = ("virtio_pci", "virtio_blk")
 _TAIL = 40  # lines
+_SILENCE = 420.0  # seconds without any output after which the machine counts as hanging
 _GOING = 10.0  # seconds that qemu may take to end once it has closed its output
 _KERNEL_LINE = "console=ttyS0 panic=-1 oops=panic mitigations=off nokaslr quiet loglevel=4 nowatchdog"
 
@@ -64,7 +65,8 @@ class Machine:
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as qemu:
             try:
                 if not _passed_on(qemu.stdout.fileno(), start + patience):
-                    raise Failing(f"the machine was not done within {patience:g} s", self._tail(console))
+                    why = f"was not done within {patience:g} s, or printed nothing for {_SILENCE:g} s"
+                    raise Failing(f"the machine {why}", self._tail(console))
                 qemu.wait(_GOING)
             finally:
                 qemu.kill()
@@ -157,14 +159,15 @@ class Machine:
 
 
 def _passed_on(source, deadline):
-    """Prints all that comes from a pipe. :returns: whether it came to an end in time."""
+    """Prints all that comes from a pipe. :returns: whether it came to an end in time, without a long silence."""
     poll = select.poll()
     poll.register(source, select.POLLIN)
     while (left := deadline - time.monotonic()) > 0:
-        if poll.poll(left * 1000):
-            chunk = os.read(source, 65536)
-            if not chunk:
-                return True
-            sys.stdout.buffer.write(chunk)
-            sys.stdout.buffer.flush()
+        if not poll.poll(min(left, _SILENCE) * 1000):
+            return False
+        chunk = os.read(source, 65536)
+        if not chunk:
+            return True
+        sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
     return False

@@ -22,6 +22,10 @@ PROJECT = os.path.realpath(f"{os.path.dirname(__file__)}/../..")
 _HERE = os.path.dirname(__file__)
 #: Seconds until a machine counts as hanging. It takes a few minutes by itself, and many more beside other work.
 _PATIENCE = float(os.environ.get("KURMA_TEST_VM_SECONDS", 1500))
+#: How often a failed test, and a machine that fell or hung, runs again: see CONTRIBUTING.md.
+_RERUNS = int(os.environ.get("KURMA_TEST_RERUNS", 0))
+#: Seconds until a test in the machine counts as hanging: pytest prints where each of its threads is, and ends.
+_HANGING = 300
 #: What the tests in the machine, and the machine itself, are made of.
 _PROGRAMS = (
     *("bubblewrap", "busybox-static", "ca-certificates", "containernetworking-plugins", "e2fsprogs", "gnupg"),
@@ -43,7 +47,8 @@ cd {project} || exit 99
 PATH={project}/.venv/bin:$PATH KURMA_TEST_RECORD=/results/ran KURMA_TEST_VM=1
 export PATH KURMA_TEST_RECORD KURMA_TEST_VM
 exec sh tests/host python -m pytest -p tests.vm.ran --junitxml=/results/junit.xml --basetemp=/tmp/pytest \\
-	-o console_output_style=classic -o testpaths={files} -m vm {arguments}
+	-o console_output_style=classic -o testpaths={files} -m vm --reruns {reruns} \\
+	-o faulthandler_timeout={hanging} -o faulthandler_exit_on_timeout=true {arguments}
 """
 
 
@@ -57,17 +62,29 @@ def main(arguments):
         with _alone(directory):
             machine = Machine(packages.kernel(directory), directory)
             expected = _collected(directory, arguments)
-            _make(machine, directory, arguments, expected)
-            print(f"vm: Linux {machine.version}, made in {time.monotonic() - start:.0f} s", file=sys.stderr)
-            verdict.check(machine.run(_PATIENCE), expected)
+            for left in reversed(range(_RERUNS + 1)):
+                _make(machine, directory, arguments, expected)
+                print(f"vm: Linux {machine.version}, made in {time.monotonic() - start:.0f} s", file=sys.stderr)
+                try:
+                    verdict.check(machine.run(_PATIENCE), expected)
+                    break
+                except Failing as error:
+                    if not left:
+                        raise
+                    _tell(error, directory)
+                    print("vm: failed and runs again, in a new machine", file=sys.stderr)
     except Failing as error:
-        if error.tail:
-            print(f"vm: the last of its console:\n{error.tail}", file=sys.stderr)
-            print(f"vm: all of it: {directory}/console.log", file=sys.stderr)
-        print(f"vm: {error}", file=sys.stderr)
+        _tell(error, directory)
         return 1
     print(f"vm: {len(expected)} tests ran in it; all of it took {time.monotonic() - start:.0f} s", file=sys.stderr)
     return 0
+
+
+def _tell(error, directory):
+    if error.tail:
+        print(f"vm: the last of its console:\n{error.tail}", file=sys.stderr)
+        print(f"vm: all of it: {directory}/console.log", file=sys.stderr)
+    print(f"vm: {error}", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -98,7 +115,11 @@ def _make(machine, directory, arguments, expected):
         with open(f"{root}/job", "w") as file:
             file.write(
                 _JOB.format(
-                    project=shlex.quote(PROJECT), files=shlex.quote(files), arguments=shlex.join(arguments)
+                    project=shlex.quote(PROJECT),
+                    files=shlex.quote(files),
+                    reruns=_RERUNS,
+                    hanging=_HANGING,
+                    arguments=shlex.join(arguments),
                 )
             )
         machine.make_disk(root)
