@@ -471,6 +471,23 @@ def help_(bench: Bench) -> list[Figure]:
     return [Figure("help", "`--help`", "ms", alternate(sides, bench.rounds))]
 
 
+def completion(bench: Bench) -> list[Figure]:
+    """How long TAB takes after `kurma stop`."""
+    sides = {
+        KURMA: bench.of_kurma([bench.kurma.program, "__complete", "stop", ""]),
+        "list": bench.of_kurma([bench.kurma.program, "list"]),
+    }
+    return [
+        Figure(
+            "completion",
+            "TAB after `kurma stop`; `kurma list`",
+            "ms",
+            alternate(sides, bench.rounds),
+            ("list", 0.5),
+        )
+    ]
+
+
 def images(bench: Bench) -> list[Figure]:
     """From a registry on this machine into the store, and rendered; and what else is done with images."""
     rounds = max(5, bench.rounds // 2)
@@ -535,6 +552,7 @@ CASES: Mapping[str, Callable[[Bench], list[Figure]]] = {
     "distributions": distributions,
     "run-stage1": run_stage1,
     "help": help_,
+    "completion": completion,
     "images": images,
     "hook-call": hook_call,
 }

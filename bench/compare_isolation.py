@@ -1,6 +1,6 @@
 """The walls around a container by default, as a program finds them from inside: Kurma, podman and Docker.
 
-``python bench/compare_isolation.py`` prints the table of docs/isolation.md. It needs the packages of
+``python bench/compare_isolation.py`` prints the table of docs/explanation/isolation.md. It needs the packages of
 ``./dev bench``. Nothing here passes or fails.
 """
 

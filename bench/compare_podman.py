@@ -1,7 +1,7 @@
 """The same Docker images, from one registry, run by Kurma and by podman: what a program finds, and how it ends.
 
 ``python bench/compare_podman.py [--markdown | --json] [TEXT…]``: all variants, or those whose name has a TEXT.
-docs/differences.md holds what ``--markdown`` prints. Nothing here passes or fails.
+docs/reference/differences.md holds what ``--markdown`` prints. Nothing here passes or fails.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def _options() -> argparse.Namespace:
         prog=os.path.basename(__file__), description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("text", metavar="TEXT", nargs="*", help="only variants whose name has it")
-    parser.add_argument("--markdown", action="store_true", help="print the tables of docs/differences.md")
+    parser.add_argument("--markdown", action="store_true", help="print the tables of differences.md")
     parser.add_argument("--json", action="store_true", help="print every fact")
     return parser.parse_args()
 

@@ -25,7 +25,7 @@ def text(conditions: Conditions, figures: list[Figure]) -> str:
 
 
 def markdown(conditions: Conditions, figures: list[Figure]) -> str:
-    """For docs/benchmarks.md."""
+    """For docs/explanation/benchmarks.md."""
     lines = ["| | what | kurma | peers | ratio | aim |", "|---|---|---|---|---|---|"]
     for figure in figures:
         peers = [side for side in figure.values if side != KURMA]

@@ -1,6 +1,7 @@
 """Kurma beside its peers on this machine: ``./dev bench [NAME…] [--rounds N] [--json | --markdown]``.
 
-See docs/benchmarks.md. Absolute times move from machine to machine: compare the ratios, which come from one run.
+See docs/explanation/benchmarks.md. Absolute times move from machine to machine: compare the ratios, which come
+from one run.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("names", metavar="NAME", nargs="*", help="one of " + ", ".join(CASES))
     parser.add_argument("--rounds", type=int, default=11, help="runs of each side that count (11)")
     parser.add_argument("--json", action="store_true", help="print every value")
-    parser.add_argument("--markdown", action="store_true", help="print the table of docs/benchmarks.md")
+    parser.add_argument("--markdown", action="store_true", help="print the table of benchmarks.md")
     options = parser.parse_args()
     for name in options.names:
         if name not in CASES:

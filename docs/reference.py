@@ -28,7 +28,8 @@ from kurma_core.api.describe import documentation_parts
 from kurma_core.hookspecs import SPECS
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "docs/plugin_hooks.md", ROOT / "docs/reference.md", *sorted((ROOT / "docs/hooks").glob("*.md"))]
+_PLACE = ROOT / "docs/reference"
+PAGES = [_PLACE / "plugin_hooks.md", _PLACE / "public_modules.md", *sorted((_PLACE / "hooks").glob("*.md"))]
 MARKER = re.compile(r"(<!-- reference: (\S+)((?: \w+)*) -->\n).*?(<!-- end -->)", re.DOTALL)
 #: The module whose classes are one table.
 ERRORS = "kurma_core.errors"

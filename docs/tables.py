@@ -1,4 +1,4 @@
-"""Writes the tables of ``docs/json.md`` from the classes of the values: ``./dev docs``.
+"""Writes the tables of ``docs/reference/json.md`` from the classes of the values: ``./dev docs``.
 
 A table stands between two markers: ``<!-- table: PodRecord -->`` and ``<!-- end -->``. ``<!-- table: ImagePage
 without ListedImage -->`` leaves out the keys that the second class has, too. A row has a key, its type, and its
@@ -16,7 +16,7 @@ from kurma_core.api.describe import class_help
 from kurma_core.api.operations import resolve
 from kurma_core.schema import JsonValue, Shape, members
 
-PAGE = Path(__file__).with_name("json.md")
+PAGE = Path(__file__).parent / "reference/json.md"
 _TABLE = re.compile(r"(<!-- table: (\w+)(?: without (\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
 _HEAD = "| key | type | meaning |\n|---|---|---|\n"
 #: Of the words for types, those whose plural is not the same.

@@ -1,9 +1,11 @@
-"""Cancellation of operations: by Ctrl-C, or, in a process with many operations, of one of them.
+"""Operations: their progress, and their cancellation by Ctrl-C, or, in a process with many operations, of one.
 
 An operation is a :class:`Cancellation`. A thread works for it inside of :func:`governing`; code that waits gets it
 from :func:`current`, so that it is not passed from call to call. An operation that starts threads passes itself to
 them explicitly. ``cancel``, from any thread, ends all waits of the operation; begun work is undone as the
 exception propagates, as after any other exception.
+
+Long work reports its progress to the operation's caller by :class:`phase` and :func:`step`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,13 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+    class Report(Protocol):
+        """As :class:`kurma_core.api.operations.Progress`."""
+
+        def start(self, what: str, total: int | None, kind: str = "bytes") -> None: ...
+        def advance(self, count: int) -> None: ...
+        def finish(self) -> None: ...
+
     class HasFileno(Protocol):
         def fileno(self) -> int: ...
 
@@ -34,12 +43,20 @@ _MEANWHILE = 1.0
 
 
 class Cancellation:
-    """One operation, or a part of one. Safe to use from several threads."""
+    """One operation, or a part of one. Safe to use from several threads.
 
-    __slots__ = ("_wakers", "cancelled")
+    :param whole: the operation of which this is a part; None: it is a whole one.
+    :ivar reporter: makes the report of progress to the operation's caller, or returns None if the caller reads
+        none.
+    :ivar report: that of the present :class:`phase`; None: there is none.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_wakers", "cancelled", "report", "reporter")
+
+    def __init__(self, whole: Cancellation | None = None) -> None:
         self.cancelled = False
+        self.reporter: Callable[[], Report | None] | None = None if whole is None else whole.reporter
+        self.report: Report | None = None if whole is None else whole.report
         # Changed and copied by atomic operations, without a lock: a signal handler may run in between, and cancel.
         self._wakers: dict[object, Callable[[], object]] = {}
 
@@ -105,7 +122,7 @@ class _Part:
     __slots__ = ("_part", "_waking")
 
     def __init__(self, whole: Cancellation) -> None:
-        self._part = Cancellation()
+        self._part = Cancellation(whole)
         self._waking = whole.waking(self._part.cancel)
 
     def __enter__(self) -> Cancellation:
@@ -171,6 +188,43 @@ def lock(fd: int, how: int) -> None:
             return flock(fd, how | LOCK_NB)
         except BlockingIOError:
             pause(_LOCK_POLL)
+
+
+class phase:
+    """A long step of the operation that this thread works for, as a ``with`` statement. :func:`step` moves its
+    progress, which the operation's caller shows.
+
+    :param what: for people: ``removing web``.
+    :param total: number of files; None: it is not counted.
+    """
+
+    __slots__ = ("_operation", "_outer", "_total", "_what")
+
+    def __init__(self, what: str, total: int | None = None) -> None:
+        self._what = what
+        self._total = total
+
+    def __enter__(self) -> None:
+        operation = self._operation = current()
+        self._outer = operation.report
+        operation.report = operation.reporter() if operation.reporter is not None else None
+        if operation.report is not None:
+            operation.report.start(self._what, self._total, "files")
+
+    def __exit__(self, *_: object) -> None:
+        report, self._operation.report = self._operation.report, self._outer
+        if report is not None:
+            report.finish()
+
+
+def step(count: int = 1) -> None:
+    """Reports that files of the present :class:`phase` are done. Cheap; without a phase, does nothing.
+
+    :param count: number of files and directories since the last call.
+    """
+    report = _CURRENT.get().report
+    if report is not None:
+        report.advance(count)
 
 
 class CancellationFd:

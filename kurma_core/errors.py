@@ -105,7 +105,7 @@ class HostError(KurmaError):
 
 class DaemonGoneError(HostError):
     """The daemon did not answer: it does not run, or it died during the request. The request may still have been
-    carried out: check before you repeat it (docs/api.md)."""
+    carried out: check before you repeat it (docs/reference/api.md)."""
 
 
 class FormatVersionError(KurmaError):

@@ -397,7 +397,7 @@ class _Compilers:
         """
         for number, name in enumerate(names):
             if name in names[:number]:
-                raise IsolatorError(f"isolator {name} of {_called(scope)} stands there twice")
+                raise IsolatorError(f"isolator {name} of {_called(scope)} is given twice")
         for plugin in self._plugins:
             for group in plugin.exclusive:
                 both = [name for name in names if name in group and self._by_name.get(name) is plugin]
@@ -454,7 +454,7 @@ def _check_plan(driver: IsolatorHooks, plan: IsolatorPlan, scope: str, host: Iso
     for sysctl in plan.sysctls:
         kind = sysctl_namespace(sysctl)
         if kind is None or kind in host.host_namespaces:
-            why = "is no setting of a pod's own" if kind is None else f"is of the host's {kind} namespace"
+            why = "is not a setting of a pod's own" if kind is None else f"is of the host's {kind} namespace"
             wrong = plugin_error(driver, f"answered compile with a wrong plan: sysctl {describe(sysctl)} {why}")
             wrong.hint = f"a pod's own are: {OWN_SYSCTLS}"
             raise wrong

@@ -84,7 +84,7 @@ def _check(
     paths: set[str] = set()
     for layer in layers:
         if not _ID.fullmatch(layer.id):
-            raise _broken(renderer, image, f"{layer!r}, which is no layer with a proper ID")
+            raise _broken(renderer, image, f"{layer!r}, whose ID is malformed")
         if layer not in made and layer not in plain:
             raise _broken(
                 renderer,
@@ -97,7 +97,7 @@ def _check(
         paths.add(layer.path)
         try:
             if not stat.S_ISDIR(os.lstat(layer.path).st_mode):
-                raise _broken(renderer, image, f"{layer.path}, which is no directory")
+                raise _broken(renderer, image, f"{layer.path}, which is not a directory")
         except OSError as error:
             raise RenderError(
                 f"cannot render image {_named(image)}: layer {layer.path}: {error.strerror}",

@@ -11,8 +11,8 @@ A class is declared once::
 
 The annotations of its fields declare their JSON; ``host_port`` is the key ``hostPort``. A record without a class
 is declared by an example: ``fit(value, {"name": str, "ports": [range(1, 9)], "reason?": (str, None)}, "the
-record")``. Both become the same shapes. JSON Schema, OpenAPI and the tables of ``docs/json.md`` are made from
-them, too (:mod:`kurma_core.api.describe`).
+record")``. Both become the same shapes. JSON Schema, OpenAPI and the tables of ``docs/reference/json.md`` are made
+from them, too (:mod:`kurma_core.api.describe`).
 
 Annotations are text, and are resolved when a value is first read or written. They are made of: ``str``, ``int``,
 ``float``, ``bool``, ``Json`` (any value), ``X | None``, ``tuple[X, ...]`` and ``frozenset[X]`` (lists),
@@ -62,11 +62,17 @@ class SchemaError(ValueError):
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Finds the known word that is most similar, for hints: ``did you mean WORD?``
 
+    The only word that begins with ``word``, of three letters at least, counts as most similar.
+
     :param cutoff: the least similarity, from 0 to 1. None: no word is as similar.
     """
     import difflib  # takes long to import
 
-    return next(iter(difflib.get_close_matches(word[:100], list(known), 1, cutoff)), None)
+    words = list(known)
+    begun = [one for one in words if len(word) > 2 and one.startswith(word)]
+    if len(begun) == 1:
+        return begun[0]
+    return next(iter(difflib.get_close_matches(word[:100], words, 1, cutoff)), None)
 
 
 def describe(value: object) -> str:

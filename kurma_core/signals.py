@@ -27,13 +27,15 @@ _IMPORTING = "<frozen importlib._bootstrap>"
 _SIGNALS = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
 
 
-def raise_signals() -> None:
+def raise_signals(over: Callable[[], bool] = bool) -> None:
     """From now on SIGINT raises KeyboardInterrupt, SIGTERM and SIGHUP raise :class:`Interrupted`, so that
     half-made things are undone. A signal that this process was started to ignore (nohup) stays ignored.
+
+    :param over: whether the command has ended: the process reports how and exits, and signals do nothing.
     """
 
     def came(number: int, frame: FrameType | None) -> None:
-        if _postponed(number, frame):
+        if over() or _postponed(number, frame):
             return
         if number == _signal.SIGINT:
             raise KeyboardInterrupt

@@ -47,7 +47,7 @@ LINUX = {
     *("beneath", "capabilities", "cgroups", "files", "inotify", "mounts", "namespaces", "netlink", "process"),
     "programs",
 }
-#: Modules that plugins may import. docs/reference.md describes those of the hooks, of values and of ``linux``.
+#: Modules that plugins may import. public_modules.md describes those of the hooks, of values and of ``linux``.
 PUBLIC = {
     *("cancellation", "errors", "json_text", "schema", "value"),
     *("hookspecs", *(f"hookspecs.{name}" for name in ("driver", "pod_setup"))),
@@ -58,7 +58,7 @@ PUBLIC = {
         for name in ("cni_result", "image", "image_name", "layering", "pod", "quantity", "reify", "types")
     ),
     *(f"linux.{name}" for name in LINUX),
-    *(f"trees.{name}" for name in ("merging", "mount_targets", "overlay", "unmount", "user_database")),
+    *(f"trees.{name}" for name in ("merging", "mount_targets", "overlay", "user_database")),
     *("formats.cri_log", "formats.timestamps"),
 }
 #: Packages of which plugins may import every module: the client's API and its values.

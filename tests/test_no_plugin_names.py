@@ -28,11 +28,12 @@ EXCEPTIONS = [
         "default",
         "api/describe.py api/operations.py cli/command_line.py cli/commands/network.py:2",
     ),
-    ("a key or a column", "default", "cli/commands/stager.py config/schema.py value.py"),
-    ("a key `default`, and the origin of a value that no file sets", "default", "config/__init__.py:8"),
+    ("a key or a column", "default", "cli/commands/stager.py value.py"),
+    ("a key `default`, the origin of a value that no file sets, a hint", "default", "config/__init__.py:10"),
     ("the origin of a value that no file sets", "default", "cli/commands/plugins.py client/local/managers.py:7"),
     ("a part of an option's declaration", "default", "plugins/contract.py"),
     ("prose: what holds by default", "default", "hookspecs/isolator.py networking/manager.py"),
+    ("prose: what holds by default", "default", "api/host.py:2 config/schema.py:4"),
     ("a kind of trust policy", "file", "config/schema.py"),
     ("a kind of trust policy", "http", "config/schema.py"),
     ("a kind of trust policy; how not to write a host", "https", "config/schema.py:2"),
@@ -42,7 +43,7 @@ EXCEPTIONS = [
     ("the kind of a directory entry", "file", "spawner/client.py spawner/root.py"),
     ("a command of the check's program", "file", "stager_check/check_apps.py:3 stager_check/check_callins.py:3"),
     ("a command of the check's program", "file", "stager_check/check_image.py:4"),
-    ("the kernel's file system", "overlay", "client/local/host_checks.py:2 trees/overlay.py:4"),
+    ("the kernel's file system", "overlay", "client/local/host_checks.py:3 trees/overlay.py:4"),
     ("the kernel's file system", "overlay", "spawner/client.py spawner/root.py"),
     ("the kernel's kind of link", "bridge", "linux/netlink.py:3"),
     ("the kernel's interface", "lo", "linux/namespaces.py"),
@@ -57,7 +58,8 @@ EXCEPTIONS = [
     ("HTTP itself: kurmad's own, and the metadata service's", "http", "metadata/http.py pods/run/pod_metadata.py"),
     ("a URL as the App Container specification has it", "http", "appc/types.py"),
     ("a URL as the App Container specification has it", "https", "appc/types.py"),
-    ("the relaxation `--insecure-options=http`", "http", "cli/values.py images/trust_policy.py"),
+    ("the relaxation `--insecure-options=http`", "http", "cli/completion.py cli/values.py images/trust_policy.py"),
+    ("the address of an archive on this host", "file", "cli/completion_names.py cli/output.py"),
     ("a word of `transport`, which the contract of fetchers defines", "file", "models/image.py"),
     ("a word of `transport`, which the contract of fetchers defines", "http", "models/image.py"),
     ("a word of `transport`, which the contract of fetchers defines", "https", "models/image.py"),
@@ -258,6 +260,21 @@ def test_the_configuration_names_plugins_as_defaults_of_these_keys():
 
     named = {key.name for key in SCHEMA if names().entries & set(values(key.default))}
     assert named <= {"renderer", "stager", "fetchers", "container_networks", "base_networks", "default_networks"}
+
+
+def test_the_configuration_names_the_package_of_each_default_plugin():
+    from kurma_core.config.schema import ALL_DEFAULT, SCHEMA
+
+    (plugins,) = (key for key in SCHEMA if key.name == "plugins")
+    (packages,) = (key.default for key in plugins.keys if key.name == "packages")
+    entries = {
+        f"{group.removeprefix('kurma.')}/{name}": described["name"]
+        for described in map(project, PLUGINS)
+        for group in GROUPS
+        for name in described.get("entry-points", {}).get(group, ())
+    }
+    assert packages == entries
+    assert project(ROOT / "packaging/kurma")["name"] == ALL_DEFAULT
 
 
 def values(value):

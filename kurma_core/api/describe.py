@@ -44,7 +44,7 @@ _FAILURES = {
     500: "the host, a plugin or Kurma failed",
     501: "the body comes in a transfer encoding that is not known",
     503: "there are too many connections: try again",
-    505: "HTTP/1.1 is spoken here",
+    505: "only HTTP/1.1 is supported",
 }
 #: Values that the command line prints, and no operation gives.
 _OF_COMMANDS = ("AppRow", "ImageSigned", "ImageVerified", "PluginPage")
@@ -265,7 +265,9 @@ def _operation(operation: Operation) -> dict[str, Json]:
         "responses": {**_answers(operation), **_failures(operation)},
     }
     if operation.kind == "stream":
-        found["description"] = f"Asked for with `Connection: Upgrade` and `Upgrade: {PROTOCOL}`; see docs/api.md."
+        found["description"] = (
+            f"Asked for with `Connection: Upgrade` and `Upgrade: {PROTOCOL}`; see docs/reference/api.md."
+        )
         found["x-upgrade"] = PROTOCOL
     whole = [one for one in operation.parameters if one.place == "whole body"]
     if operation.takes is not None:

@@ -70,13 +70,13 @@ else:
 class NetworkInfo(JsonValue):
     """One network that a pod may name.
 
-    :param name: of the network.
+    :param name: name of the network.
     :param driver: the plugin that serves it; empty for ``host`` and ``none``, which need none.
     :param source: ``configured``, ``built-in`` or ``found`` (by its driver, outside Kurma's configuration).
     :param interface: name or template of the interface inside the pod.
-    :param default: whether pods that name no network join it.
+    :param default: whether pods without a list of networks join it.
     :param optional: true: its failure does not fail the pod.
-    :param config: of its driver.
+    :param config: configuration of the driver.
     :param problem: why it cannot be used; null: no problem is known.
     :param names: whether pods on it find each other by name.
     """
@@ -102,8 +102,8 @@ class NetworkFinding(JsonValue):
         ``interface``, ``chain``, …
     :param network: its name; null: it concerns no network.
     :param pod: its UUID; null: it concerns no pod.
-    :param what: the thing.
-    :param why: its problem.
+    :param what: object with the problem.
+    :param why: description of the problem.
     :param repaired: true: ``--repair`` has repaired it.
     """
 
@@ -124,8 +124,8 @@ class NetworkFinding(JsonValue):
 class StagerInfo(JsonValue):
     """A stager that a pod may name.
 
-    :param name: of the stager.
-    :param kind: its source. :param image: its locator; null: it is a plugin's.
+    :param name: name of the stager.
+    :param kind: source of the stager. :param image: its locator; null: it is a plugin's.
     :param default: whether it is used without ``--stager``.
     :param config: from ``kurma.yml``: its section of ``stagers``, and the options of its plugin.
     """
@@ -143,8 +143,8 @@ class StagerInfo(JsonValue):
 class CheckLine(JsonValue):
     """One line of the contract suite for stagers.
 
-    :param name: of the line. :param about: the rule that it checks.
-    :param outcome: of the check.
+    :param name: name of the line. :param about: rule that the line checks.
+    :param outcome: outcome of the check.
     :param detail: the observation, or why it was skipped; null: the rule holds.
     """
 
@@ -160,12 +160,12 @@ class CheckLine(JsonValue):
 class IsolatorInfo(JsonValue):
     """One isolator, and its effect on this host.
 
-    :param name: of the isolator.
-    :param plugin: the plugin that compiles it; all, if several claim it.
+    :param name: name of the isolator.
+    :param plugin: plugin that applies the isolator; all plugins that claim it.
     :param scopes: ``app``, ``pod`` or both; empty, like the next two, if the plugin does not declare them.
-    :param value: the form of its value, in words.
-    :param example: a value.
-    :param outcome: of the example on this host; empty: there is no example.
+    :param value: form of the value, in words.
+    :param example: example of a value.
+    :param outcome: outcome of the example on this host; empty: there is no example.
     :param note: details of the outcome, or its reason.
     :param default: the value for an app, or a pod, without this isolator; null: none.
     """
@@ -186,8 +186,8 @@ class IsolatorInfo(JsonValue):
 class PluginInfo(JsonValue):
     """A plugin.
 
-    :param kind: the group without ``kurma.``: ``networks``. :param name: of the plugin.
-    :param distribution: the package that has it; null: a required plugin that is missing.
+    :param kind: the group without ``kurma.``: ``networks``. :param name: name of the plugin.
+    :param distribution: package of the plugin; null: the plugin is required and missing.
     :param version: of that package; ``?``: it says none; null: likewise.
     :param status: ``ok``, ``disabled``, ``skipped`` (this host lacks something), ``failed``, ``outdated`` (another
         version is loaded than is installed), ``behind`` (an observer that hangs, or that events wait for);
@@ -195,7 +195,7 @@ class PluginInfo(JsonValue):
     :param reason: why it is not ``ok``, or a name that another plugin claims, too; empty if the plugin works.
     :param enable: the line of ``kurma.yml`` that enables it, if it is ``disabled``; empty otherwise.
     :param loaded: the version that the process has loaded; null: none yet.
-    :param process: the process that the row is about: ``kurmad``, or ``this command``.
+    :param process: process of this row: ``kurmad`` or ``this command``.
     """
 
     JSON_NAME = "Plugin"
@@ -215,7 +215,8 @@ class PluginInfo(JsonValue):
 class PluginOption(JsonValue):
     """An option of a plugin, in its section of ``kurma.yml``.
 
-    :param name: of the option. :param type: of its value, in words. :param default: its value if it is left out.
+    :param name: name of the option. :param type: of its value, in words. :param default: its value if it is left
+        out.
     :param least: of a number; null: any. :param most: likewise.
     :param help: its effect.
     """
@@ -250,7 +251,7 @@ class PluginPage(JsonValue):
 class Target(JsonValue):
     """A pod or an image that kurmad keeps by its configuration.
 
-    :param name: in the configuration. :param state: of kurmad's attempts.
+    :param name: in the configuration. :param state: state of kurmad's attempts.
     :param error: why it failed; null: it has not. :param next: when kurmad tries again; null: it does not.
     """
 
@@ -281,7 +282,7 @@ class ServiceInfo(JsonValue):
     :param name: of its plugin.
     :param state: ``waiting``: it has ended and is started again; ``failed``: kurmad cannot start it.
     :param reason: why it does not run; empty if it does.
-    :param required: kurmad cannot work without it.
+    :param required: whether kurmad fails without the service.
     """
 
     JSON_NAME = "Service"
@@ -313,14 +314,14 @@ class HostCheckInfo(JsonValue):
 class DaemonInfo(JsonValue):
     """kurmad itself.
 
-    :param pid: of kurmad.
-    :param recovered: whether it has checked every pod since its start.
-    :param initial_pods: the pods that it must make and keep.
-    :param prefetch_images: the images that it must fetch.
+    :param pid: PID of kurmad.
+    :param recovered: whether kurmad has checked every pod since its start.
+    :param initial_pods: state of the pods of ``initial_pods``.
+    :param prefetch_images: state of the images of ``prefetch_images``.
     :param configuration: the file or directory that it reads.
-    :param configuration_read: when it read the configuration that is in force.
-    :param refused: when it last refused a newer configuration; null: it has not, or has accepted one since.
-    :param services: the services that it runs.
+    :param configuration_read: when kurmad read the current configuration.
+    :param refused: when kurmad last refused a newer configuration; null: never, or it has accepted one since.
+    :param services: services of kurmad.
     """
 
     pid: Pid
@@ -337,16 +338,17 @@ class DaemonInfo(JsonValue):
 class HostInfo(JsonValue):
     """This host and this installation, for people and bug reports.
 
-    :param version: Kurma's. :param kernel: its release. :param machine: the architecture, as the kernel names it.
+    :param version: version of Kurma. :param kernel: release of the kernel. :param machine: the architecture, as
+        the kernel names it.
     :param state_directory: path.
     :param configuration: paths of the files that were read.
     :param cgroups: version by controller.
-    :param renderer: the default one. :param stager: the default one.
+    :param renderer: default renderer. :param stager: default stager.
     :param required_isolators: names of the isolators without which no app runs.
     :param not_required_isolators: those that ``kurma.yml`` does not require, and ``any under stager NAME``.
-    :param pods: how many there are; null: the caller may not know.
+    :param pods: number of pods; null: the caller has no right to know.
     :param daemon: kurmad; null: it was not asked.
-    :param plugins: names by kind.
+    :param plugins: names of plugins by kind.
     """
 
     JSON_NAME = "Info"
@@ -370,7 +372,7 @@ class HostInfo(JsonValue):
 class Event(JsonValue):
     """An event.
 
-    :param seq: its number, greater than of every event before it; one that is missing is kept no longer.
+    :param seq: number of the event; numbers increase, and a gap means discarded events.
     :param at: when it happened.
     :param subject: the kind of thing that it is about.
     :param kind: ``fetched`` is of an image, ``started``, ``reloaded``, ``reload-refused`` and ``ended`` are of the
@@ -394,7 +396,7 @@ class Event(JsonValue):
 
 @frozen
 class Version(JsonValue):
-    """:param version: Kurma's."""
+    """:param version: version of Kurma."""
 
     JSON_NAME = "Version"
 
@@ -406,7 +408,7 @@ class Health(JsonValue):
     """Whether kurmad is well.
 
     :param problems: reasons why it cannot work, a line for each.
-    :param services: the services that it runs; one that does not work is a problem only if it is required.
+    :param services: services of kurmad; one that does not work is a problem only if it is required.
     """
 
     JSON_NAME = "Health"
@@ -438,9 +440,9 @@ class ErrorFacts(JsonValue):
 class ConfigChange(JsonValue):
     """A value of the configuration that differs after a reload.
 
-    :param key: its dotted path.
+    :param key: dotted path of the key.
     :param before: its value; null: there was none, or it may hold a secret. :param after: likewise.
-    :param change: what happened to it.
+    :param change: kind of the change.
     """
 
     JSON_NAME = "ConfigChange"
@@ -460,7 +462,7 @@ class ConfigChange(JsonValue):
 class PluginChange(JsonValue):
     """A plugin that has changed since kurmad looked for plugins, or since it loaded this one.
 
-    :param kind: the group without ``kurma.``. :param name: of the plugin.
+    :param kind: the group without ``kurma.``. :param name: name of the plugin.
     :param before: distribution and version; null: it was not installed. :param after: likewise.
     :param note: what is to be done, why it does not work, or that it failed before and works now; empty: nothing.
     """
@@ -488,12 +490,12 @@ class ReloadReport(JsonValue):
     """The result of a reload of kurmad: its changes, or why it was refused.
 
     :param at: when kurmad read the configuration.
-    :param in_force: when it read the configuration that is in force now.
-    :param files: that it read.
+    :param in_force: when kurmad read the current configuration.
+    :param files: files that kurmad read.
     :param changed: values that took effect.
-    :param fixed: keys whose values stay until kurmad is started again.
+    :param fixed: keys whose changes take effect only after a restart of kurmad.
     :param plugins: that have changed.
-    :param problems: if there are any, nothing of it took effect.
+    :param problems: problems of the new configuration; with any problem, no change took effect.
     """
 
     JSON_NAME = "Reload"

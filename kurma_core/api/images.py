@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     Action = str
     Json = Any
+    KeptKind = str
     KeyState = str
     Lapse = str
     PullPolicy = str
-    RemovalKind = str
     Scope = str
     SignedBytes = str
     TrustState = str
@@ -46,10 +46,10 @@ else:
 
     Action = Words("added", "refreshed", "unmasked", "removed", "masked")
     ImageManifest = Parsed("kurma_core.appc.image.ImageManifest")
+    KeptKind = Words("pod", "image", "layer", "archive", "tree", "download", "leftover")
     KeyState = Words("valid", "expired", "revoked", "unusable")
     Lapse = Words("unknown", "revoked")
     PullPolicy = _PullPolicy(*PULLS)
-    RemovalKind = Words("image", "tree", "layer", "archive", "download", "leftover")
     Scope = Words("root", "prefix", "host")
     SignedBytes = Words("archive", "tar")
     TrustState = Words(
@@ -61,7 +61,7 @@ else:
 class ListedImage(JsonValue):
     """An image of the store, and its trust now.
 
-    :param trust: the best of its provenance, as of now.
+    :param trust: highest trust of its fetches, as of now.
     """
 
     record: ImageRecord = field(inline=True)
@@ -80,9 +80,9 @@ class ImageListing:
 class ImagePage(JsonValue):
     """An image of the store with its manifest.
 
-    :param trust: the best of its provenance, as of now.
-    :param lapse: why a signature that it came in by counts no longer: ``unknown`` (its key is not trusted for the
-        name) or ``revoked``; null: every signature counts.
+    :param trust: highest trust of its fetches, as of now.
+    :param lapse: why a verified signature no longer counts: ``unknown`` (the key is not trusted for the name) or
+        ``revoked``; null: all signatures count.
     :param manifest: the image manifest, as App Container's specification writes it.
     """
 
@@ -122,11 +122,11 @@ class ImageSigned(JsonValue):
     """A signature of an image archive that was made or verified. Archives of the store have no signature file.
 
     :param file: the archive; null, like ``signature``, ``over`` and ``fingerprint``: an image of the store.
-    :param id: of the image in it.
-    :param name: of the image.
+    :param id: ID of the image in the archive.
+    :param name: name of the image.
     :param signature: the signature's file.
     :param over: the signed bytes: ``archive`` (as shipped) or ``tar`` (uncompressed).
-    :param fingerprint: of the key that signed.
+    :param fingerprint: fingerprint of the key that signed.
     :param users: the key's user IDs, if they are known.
     """
 
@@ -178,19 +178,45 @@ class Removal(JsonValue):
     :param kind: its kind.
     :param name: its ID, key or file name.
     :param size: bytes on disk.
+    :param display_name: name of the pod or image; empty: it has none.
     """
 
-    kind: RemovalKind
+    kind: KeptKind
     name: str
     size: Count
+    display_name: str = ""
+
+    @property
+    def key(self) -> str:
+        """Identifies it, as ``only`` of :meth:`kurma_core.api.operations.Api.prune` expects it."""
+        return f"{self.kind}/{self.name}"
+
+
+@frozen
+class DiskUse(JsonValue):
+    """Things of one kind that Kurma keeps on the disk.
+
+    :param kind: their kind.
+    :param count: their number. :param active: number in use.
+    :param size: bytes on disk of all of them.
+    :param reclaimable: bytes on disk that ``kurma system prune --all`` would free now.
+    """
+
+    JSON_NAME = "DiskUse"
+
+    kind: KeptKind
+    count: Count
+    active: Count
+    size: Count
+    reclaimable: Count
 
 
 @frozen
 class ImageGc(JsonValue):
     """Things that were removed from the image store, or would be.
 
-    :param removed: each thing. :param dry_run: true: nothing was removed.
-    :param freed: bytes that all of it takes on disk.
+    :param removed: removed objects. :param dry_run: true: nothing was removed.
+    :param freed: freed bytes on disk.
     """
 
     JSON_NAME = "ImageGc"
@@ -211,7 +237,7 @@ class HostImage(JsonValue):
 
     :param path: its root filesystem, extracted; read-only by agreement.
     :param manifest: its image manifest.
-    :param fingerprint: of the key that signed it; null: its digest is pinned.
+    :param fingerprint: fingerprint of the key that signed it; null: its digest is pinned.
     """
 
     JSON_NAME = "HostImage"
@@ -229,7 +255,7 @@ class TrustedKey(JsonValue):
     :param scope: of images that it may sign: ``root`` (any image), ``prefix`` (those below a name) or ``host``
         (images that run with host privilege).
     :param prefix: the name; null unless the scope is ``prefix``.
-    :param fingerprint: of the key.
+    :param fingerprint: fingerprint of the key.
     :param state: ``trusted``; ``masked`` or ``replaced`` by a later directory; ``mask`` (an empty file);
         ``expired``, ``revoked``, ``unusable``; ``unlisted`` (in ``host.d``, and not in ``trusted_host_keys``);
         ``refused`` (see ``problem``).
@@ -280,7 +306,7 @@ class TrustChange(JsonValue):
     """A change of a keystore, done or planned.
 
     :param action: ``added``, ``refreshed`` (it was there), ``unmasked``, ``removed`` or ``masked``.
-    :param fingerprint: of the key.
+    :param fingerprint: fingerprint of the key.
     :param path: the file written or removed.
     :param still: prefixes (null: all images) by which the key is trusted for the same images, or some of them, as
         before, and the files there.

@@ -29,7 +29,7 @@ def parse_net(text: str) -> NetworkRequest:
         key, equals, value = option.partition("=")
         if key == "ip" and equals:
             if not (address_family(value) or is_cidr(value)):
-                raise _net_error(text, f'"{value}" is no address')
+                raise _net_error(text, f'"{value}" is not an address')
             ips.append(value)
         elif key == "mac" and equals:
             mac = _mac(text, value)
@@ -113,7 +113,7 @@ def no_address_of_a_host(address: str) -> str | None:
 def _range(text: str, ports: str) -> range:
     first, dash, last = ports.partition("-")
     if dash and not (first and last):
-        raise _port_error(text, f'"{ports}" is no port (1 to 65535)')
+        raise _port_error(text, f'"{ports}" is not a port (1 to 65535)')
     start = _port(text, first)
     end = _port(text, last) if dash else start
     if end < start:
@@ -123,7 +123,7 @@ def _range(text: str, ports: str) -> range:
 
 def _port(text: str, digits: str) -> int:
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 0 < int(digits) < 65536):
-        raise _port_error(text, f'"{digits}" is no port (1 to 65535)')
+        raise _port_error(text, f'"{digits}" is not a port (1 to 65535)')
     return int(digits)
 
 

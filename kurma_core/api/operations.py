@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         Version,
     )
     from kurma_core.api.images import (
+        DiskUse,
         HostImage,
         ImageChecked,
         ImageGc,
@@ -53,17 +54,20 @@ if TYPE_CHECKING:
         TrustChange,
         TrustedKey,
     )
-    from kurma_core.api.pods import Collected, EnterRequest, LogLine, PodRequest, Process, Usage
+    from kurma_core.api.pods import Collected, EnterRequest, LogLine, PodRequest, Process, Pruned, Usage
     from kurma_core.models.image import ImageRecord
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText, Stdio
     from kurma_core.models.summary import PodSummary
 
     class Progress(Protocol):
-        """Reports the progress of long work to the caller. All calls are cheap; ``total`` is in bytes, None when
-        unknown. Skipped bytes are done by an earlier attempt, and do not count for the speed."""
+        """Reports the progress of long work to the caller. All calls are cheap.
 
-        def start(self, what: str, total: int | None) -> None: ...
+        ``kind`` is what is counted: ``download`` (bytes; an interruption keeps those that came), ``bytes`` or
+        ``files``. ``total`` is None when unknown. Skipped bytes are done by an earlier attempt, and do not count
+        for the speed."""
+
+        def start(self, what: str, total: int | None, kind: str = "bytes") -> None: ...
         def skip(self, count: int) -> None: ...
         def advance(self, count: int) -> None: ...
         def finish(self) -> None: ...
@@ -94,7 +98,8 @@ else:
 _WHERE = {
     "AppOverrides AppRow PodRequest EnterRequest Exit Usage Process Collected LogLine": "kurma_core.api.pods",
     "ListedImage ImagePage ImageChecked ImageGc ImageId ImageRendered ImageSigned": "kurma_core.api.images",
-    "ImageVerified HostImage PullPolicy Key TrustChange TrustedKey": "kurma_core.api.images",
+    "ImageVerified HostImage PullPolicy Key TrustChange TrustedKey DiskUse": "kurma_core.api.images",
+    "Pruned": "kurma_core.api.pods",
     "CheckLine ErrorBody Event EventKind EventSubject Health HostCheckInfo HostInfo": "kurma_core.api.host",
     "IsolatorInfo NetworkFinding NetworkInfo PluginInfo PluginPage ReloadReport": "kurma_core.api.host",
     "StagerInfo Version": "kurma_core.api.host",
@@ -348,11 +353,11 @@ SSE = "text/event-stream"
 BODY_LIMIT = 4 << 20
 _OF_TERMINALS = (
     Parameter("terminal", "query", "bool", False, "the client's standard input is a terminal"),
-    Parameter("rows", "query", "TerminalSize", 24, "of that terminal"),
-    Parameter("columns", "query", "TerminalSize", 80, "of that terminal"),
+    Parameter("rows", "query", "TerminalSize", 24, "height of that terminal"),
+    Parameter("columns", "query", "TerminalSize", 80, "width of that terminal"),
 )
-_HOLD = Parameter("hold", "query", "bool", False, "wait for the client's word before it is started")
-_FILE_NAME = Parameter("name", "query", "str", "archive.aci", "what to call it: a file's name")
+_HOLD = Parameter("hold", "query", "bool", False, "wait for the client's message before the start")
+_FILE_NAME = Parameter("name", "query", "str", "archive.aci", "file name of the archive")
 
 
 class Api:
@@ -375,7 +380,7 @@ class Api:
     def prepare(self, request: PodRequest, progress: Progress | None = None, *, start: bool = False) -> PodRecord:
         """Prepare a pod.
 
-        :param start: and start it; it runs on by itself
+        :param start: also start the pod, in the background
         """
 
     @operation("GET", "/v1/pods/{pod}", rights="read")
@@ -386,12 +391,12 @@ class Api:
     def rm(self, pod: str, *, force: bool = False) -> None:
         """Remove a pod that does not run.
 
-        :param force: at once, and by force
+        :param force: kill the apps at once
         """
 
     @operation("POST", "/v1/pods/{pod}/start", name="pod_start")
     def launch(self, pod: str) -> PodRecord:
-        """Start a prepared or ended pod; it runs on by itself."""
+        """Start a prepared or ended pod in the background."""
 
     @operation("POST", "/v1/pods/{pod}/stop", name="pod_stop")
     def stop(
@@ -399,43 +404,43 @@ class Api:
     ) -> PodRecord:
         """Stop a pod.
 
-        :param force: at once, and by force
-        :param timeout: how long it has before it is ended by force
-        :param again: to start it again: it is left as it is if it may not be
+        :param force: kill the apps at once
+        :param timeout: seconds until apps that still run are killed
+        :param again: the caller will start the pod again: refuse if it may not be started
         """
 
     @operation("POST", "/v1/pods/{pod}/kill", name="pod_kill")
     def kill(self, pod: str, signal: SignalNumber = 15, app: str | None = None) -> None:
         """Send a signal to the apps of a pod.
 
-        :param signal: its number
-        :param app: only to that app
+        :param signal: number of the signal
+        :param app: send the signal to this app only
         """
 
     @operation("GET", "/v1/pods/{pod}/wait", name="pod_wait", rights="read", given_up=True, lasts=True)
     def wait(self, pod: str) -> PodRecord:
-        """Wait for a pod's end."""
+        """Wait until a pod ends."""
 
     @operation("POST", "/v1/pods/gc", name="pod_gc")
     def gc(self, *, grace: Seconds = 1800.0, dry_run: bool = False) -> Collected:
-        """Take down dead pods, and remove pods that ended a while ago.
+        """Clean up after dead pods, and remove old ended pods.
 
-        :param grace: keep pods that ended less than that ago
-        :param dry_run: only report what would be done
+        :param grace: keep pods that ended less than this many seconds ago
+        :param dry_run: report what would be done, and change nothing
         """
 
     @operation("GET", "/v1/usage", rights="read")
     def usage(self, pod: Collection[str] = ()) -> list[Usage]:
         """Show the resource usage of pods.
 
-        :param pod: only of these; else of all that run
+        :param pod: pods to measure; default: all running pods
         """
 
     @operation("GET", "/v1/pods/{pod}/processes", name="pod_processes", rights="read")
     def processes(self, pod: str, app: str | None = None) -> list[Process]:
         """List the processes of a running pod.
 
-        :param app: only those of that app
+        :param app: list the processes of this app only
         """
 
     @operation("GET", "/v1/pods/{pod}/logs", name="pod_logs", kind="lines", given_up=True)
@@ -450,14 +455,14 @@ class Api:
         stream: OutputStream | None = None,
         instance: Nanoseconds | None = None,
     ) -> Iterator[LogLine]:
-        """Read the logs of a pod, a line of JSON for each text.
+        """Read the logs of a pod as JSON lines.
 
-        :param app: only of that app
-        :param follow: also send texts that are written later
-        :param tail: only the last so many lines that are there now
-        :param since: nanoseconds since 1970: only texts written from then on
-        :param stream: only of that stream
-        :param instance: of that execution of the app; -1: the one before the last
+        :param app: read the logs of this app only
+        :param follow: also send later output
+        :param tail: of the present lines, only the last so many
+        :param since: only output since this time, in nanoseconds since 1970
+        :param stream: read this stream only
+        :param instance: read this execution of the app only; -1: the one before the last
         """
 
     @operation("POST", "/v1/pods/{pod}/logs", name="pod_logs_in_frames", kind="stream", result="None")
@@ -472,14 +477,14 @@ class Api:
         stream: OutputStream | None = None,
         instance: Nanoseconds | None = None,
     ) -> Iterator[LogText]:
-        """Read the logs of a pod, in frames.
+        """Read the logs of a pod as frames.
 
-        :param app: only of that app
-        :param follow: also send texts that are written later
-        :param tail: only the last so many lines that are there now
-        :param since: nanoseconds since 1970: only texts written from then on
-        :param stream: only of that stream
-        :param instance: of that execution of the app; -1: the one before the last
+        :param app: read the logs of this app only
+        :param follow: also send later output
+        :param tail: of the present lines, only the last so many
+        :param since: only output since this time, in nanoseconds since 1970
+        :param stream: read this stream only
+        :param instance: read this execution of the app only; -1: the one before the last
         """
 
     @operation("POST", "/v1/pods/run", name="pod_run", kind="stream", query=(*_OF_TERMINALS, _HOLD))
@@ -491,7 +496,7 @@ class Api:
         progress: Progress | None = None,
         prepared: Callable[[PodRecord], None] = lambda record: None,
     ) -> PodRecord:
-        """Prepare a pod and run it, with its output.
+        """Prepare a pod and run it, and send its output.
 
         It runs in the foreground, to its end. SIGINT, SIGTERM and SIGHUP stop it; a second one ends it by force.
         An ephemeral pod is removed at the end.
@@ -504,7 +509,7 @@ class Api:
 
     @operation("POST", "/v1/pods/{pod}/foreground", name="pod_foreground", kind="stream", query=_OF_TERMINALS)
     def start(self, pod: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
-        """Start a prepared or ended pod, with its output."""
+        """Start a prepared or ended pod, and send its output."""
 
     @operation("POST", "/v1/pods/{pod}/enter", name="pod_enter", kind="stream", query=_OF_TERMINALS, result="Exit")
     def enter(self, pod: str, request: EnterRequest, stdio: Stdio) -> int:
@@ -519,11 +524,11 @@ class Api:
     def attach(
         self, pod: str, app: str | None, stdio: Stdio, *, stdin: bool = True, detach_keys: str | None = None
     ) -> int:
-        """Join a running app: its output from now on, and its standard input.
+        """Attach to a running app: to its new output and its standard input.
 
-        :param app: which; it may be left out where the pod has one
+        :param app: the app; required if the pod has several
         :param stdin: pass input to the app
-        :param detach_keys: ctrl-p,ctrl-q; empty: none
+        :param detach_keys: keys that detach; default: ctrl-p,ctrl-q; empty: none
         :returns: the app's exit code if it ends meanwhile, 0 if the person left it.
         """
 
@@ -533,35 +538,35 @@ class Api:
     def app_add(
         self, pod: str, request: PodRequest, *, start: bool = False, progress: Progress | None = None
     ) -> PodRecord:
-        """Add an app to a pod that runs.
+        """Add an app to a running pod.
 
-        :param start: and start it
+        :param start: also start the app
         """
 
     @operation("POST", "/v1/pods/{pod}/apps/{app}/start")
     def app_start(self, pod: str, app: str) -> PodRecord:
-        """Start an app that was added, or has ended."""
+        """Start an added or ended app of a running pod."""
 
     @operation("POST", "/v1/pods/{pod}/apps/{app}/stop")
     def app_stop(self, pod: str, app: str, *, force: bool = False, timeout: Seconds | None = None) -> PodRecord:
-        """Stop an app; the rest of the pod keeps running.
+        """Stop an app of a running pod.
 
-        :param force: at once, and by force
-        :param timeout: how long it has before it is ended by force
+        :param force: kill the apps at once
+        :param timeout: seconds until apps that still run are killed
         """
 
     @operation("DELETE", "/v1/pods/{pod}/apps/{app}", name="app_remove")
     def app_rm(self, pod: str, app: str, *, force: bool = False) -> None:
-        """Remove an app that does not run.
+        """Remove an ended app from a running pod.
 
-        :param force: at once, and by force
+        :param force: kill the apps at once
         """
 
     # -- images --
 
     @operation("GET", "/v1/images", name="images", rights="read", result="list[ListedImage]")
     def images_list(self) -> ImageListing:
-        """List images; errors of damaged ones come as messages."""
+        """List images; damaged records are reported as messages."""
 
     @operation("POST", "/v1/images", body="ImageWish", given_up=True)
     def image_fetch(
@@ -586,10 +591,10 @@ class Api:
         insecure: Collection[str] = (),
         progress: Progress | None = None,
     ) -> ImageRecord:
-        """Bring the archive that is the body into the store. Header Kurma-Signature: its signature, in base64.
+        """Import an archive into the store. The header Kurma-Signature has its detached signature in base64.
 
         :param path: of the archive, a file of the caller's. :param signature: of its detached signature.
-        :param insecure: a check to relax
+        :param insecure: check to relax: ``image``, ``tls``, ``http``, ``pubkey``
         """
 
     @operation("GET", "/v1/images/{image}", rights="read")
@@ -598,51 +603,51 @@ class Api:
 
     @operation("GET", "/v1/images/{image}/manifest", kind="bytes", gives=(_JSON,))
     def image_manifest(self, image: str, *, original: bool = False) -> bytes:
-        """An image's manifest, byte for byte.
+        """Read an image's manifest, byte for byte.
 
-        :param original: of an early image its own documents
+        :param original: for an App Container 0.1.0 image: its original documents
         """
 
     @operation("GET", "/v1/images/{image}/archive", kind="bytes", gives=(ARCHIVE,), given_up=True)
     def image_archive(self, image: str, out: BinaryIO) -> None:
-        """An image as an archive, uncompressed, with exactly its ID."""
+        """Read an image as an uncompressed archive, whose digest is the image's ID."""
 
     @operation("POST", "/v1/images/{image}/verify", given_up=True)
     def image_verify(self, image: str) -> ImageChecked:
-        """Read all of an image and check it."""
+        """Compare all files of an image with their digests."""
 
     @operation("POST", "/v1/images/{image}/render", given_up=True)
     def image_render(self, image: str, renderer: str | None = None, *, verify: bool = False) -> ImageRendered:
-        """Make an image's directories, top first.
+        """Render an image, and list its layer directories, top first.
 
-        :param renderer: the configured one otherwise
+        :param renderer: renderer plugin; default: the configured one
         :param verify: check the images' content again first
         """
 
     @operation("POST", "/v1/images/{image}/extract", body="Directory", given_up=True)
     def image_extract(self, image: str, directory: Path) -> ImageId:
-        """Extract an image's root filesystem into a directory of the host; its ID."""
+        """Extract an image's root filesystem into a directory of the host, and return the image's ID."""
 
     @operation("DELETE", "/v1/images/{image}", name="image_remove")
     def image_rm(self, image: str, *, dry_run: bool = False) -> ImageGc:
         """Remove an image that no pod uses.
 
-        :param dry_run: only say what would be done
+        :param dry_run: report what would be done, and change nothing
         """
 
     @operation("POST", "/v1/images/gc")
     def image_gc(self, *, grace: Seconds = 86400.0, dry_run: bool = False) -> ImageGc:
-        """Remove images that were not used for a while.
+        """Remove images that no pod has used for some time.
 
-        :param grace: keep images that were used less than that ago
-        :param dry_run: only report what would be done
+        :param grace: keep images that were used less than this many seconds ago
+        :param dry_run: report what would be done, and change nothing
         """
 
     @operation("POST", "/v1/answers/{answer}", body="Answer")
     def answer(self, answer: str, passphrase: str | None = None) -> None:
-        """Answer a question of an operation to its client (for a passphrase).
+        """Answer an operation that asks its client for a passphrase.
 
-        :param passphrase: base64; null: there is none
+        :param passphrase: the passphrase in base64; null: the client has none
         """
 
     # -- keys --
@@ -655,7 +660,7 @@ class Api:
     def trust_find(
         self, *, address: Nonempty | None = None, name: Nonempty | None = None, insecure: Collection[Nonempty] = ()
     ) -> list[Key]:
-        """Get the keys at an address, or those that the owner of a name publishes. None is trusted by that."""
+        """Get the keys at an address, or those that discovery finds for a name, without trusting them."""
 
     @operation("POST", "/v1/trust", body="KeyWish")
     def trust_add(
@@ -663,15 +668,15 @@ class Api:
     ) -> TrustChange:
         """Trust a key.
 
-        :param prefix: for images of that name; without it: for all images
+        :param prefix: trust the key for images of this name; default: for all images
         """
 
     @operation("DELETE", "/v1/trust/{key}", name="trust_remove")
     def trust_rm(self, key: str, prefix: str | None = None, *, dry_run: bool = False) -> TrustChange:
-        """Trust a key no longer.
+        """Stop trusting a key.
 
-        :param prefix: for images of that name; without it: for all images
-        :param dry_run: only say what would be done
+        :param prefix: trust the key for images of this name; default: for all images
+        :param dry_run: report what would be done, and change nothing
         """
 
     # -- networks --
@@ -686,41 +691,41 @@ class Api:
 
     @operation("POST", "/v1/networks/check", body="NetworkCheck", body_needed=False)
     def network_check(self, names: Collection[Nonempty] = (), *, repair: bool = False) -> list[NetworkFinding]:
-        """Find problems of networks, and what pods have left; with repair, repair them."""
+        """Find problems of networks and leftovers of pods; with ``repair``, repair them."""
 
     @operation("DELETE", "/v1/networks/{network}", name="network_remove")
     def network_rm(self, network: str) -> None:
-        """Take from the host what pods share of a network."""
+        """Remove a network's bridge and rules from the host."""
 
     # -- the host --
 
     @operation("GET", "/v1/stagers", rights="read")
     def stagers(self) -> list[StagerInfo]:
-        """List the stagers that pods may name."""
+        """List the stagers that pods can name."""
 
     @operation("POST", "/v1/stagers/{stager}/build", given_up=True)
     def stager_build(self, stager: str, *, force: bool = False) -> HostImage:
-        """Build, or fetch, and verify a stager's image.
+        """Build or fetch a stager's image, and verify it.
 
-        :param force: anew, even if it is there
+        :param force: build the image even if it exists
         """
 
     @operation("POST", "/v1/stagers/check", body="StagerWish", given_up=True)
     def stager_check(self, image: Nonempty, tell: Callable[[CheckLine], None]) -> list[CheckLine]:
-        """Run the contract suite on a stager; each line is sent as soon as it is known.
+        """Run the contract suite on a stager, and send each line at once.
 
         :param tell: gets each line as soon as it is known.
         """
 
     @operation("GET", "/v1/isolators", rights="read")
     def isolators(self) -> list[IsolatorInfo]:
-        """List isolators, and what this host makes of each."""
+        """List isolators, and their effect on this host."""
 
     @operation("GET", "/v1/plugins", rights="read")
     def plugins(self, *, load: bool = True) -> list[PluginInfo]:
-        """List the daemon's plugins, and why one does not work.
+        """List kurmad's plugins, and the reasons of their failures.
 
-        :param load: load them, to know
+        :param load: load the plugins, to report their status
         """
 
     @operation("GET", "/v1/info", rights="read")
@@ -729,27 +734,49 @@ class Api:
 
     @operation("POST", "/v1/reload")
     def reload(self) -> ReloadReport:
-        """Have kurmad read its configuration, and look for plugins, again."""
+        """Make kurmad reload its configuration and look for plugins."""
 
     @operation("GET", "/v1/info/checks", rights="read")
     def host_checks(self) -> list[HostCheckInfo]:
-        """Check what this host lacks, for Kurma and for enabled plugins."""
+        """Check this host for features that Kurma and enabled plugins need."""
+
+    @operation("GET", "/v1/disk", name="disk", rights="read")
+    def disk_use(self) -> list[DiskUse]:
+        """Measure what is kept on the disk, by kind."""
+
+    @operation("POST", "/v1/prune", body="PruneWish", body_needed=False)
+    def prune(
+        self,
+        *,
+        all: bool = False,
+        grace: Seconds = 0.0,
+        only: Collection[str] | None = None,
+        dry_run: bool = False,
+    ) -> Pruned:
+        """Remove ended pods, what crashes left, and unused images, trees and downloads.
+
+        :param all: every image that no pod uses; else only those that a newer one has replaced
+        :param grace: keep what ended or was used less than this many seconds ago
+        :param only: of pods and of the image store remove only these, each as ``KIND/NAME`` of an earlier answer;
+            null: all
+        :param dry_run: only report what would be done
+        """
 
     @operation("GET", "/v1/version", rights="read")
     def version(self) -> Version:
-        """Kurma's version."""
+        """Return Kurma's version."""
 
     @operation("GET", "/healthz", rights="read", kind="bytes", gives=(_JSON,), result="Health")
     def healthz(self) -> bytes:
-        """Check whether the daemon works: 200, or 503 with the problem."""
+        """Check whether kurmad works: status 200, or 503 with the problem."""
 
     @operation("GET", "/metrics", rights="read", kind="bytes", gives=("text/plain; version=0.0.4; charset=utf-8",))
     def metrics(self) -> bytes:
-        """Figures for Prometheus, in its text format."""
+        """Return metrics in the text format of Prometheus."""
 
     @operation("GET", "/v1/openapi.json", rights="read")
     def openapi(self) -> Json:
-        """This description of the API."""
+        """Return the OpenAPI description of this API."""
 
     @operation("GET", "/v1/events", rights="read", kind="bytes", result="Iterator[Event]", gives=(NDJSON, SSE))
     def events(
@@ -761,11 +788,11 @@ class Api:
         subject: Collection[EventSubject] = (),
         kind: Collection[EventKind] = (),
     ) -> Iterator[Event]:
-        """Read events, and follow them: a line of JSON for each, or server-sent events.
+        """Read and follow events, as JSON lines or server-sent events.
 
-        :param since: only events after that number (Last-Event-ID sets it, too); else all that are kept
-        :param follow: also send new events; without since, only those
-        :param pod: only of pods with that name, UUID, or prefix of one
-        :param subject: only about that kind of thing
-        :param kind: only of that kind
+        :param since: only events after this number, as Last-Event-ID says, too; default: all kept events
+        :param follow: also send new events; without ``since``, only new events
+        :param pod: only events of this pod: its name, its UUID, or the start of it
+        :param subject: only events of this subject
+        :param kind: only events of this kind
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _collections_abc import Mapping  # without collections
 
-from kurma_core.api.images import PullPolicy
+from kurma_core.api.images import ImageGc, PullPolicy, Removal
 from kurma_core.appc.types import absolute_path, environment_name, nonempty
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.models.pod import REASONS, AppEnd, AppStatus, EtcContent, PodRecord
@@ -112,6 +112,8 @@ class PodRequest(JsonValue):
     :param userns: ``none``, ``auto`` or ``UID:COUNT``; null: as the template's annotation says, else as
         configured.
     :param ephemeral: remove the pod once it has ended.
+    :param foreground: the pod is made to run in the foreground of a command; ``start`` and ``restart`` then run it
+        there again.
     :param overrides: by app.
     :param networks: null: as the template says, else the default ones.
     :param ports: added to the manifest's.
@@ -137,6 +139,7 @@ class PodRequest(JsonValue):
     userns: Nonempty | None = None
     verify: bool = False
     ephemeral: bool = False
+    foreground: bool = False
     strict_isolators: bool = False
     strict_volumes: bool = False
     allow_volume_links: bool = False
@@ -191,8 +194,9 @@ class Exit(JsonValue):
 class AppRow(AppEnd):
     """One app of a pod, as ``kurma app list`` prints it. Many of its fields are those of :class:`AppStatus`.
 
-    :param name: of the app.
-    :param image: ID of its image; null: not known. :param image_name: the image's name; null: it has no name.
+    :param name: name of the app.
+    :param image: ID of its image; null: not known.
+    :param image_name: the image as the caller named it; null: not known.
     :param state: the present phase of its life, or how it ended.
     :param pid: as ``kurma show`` prints it.
     :param exited: as ``kurma show`` prints it.
@@ -221,23 +225,51 @@ class AppRow(AppEnd):
 
     @classmethod
     def of(cls, record: PodRecord, app: AppStatus) -> AppRow:
-        images = {one["name"]: one["image"].get("name") for one in record.manifest.get("apps", ())}
         own = {each.name: getattr(app, each.name) for each in fields(cls) if hasattr(app, each.name)}
-        return cls(**own, image=record.images.get(app.name, ""), image_name=images.get(app.name))
+        return cls(**own, image=record.images.get(app.name, ""), image_name=record.image_names.get(app.name))
 
 
 @frozen
 class Collected(JsonValue):
     """The result of a garbage collection, done or planned.
 
-    :param lines: one for each thing, for people.
+    :param removed: pods that were removed, or would be.
+    :param lines: one for each other thing that was done, or would be, for people.
+    :param left: one for each thing that is left, with the reason, for people.
     :param failed: something was left because of an error.
     """
 
     JSON_NAME = "Collected"
 
-    lines: tuple[str, ...]
-    failed: bool
+    removed: tuple[Removal, ...] = ()
+    lines: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    failed: bool = False
+
+
+@frozen
+class Pruned(JsonValue):
+    """Things that were pruned, or would be.
+
+    :param pods: of pods, and what remained of them. :param images: of the image store.
+    :param freed: bytes on disk of all of them.
+    """
+
+    JSON_NAME = "Pruned"
+    COMPUTED = {"freed": Count}  # noqa: RUF012 - of the class
+
+    pods: Collected
+    images: ImageGc
+
+    @property
+    def removed(self) -> tuple[Removal, ...]:
+        """The pods, and the things of the image store."""
+        return (*self.pods.removed, *self.images.removed)
+
+    @property
+    def freed(self) -> int:
+        """Bytes of all of them on disk."""
+        return sum([removal.size for removal in self.removed])
 
 
 @frozen
@@ -248,7 +280,7 @@ class ResourceUsage(JsonValue):
     :param memory: bytes, including the kernel's cache of files.
     :param memory_reclaimable: bytes of ``memory`` that the kernel can reclaim at once.
     :param memory_limit: bytes; null: there is no limit.
-    :param cpu: seconds of processors.
+    :param cpu: processor time in seconds.
     :param pids: processes and threads.
     :param pids_limit: greatest number of processes and threads; null: there is no limit.
     :param block_read: bytes from block devices.
@@ -269,8 +301,8 @@ class ResourceUsage(JsonValue):
 class Usage(JsonValue):
     """Resource usage of a pod. Bytes and times count from its start.
 
-    :param uuid: of the pod. :param name: of the pod.
-    :param clock: seconds, by a monotonic clock: the difference of two is the time between them.
+    :param uuid: UUID of the pod. :param name: name of the pod.
+    :param clock: seconds of a monotonic clock: subtract two to get the time between them.
     :param network_received: bytes over the interfaces of its networks; null: it is in the host's network
         namespace.
     :param network_sent: likewise.
@@ -290,18 +322,19 @@ class Usage(JsonValue):
 class Process(JsonValue):
     """A process of a pod.
 
-    :param pid: the host's number of it. :param inner_pid: its own, in its PID namespace.
-    :param parent: the host's number of its parent.
+    :param pid: number of the process on the host. :param inner_pid: number of the process in the pod's PID
+        namespace.
+    :param parent: number of the parent process on the host.
     :param app: its name; null: the process is the stager's, or works for a caller.
     :param uid: its user inside the pod; null: a user of the host that the pod's user namespace does not have.
-    :param user: the name of that user in the app's own root; null: it has no name there.
+    :param user: name of this user in the app's /etc/passwd; null: it has no name there.
     :param state: one letter: ``R``, ``S``, ``D``, ``Z`` …
-    :param threads: how many it has.
-    :param cpu: seconds of processors. :param elapsed: seconds since it was started.
-    :param memory: bytes that it has in memory.
-    :param name: as it calls itself, 15 bytes at most.
-    :param command: its words, 4096 bytes in all; empty where it has ended, and for callers that may only
-        look.
+    :param threads: number of threads.
+    :param cpu: processor time in seconds. :param elapsed: seconds since it was started.
+    :param memory: resident memory in bytes.
+    :param name: command name in the kernel, at most 15 bytes.
+    :param command: arguments, at most 4096 bytes in all; empty if the process has ended, and for read-only
+        callers.
     """
 
     pid: Pid

@@ -93,7 +93,7 @@ def parse_image_name(text: str) -> ImageName:
                 raise UsageError(f"{text}: labels are written label=value, each once", hint=_HINT)
             labels[label] = value
     except ManifestError as error:
-        raise UsageError(f"{text}: not an image: {error.data['found']} is no name", hint=_HINT) from None
+        raise UsageError(f"{text}: not an image: {error.data['found']} is not a name", hint=_HINT) from None
     if colon and not version:
         raise UsageError(f"{text}: the version is empty", hint=_HINT)
     if "version" in labels:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from _collections_abc import Callable, Iterator, Mapping  # without collections
 
-from kurma_core.errors import ManifestError
-from kurma_core.schema import Any_, Flag, List, Map, SchemaError, Text, Whole, child, describe
+from kurma_core.errors import KurmaError, ManifestError
+from kurma_core.schema import Any_, Flag, List, Map, SchemaError, Text, Whole, child, describe, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
     from kurma_core.schema import Shape
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _FLAG = Flag()
 _LIST = List(Any_())
 _TEXTS = Map(Text())
-#: The end of the warning about an unknown key.
-KEPT = " is kept and means nothing to Kurma"
+#: In the warning about an unknown key; the nearest known key follows.
+_KEPT = " is kept and means nothing to Kurma"
 
 
 class Reader:
@@ -116,8 +116,23 @@ class Reader:
         unknown = {key: value for key, value in self._raw.items() if key not in self._known}
         if self.warn is not None:
             for key in unknown:
-                self.warn(f"unknown key {self.at(key)}{KEPT}")
+                near = nearest(key, self._known)
+                meant = f"; did you mean {near}?" if near else ""
+                self.warn(f"unknown key {self.at(key)}{_KEPT}{meant}")
         return unknown
+
+
+def refuse_unknown(warning: str) -> NoReturn:
+    """Passed as ``warn``, makes an unknown key an error: a mistyped key would lift a restriction."""
+    raise _UnknownKeyError(warning.replace(_KEPT, ""))
+
+
+class _UnknownKeyError(ManifestError):
+    """A key that the form of the document does not have."""
+
+    def __init__(self, message: str) -> None:
+        hint = "docs/reference/pod_file.md lists the keys; userAnnotations holds values of your own"
+        KurmaError.__init__(self, message, hint=hint)
 
 
 def fitted(value: object, shape: Shape, path: str) -> Json:

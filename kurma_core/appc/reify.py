@@ -261,7 +261,7 @@ def _refuse_overlap(app: PodApp, mounts: list[AppMount]) -> None:
         if mount.path == "/" or first in ("proc", "sys") or mount.path == "/dev":
             raise VolumeError(
                 f"app {app.name}: volume {mount.volume_name} cannot be mounted over {mount.path}: "
-                "that place is the system's",
+                "kurma reserves this path",
                 app=app.name,
                 volume=mount.volume_name,
                 path=mount.path,

@@ -94,3 +94,17 @@ def app_name(image: str) -> str:
         return types.sanitize_name(last.removesuffix(".aci"))[:40].rstrip("-")
     except ManifestError:
         return "app"
+
+
+#: User and password before the host of an address, which may be part of another address. Text after an @ that is a
+#: digest is not a host.
+_CREDENTIALS = r"((?::|%3A)(?://|%2F%2F))(?:(?!%2F|%3F|%23)[^/?#\s])*(?:@|%40)(?!sha\d+(?::|%3A))"
+
+
+def without_passwords(text: str) -> str:
+    """Removes user and password from the addresses in the text."""
+    if "@" not in text and "%40" not in text:
+        return text
+    import re  # imported here, since it takes long
+
+    return re.sub(_CREDENTIALS, r"\1", text, flags=re.IGNORECASE)

@@ -51,7 +51,7 @@ def nonempty(value: object, path: str) -> str:
 def ac_identifier(value: object, path: str) -> str:
     """ACIdentifier: names of images, labels, annotations and isolators.
 
-    An identifier is no safe file name: it may hold ``/`` and ``..`` between its letters.
+    An identifier is not a safe file name: it may hold ``/`` and ``..`` between its letters.
     """
     result = text(value, path)
     if not (result and result[0] in _LOWER and result[-1] in _LOWER and _IDENTIFIER.issuperset(result)):

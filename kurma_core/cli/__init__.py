@@ -1,5 +1,5 @@
 """The command line.
 
-Each command is declared once, in light values (:mod:`.declare`, :mod:`.commands`). A small parser reads the
-ordinary command line by them, and typer all others, help and completion.
+Each command is declared once, in light values (:mod:`.command_line`, :mod:`.commands`). A small parser reads the
+ordinary command line by them, completion (:mod:`.completion`) an unfinished one, and typer all others.
 """

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import sys
 
-from kurma_core.cli.commands import Entry, find
+from kurma_core.cli.commands import Alias, Entry, find
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
 
@@ -43,10 +43,11 @@ class Option:
     :param many: may be given several times; the value is a tuple.
     :param number: the value is a whole number.
     :param choices: the allowed values.
+    :param template: a text that contains ``{{`` is allowed besides.
     :param default: the value if the option is not given.
     """
 
-    __slots__ = ("choices", "default", "flags", "help", "many", "metavar", "name", "number")
+    __slots__ = ("choices", "default", "flags", "help", "many", "metavar", "name", "number", "template")
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class Option:
         many: bool = False,
         number: bool = False,
         choices: tuple[str, ...] = (),
+        template: bool = False,
         default: Any = None,
     ) -> None:
         self.name = name
@@ -67,6 +69,7 @@ class Option:
         self.many = many
         self.number = number
         self.choices = choices
+        self.template = template
         self.default = () if many else False if self.is_flag and default is None else default
 
     @property
@@ -75,13 +78,16 @@ class Option:
 
 
 class Rest:
-    """The words after ``--``, unparsed; the value is a tuple."""
+    """The words for a program in the pod, unparsed: the value is a tuple. They begin with the first plain word
+    after all arguments, or after ``--``.
+    """
 
-    __slots__ = ("metavar", "name")
+    __slots__ = ("metavar", "name", "required")
 
-    def __init__(self, name: str, metavar: str) -> None:
+    def __init__(self, name: str, metavar: str, *, required: bool = False) -> None:
         self.name = name
         self.metavar = metavar
+        self.required = required
 
 
 class Command:
@@ -91,9 +97,10 @@ class Command:
     :param root: only root may run it, unless a daemon does it for the caller.
     :param here: a daemon never does it; or the reason.
     :param makes: it makes the state directory if that is missing, or may do without one.
+    :param example: a command line, which help shows.
     """
 
-    __slots__ = ("arguments", "function", "here", "makes", "options", "rest", "root")
+    __slots__ = ("arguments", "example", "function", "here", "makes", "options", "rest", "root")
 
     def __init__(
         self,
@@ -103,6 +110,7 @@ class Command:
         root: bool,
         here: bool | str = False,
         makes: bool = False,
+        example: str = "",
     ) -> None:
         self.function = function
         self.arguments = tuple(part for part in parts if isinstance(part, Argument))
@@ -111,13 +119,18 @@ class Command:
         self.root = root
         self.here = here
         self.makes = makes
+        self.example = example
 
 
 def command(
-    *parts: Argument | Option | Rest, root: bool = False, here: bool | str = False, makes: bool = False
+    *parts: Argument | Option | Rest,
+    root: bool = False,
+    here: bool | str = False,
+    makes: bool = False,
+    example: str = "",
 ) -> Callable[[Callable[..., int | None]], Command]:
     """Makes a :class:`Command` of the function below it."""
-    return lambda function: Command(function, parts, root=root, here=here, makes=makes)
+    return lambda function: Command(function, parts, root=root, here=here, makes=makes, example=example)
 
 
 #: Options of ``kurma`` itself, before the command.
@@ -132,11 +145,11 @@ GLOBAL_OPTIONS = (
     Option(
         "host",
         "--host",
-        "Use the daemon at ADDR, or none: local (KURMA_HOST; default: the running daemon, if any).",
+        "Use the daemon at ADDR, or no daemon: local (KURMA_HOST; default: the running daemon, if any).",
         metavar="ADDR|local",
     ),
-    Option("debug", "--debug", "Show where an error came from."),
-    Option("version", "--version", "Print Kurma's version."),
+    Option("debug", "--debug", "Print the Python traceback of an error."),
+    Option("version", "--version -v", "Print Kurma's version."),
 )
 
 #: For every command that may read an archive from outside the store.
@@ -150,21 +163,47 @@ PASSPHRASE_FILE = Option(
 INSECURE_OPTIONS = Option(
     "insecure_options",
     "--insecure-options",
-    "Checks to relax: image, tls, http, pubkey.",
+    "Relax these checks: image, tls, http, pubkey.",
     metavar="WORD,…",
     many=True,
 )
 #: For every listing.
-FORMAT = Option("format", "--format", "How to print.", choices=("table", "json", "yaml"), default="table")
-NO_LEGEND = Option("no_legend", "--no-legend", "Print no line of headings.")
+FORMAT = Option(
+    "format",
+    "--format",
+    "Print in this format, or by a template such as '{{.name}}'.",
+    metavar="table|json|yaml|TEMPLATE",
+    choices=("table", "json", "yaml"),
+    template=True,
+    default="table",
+)
+#: For inspect, which prints no tables.
+INSPECT_FORMAT = Option(
+    "format",
+    "--format -f",
+    "Print in this format, or by a template such as '{{.name}}'.",
+    metavar="json|yaml|TEMPLATE",
+    choices=("json", "yaml"),
+    template=True,
+    default="json",
+)
+#: For listings of pods, images and networks.
+FILTER = Option("filter", "--filter -f", "List only objects with this value.", metavar="KEY=VALUE", many=True)
+NO_TRUNC = Option("no_trunc", "--no-trunc", "Print full IDs and all columns.")
+NO_LEGEND = Option("no_legend", "--no-legend", "Omit the line of headings.")
+#: For every command that works on an app; :func:`kurma_core.cli.values.pod_and_app` reads both.
+POD_OR_APP = Argument("pod", "POD[/APP]", "The pod, and its app; /APP is needed only if the pod has several.")
+APP = Option("app", "--app", "Choose the app, like POD/APP.", metavar="APP")
+#: For every command that stops pods.
+TIMEOUT = Option("timeout", "--timeout --time -t", "Kill apps that still run after TIME.", metavar="TIME")
 #: Options whose values the session has, as attributes: functions of commands do not get them.
-SESSION_OPTIONS = (PASSPHRASE_FILE, FORMAT, NO_LEGEND)
+SESSION_OPTIONS = (PASSPHRASE_FILE, FORMAT, INSPECT_FORMAT, NO_LEGEND, NO_TRUNC)
 
 
 class Call:
     """A parsed command line.
 
-    :param path: the command's words.
+    :param path: the command's words; those of the command itself if an alias was given.
     :param globals: values of :data:`GLOBAL_OPTIONS`, by name.
     """
 
@@ -193,9 +232,9 @@ def parse(words: Sequence[str]) -> Call | None:
         globals, rest = _options(GLOBAL_OPTIONS, words, interspersed=False)
         if globals["version"]:
             rest = ["version"]
-        path, entry, rest = _command(rest)
+        path, entry, preset, rest = _command(rest)
         command = load(entry)
-        return Call(path, command, _values(command, rest), globals)
+        return Call(path, command, _values(command, preset, rest), globals)
     except _GivenUp:
         return None
 
@@ -209,23 +248,40 @@ def load(entry: Entry) -> Command:
 
 
 def split_rest(command: Command, words: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...]]:
-    """The words before and after the first ``--``, for a command that takes the latter unparsed."""
-    if command.rest is not None and "--" in words:
-        at = list(words).index("--")
-        return words[:at], tuple(words[at + 1 :])
+    """The words of the command, and the words for a program in the pod; see :class:`Rest`."""
+    if command.rest is None:
+        return words, ()
+    known = {flag: option for option in command.options for flag in option.flags}
+    free = len(command.arguments)
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if word == "--":
+            return words[:at], tuple(words[at + 1 :])
+        if not word.startswith("-") or word == "-":
+            if not free:
+                return words[:at], tuple(words[at:])
+            free -= 1
+        else:
+            option, value = split_flags(word, known)[-1]
+            if option is not None and not option.is_flag and value is None:
+                at += 1
+        at += 1
     return words, ()
 
 
-def _command(words: list[str]) -> tuple[tuple[str, ...], Entry, list[str]]:
+def _command(words: list[str]) -> tuple[tuple[str, ...], Entry, dict[str, str], list[str]]:
     for depth in (1, 2):
         path = tuple(words[:depth])
         found = find(path) if len(path) == depth else None
+        if isinstance(found, Alias):
+            return found.path, found.entry, found.preset, words[depth:]
         if isinstance(found, Entry):
-            return path, found, words[depth:]
+            return path, found, {}, words[depth:]
     raise _GivenUp
 
 
-def _values(command: Command, words: Sequence[str]) -> dict[str, Any]:
+def _values(command: Command, preset: dict[str, str], words: Sequence[str]) -> dict[str, Any]:
     words, after = split_rest(command, words)
     values, plain = _options(command.options, words, interspersed=True)
     for argument in command.arguments:
@@ -238,7 +294,17 @@ def _values(command: Command, words: Sequence[str]) -> dict[str, Any]:
     if plain:
         raise _GivenUp
     if command.rest is not None:
+        if command.rest.required and not after:
+            raise _GivenUp
         values[command.rest.name] = after
+    return with_preset(values, preset)
+
+
+def with_preset(values: dict[str, Any], preset: dict[str, str]) -> dict[str, Any]:
+    """The values, with those of an alias for options that were not given."""
+    for name, value in preset.items():
+        if values[name] is None:
+            values[name] = value
     return values
 
 
@@ -261,8 +327,10 @@ def _options(
                 return values, list(words[at - 1 :])
             plain.append(word)
             continue
-        flag, value = _split(word)
-        option = known.get(flag)
+        *before, (option, value) = split_flags(word, known)
+        for flag, _ in before:
+            if flag is not None:  # each of -it but the last
+                values[flag.name] = True
         if option is None or (option.is_flag and value is not None):
             raise _GivenUp
         if option.is_flag:
@@ -278,16 +346,24 @@ def _options(
     return values, plain
 
 
-def _split(word: str) -> tuple[str, str | None]:
-    """Flag and value of ``--flag``, ``--flag=value``, ``-f``, ``-fvalue``."""
+def split_flags(word: str, known: Mapping[str, Option]) -> list[tuple[Option | None, str | None]]:
+    """Options and values of ``--flag``, ``--flag=value``, ``-f``, ``-fvalue`` and ``-abfvalue``. The last option
+    is None if it is unknown; all before it are flags."""
     if word.startswith("--"):
         flag, equals, value = word.partition("=")
-        return flag, value if equals else None
-    return word[:2], word[2:] or None
+        return [(known.get(flag), value if equals else None)]
+    found: list[tuple[Option | None, str | None]] = []
+    for at in range(1, len(word)):
+        option = known.get(f"-{word[at]}")
+        if option is None or not option.is_flag or at + 1 == len(word):
+            found.append((option, word[at + 1 :] or None))
+            break
+        found.append((option, None))
+    return found
 
 
 def _converted(option: Option, value: str) -> Any:
-    if option.choices and value not in option.choices:
+    if option.choices and value not in option.choices and not (option.template and "{{" in value):
         raise _GivenUp
     if not option.number:
         return value

@@ -15,23 +15,29 @@ if TYPE_CHECKING:
 
 #: In the order of the help.
 OPTIONS = (
-    Option("memory", "--memory", "The most memory that the app may use: 512Mi.", metavar="BYTES"),
-    Option("cpus", "--cpus", "The most processor time that it may use, in cores: 1.5.", metavar="CORES"),
-    Option("caps_retain", "--caps-retain", "All capabilities that it has.", metavar="CAP,…", many=True),
-    Option("caps_remove", "--caps-remove", "Usual capabilities that it lacks.", metavar="CAP,…", many=True),
-    Option("device", "--device", "Give it a device of the host.", metavar="HOST[:PATH][:ACCESS]", many=True),
-    Option("isolator", "--isolator", "Constrain the app, or the pod.", metavar="NAME=JSON", many=True),
+    Option("memory", "--memory -m", "Limit the app's memory, for example to 512Mi.", metavar="BYTES"),
+    Option("cpus", "--cpus", "Limit the app's processor time, for example to 1.5 cores.", metavar="CORES"),
+    Option("caps_retain", "--caps-retain", "Give the app these capabilities only.", metavar="CAP,…", many=True),
+    Option(
+        "caps_remove", "--caps-remove", "Take these capabilities from the default set.", metavar="CAP,…", many=True
+    ),
+    Option("device", "--device", "Give the app a device of the host.", metavar="HOST[:PATH][:ACCESS]", many=True),
+    Option("isolator", "--isolator", "Set an isolator of the app or of the pod.", metavar="NAME=JSON", many=True),
 )
 #: Of all apps of the pod.
 GRANT = Option(
-    "grant", "--grant", "Allow a power that the image or the file asks for.", metavar="POWER", many=True
+    "grant",
+    "--grant",
+    "Grant a power over the host that the image or the pod file requests.",
+    metavar="POWER",
+    many=True,
 )
 #: Of the pod: which namespaces it shares with the host.
 OF_THE_POD: tuple[Option, ...] = tuple(
     Option(
         kind,
         f"--{kind}",
-        f"The pod's {kind.upper()} namespace: the host's, or its own.",
+        f"Use the host's {kind.upper()} namespace, or one of the pod's own.",
         choices=("host", "private"),
     )
     for kind in ("pid", "ipc", "uts")
@@ -48,7 +54,7 @@ def isolators(options: dict[str, Any]) -> tuple[tuple[str, Json], ...]:
 
     def add(option: str, name: str, value: Json) -> None:
         if name in found:
-            raise UsageError(f"{option}: {name} is given by {found[name][0]} already", hint="give it once")
+            raise UsageError(f"{option}: {name} is already set by {found[name][0]}", hint="give it once")
         found[name] = (option, value)
 
     if options["memory"] is not None:
@@ -62,7 +68,7 @@ def isolators(options: dict[str, Any]) -> tuple[tuple[str, Json], ...]:
     if options["caps_retain"] and options["caps_remove"]:
         raise UsageError(
             "--caps-retain and --caps-remove contradict each other",
-            hint="--caps-retain alone names all capabilities that there are to be",
+            hint="--caps-retain lists all capabilities of the app",
         )
     if options["device"]:
         add("--device", "kurma.io/devices", [_device(text) for text in options["device"]])
@@ -78,7 +84,9 @@ def of_the_pod(options: dict[str, Any]) -> tuple[tuple[str, Json], ...]:
     :raises UsageError: both the host's UTS namespace and a host name of the pod's own are requested.
     """
     if options["uts"] == "host" and options["hostname"] is not None:
-        raise UsageError("--uts host and --hostname contradict each other", hint="the pod has the host's own name")
+        raise UsageError(
+            "--uts host and --hostname contradict each other", hint="with --uts host, the pod has the host's name"
+        )
     words = {option.name: options[option.name] for option in OF_THE_POD if options[option.name] is not None}
     return (("os/linux/namespaces", words),) if words else ()
 
@@ -116,7 +124,8 @@ def _bytes(text: str) -> str:
     if text.endswith("m"):
         # In other programs this suffix means a million; here it would make a tiny limit.
         raise UsageError(
-            f"--memory: {text!r}: m is for thousandths", hint=f"write {text[:-1]}M, or {text[:-1]}Mi for MiB"
+            f"--memory: {text!r}: the suffix m means thousandths",
+            hint=f"write {text[:-1]}M, or {text[:-1]}Mi for MiB",
         )
     return _quantity(text, "--memory", "bytes")
 

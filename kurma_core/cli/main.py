@@ -6,7 +6,7 @@ import os
 import sys
 
 from kurma_core.cli.command_line import SESSION_OPTIONS, parse
-from kurma_core.cli.session import OutputClosed, Session
+from kurma_core.cli.session import OutputClosed, ReaderGone, Session
 from kurma_core.signals import raise_signals
 
 TYPE_CHECKING = False
@@ -51,10 +51,6 @@ def main(
 
         service = service_manager.take(os.environ)
     runner = _Runner(connect, service)
-    if "_KURMA_COMPLETE" in os.environ:
-        from kurma_core.cli import typer_app
-
-        return typer_app.complete(os.environ["_KURMA_COMPLETE"], typer_app.root(runner.session))
     return _guarded(lambda: _read_and_run(words, runner), runner, raising=ours)
 
 
@@ -87,12 +83,13 @@ def _read_and_run(words: Sequence[str], runner: _Runner) -> int:
 
 
 class _Runner:
-    """Runs a parsed call. ``debug`` is known once there is a session."""
+    """Runs a parsed call. ``debug`` is known once there is a session; ``over``: the command has ended."""
 
     def __init__(self, connect: Connect | None, service: Service | None = None) -> None:
         self._connect = connect
         self._service = service
         self.debug = False
+        self.over = False
 
     def session(self, globals: Mapping[str, Any]) -> Session:
         """:param globals: the options before the command."""
@@ -151,19 +148,25 @@ def _check_words(call: Call) -> None:
 
 
 def _guarded(run: object, runner: _Runner, *, raising: bool) -> int:
-    """:param raising: signals raise from now on; until here they end the program in silence."""
+    """:param raising: signals raise while the command runs; before, they end the program in silence, and while its
+    end is reported they do nothing.
+    """
     from kurma_core.errors import HostError, Interrupted, KurmaError
 
     try:
-        if raising:
-            raise_signals()
-        code: int = run()  # type: ignore[operator]
-        _flush()
+        try:
+            if raising:
+                raise_signals(lambda: runner.over)
+            code: int = run()  # type: ignore[operator]
+            _flush()
+        finally:
+            # An assignment, not a call: Python runs signal handlers at calls, and until here they raise.
+            runner.over = True
         return code
     except KurmaError as error:
         _tell(error.message, _hint(error), runner.debug, error.data.get("call"))
         return error.exit_code
-    except OutputClosed:
+    except (OutputClosed, ReaderGone):
         _silence()
         return NOBODY_READS
     except KeyboardInterrupt:

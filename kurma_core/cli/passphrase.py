@@ -35,10 +35,10 @@ class UserPassphrases:
         #: Number of attempts.
         self.attempts = 1 if given or not _at_terminal() else _ATTEMPTS
 
-    def get(self, what: str, *, wrong: bool) -> bytes | None:
+    def get(self, what: str, *, wrong: bool, word: str = "passphrase") -> bytes | None:
         """The passphrase of the archive called ``what``; None: there is none.
 
-        :param wrong: the previous passphrase was wrong.
+        :param wrong: the previous passphrase was wrong. :param word: how the question calls it.
         :raises UsageError: the file cannot be read, or is empty.
         """
         given = self._given()
@@ -46,7 +46,7 @@ class UserPassphrases:
             return given
         if wrong:
             self._say("wrong passphrase; try again")
-        return self._ask(f"passphrase of {what}: ")
+        return self._ask(f"{word} of {what}: ")
 
     def new(self, what: str) -> bytes:
         """A passphrase for a new archive; a person must type it twice.
@@ -58,7 +58,7 @@ class UserPassphrases:
             return given
         if not _at_terminal():
             raise UsageError(
-                "no passphrase to encrypt with",
+                "cannot encrypt: there is no passphrase",
                 hint=f"give it by --passphrase-file FILE, in {VARIABLE}, or at a terminal",
             )
         for _ in range(_ATTEMPTS):
@@ -66,7 +66,7 @@ class UserPassphrases:
             if first and first == self._ask("once more: "):
                 return first
             self._say("the two differ; try again" if first else "the passphrase is empty; try again")
-        raise UsageError("no passphrase to encrypt with: it was not typed twice alike")
+        raise UsageError("cannot encrypt: the two passphrases differ")
 
     def _given(self) -> bytes | None:
         if self._file is None:

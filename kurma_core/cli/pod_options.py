@@ -17,65 +17,74 @@ if TYPE_CHECKING:
 
     Json = Any
 
-#: The annotation that ``--restart`` sets: :data:`kurma_core.pods.run.pod_restarts.POLICY`.
+#: The annotation that ``--restart`` sets: :data:`kurma_core.pods.record.document.RESTART_POLICY`.
 RESTART = "kurma.io/pod/restart"
 
 #: Arguments and options of ``run`` and ``prepare``, in the order of their help.
 POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
-    Argument("image", "IMAGE", "Address, path, name, or ID of the image; left out with --pod.", required=False),
+    Argument(
+        "image", "IMAGE", "The image: its address, path, name or ID. Leave it out with --pod.", required=False
+    ),
     Rest("arguments", "ARG..."),
-    Option("pod", "--pod", "A pod of any number of apps: JSON or YAML; - is standard input.", metavar="FILE"),
-    Option("name", "--name", "The pod's name.", metavar="NAME"),
+    Option("pod", "--pod", "Read the pod from FILE, as JSON or YAML; - is standard input.", metavar="FILE"),
+    Option("name", "--name", "Name the pod.", metavar="NAME"),
     Option("uuid_file", "--uuid-file", "Write the pod's UUID to FILE.", metavar="FILE"),
-    Option("interactive", "--interactive -i", "Give the app this command's standard input."),
-    Option("tty", "--tty -t", "Give the app a terminal."),
-    Option("env", "--env -e", "Set a variable; NAME alone takes it from here.", metavar="NAME[=VALUE]", many=True),
-    Option("env_file", "--env-file", "Set the variables that FILE lists.", metavar="FILE", many=True),
-    Option("bind", "-v", "Mount a host path.", metavar="SOURCE:TARGET[:ro][,idmap]", many=True),
+    Option("interactive", "--interactive -i", "Connect this command's standard input to the app."),
+    Option("tty", "--tty -t", "Allocate a terminal for the app."),
+    Option(
+        "env",
+        "--env -e",
+        "Set an environment variable; NAME alone copies the caller's.",
+        metavar="NAME[=VALUE]",
+        many=True,
+    ),
+    Option("env_file", "--env-file", "Set the environment variables that FILE lists.", metavar="FILE", many=True),
+    Option("bind", "-v", "Mount a path of the host at TARGET.", metavar="SOURCE:TARGET[:ro][,idmap]", many=True),
     Option(
         "volume",
         "--volume",
-        "A volume; keys: name, kind (host or empty), source, readOnly, recursive, idmap, mode, uid, gid.",
+        "Define a volume. Keys: name, kind (host or empty), source, readOnly, recursive, idmap, mode, uid, gid.",
         metavar="KEY=VALUE,…",
         many=True,
     ),
-    Option("mount", "--mount", "Mount a volume.", metavar="volume=NAME,target=PATH", many=True),
+    Option("mount", "--mount", "Mount a defined volume at PATH.", metavar="volume=NAME,target=PATH", many=True),
     Option(
         "tmpfs",
         "--tmpfs",
-        "Mount an empty directory that is kept in memory.",
+        "Mount an empty directory in memory at TARGET.",
         metavar="TARGET[:size=…][,mode=…]",
         many=True,
     ),
     Option(
         "net",
-        "--net",
-        "Join a network; none, host, or a name of `kurma network list`.",
-        metavar="NAME[:IFNAME][,ip=…][,mac=…][,optional]",
+        "--net --network",
+        "Join a network: none, host, or a name from `kurma network list`.",
+        metavar="NETWORK[:IFNAME][,ip=…][,mac=…][,optional]",
         many=True,
     ),
     Option(
         "publish",
         "--publish -p",
-        "Lead a port of the host to the pod; or a range of ports: 8000-8009:80-89.",
+        "Publish a port of the pod on the host, or a range: 8000-8009:80-89.",
         metavar="[IP:]HOST:POD[/tcp|udp|sctp]",
         many=True,
     ),
-    Option("dns", "--dns", "A name server.", metavar="ADDRESS", many=True),
-    Option("dns_search", "--dns-search", "A domain in which names are looked up.", metavar="DOMAIN", many=True),
-    Option("dns_opt", "--dns-opt", "An option of resolv.conf.", metavar="OPTION", many=True),
-    Option("hostname", "--hostname", "The pod's host name.", metavar="NAME"),
-    Option("hosts_entry", "--hosts-entry", "A line of /etc/hosts.", metavar="IP=NAME[,NAME]", many=True),
-    Option("user", "--user", "Run as this user, and group, by name or number.", metavar="USER[:GROUP]"),
+    Option("dns", "--dns", "Use this name server.", metavar="ADDRESS", many=True),
+    Option("dns_search", "--dns-search", "Search for names in this domain.", metavar="DOMAIN", many=True),
+    Option("dns_opt", "--dns-opt", "Set an option of resolv.conf.", metavar="OPTION", many=True),
+    Option("hostname", "--hostname", "Set the pod's host name.", metavar="NAME"),
+    Option("hosts_entry", "--hosts-entry", "Add a line to /etc/hosts.", metavar="IP=NAME[,NAME]", many=True),
+    Option("user", "--user -u", "Run as this user and group, by name or number.", metavar="USER[:GROUP]"),
     Option("group", "--group", "Run as this group, by name or number.", metavar="GROUP"),
-    Option("workdir", "--workdir", "Run in this directory of the app.", metavar="PATH"),
-    Option("exec", "--exec", "Run this program in place of the image's command.", metavar="PATH"),
-    Option("read_only", "--read-only", "Make the app's root read-only."),
-    Option("annotation", "--annotation", "Annotate the pod.", metavar="NAME=VALUE", many=True),
+    Option("workdir", "--workdir -w", "Run in this directory of the app's root.", metavar="PATH"),
+    Option("exec", "--exec", "Run this program instead of the image's command.", metavar="PATH"),
+    Option("read_only", "--read-only", "Make the app's root filesystem read-only."),
+    Option("label", "--label -l", "Add a label to the pod.", metavar="NAME[=VALUE]", many=True),
+    Option("annotation", "--annotation", "Add an annotation to the pod.", metavar="NAME=VALUE", many=True),
     Option(
         "restart",
         "--restart",
-        "Have kurmad start the pod again when it has ended.",
+        "Set when kurmad starts the pod again after its end.",
         choices=("never", "on-failure", "always"),
     ),
     *isolator_options.OPTIONS,
@@ -83,22 +92,25 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
     *isolator_options.OF_THE_POD,
     Option("strict_isolators", "--strict-isolators", "Fail if an isolator cannot be enforced."),
     Option("strict_volumes", "--strict-volumes", "Fail if a mount point of the image has no volume."),
-    Option("allow_volume_links", "--allow-volume-links", "Let sources of volumes lead over symbolic links."),
+    Option("allow_volume_links", "--allow-volume-links", "Follow symbolic links in the sources of volumes."),
     Option(
-        "userns", "--userns", "The pod's user namespace: none, auto, or a range.", metavar="none|auto|UID:COUNT"
+        "userns",
+        "--userns",
+        "Set the pod's user namespace: none, a free range (auto), or this range.",
+        metavar="none|auto|UID:COUNT",
     ),
-    Option("stager", "--stager", "The stager.", metavar="NAME"),
-    Option("renderer", "--renderer", "The renderer.", metavar="NAME"),
+    Option("stager", "--stager", "Run the pod under this stager, from `kurma stager list`.", metavar="STAGER"),
+    Option("renderer", "--renderer", "Make root filesystems by this renderer.", metavar="RENDERER"),
     Option(
         "pull",
         "--pull",
-        "Fetch images that are not in the store, always, or never.",
+        "Fetch images that the store lacks (new), all (always) or none (never).",
         choices=("new", "always", "never"),
         default="new",
     ),
     INSECURE_OPTIONS,
     PASSPHRASE_FILE,
-    Option("verify", "--verify", "Check the images' content again before they are used."),
+    Option("verify", "--verify", "Check the content of the images again before use."),
 )
 
 #: Those of them that ``app add`` takes, where they say something of one app.
@@ -122,13 +134,13 @@ def app_options() -> tuple[Argument | Option | Rest, ...]:
     """Arguments and options of ``app add``, in the order of its help."""
     shared = {option.name: option for option in POD_OPTIONS}
     return (
-        Argument("image", "IMAGE", "Address, path, name, or ID of the image."),
+        Argument("image", "IMAGE", "The image: its address, path, name or ID."),
         shared["arguments"],
-        Option("name", "--name", "The app's name; otherwise the last part of the image's.", metavar="NAME"),
-        Option("interactive", "--interactive -i", "Keep the app's standard input open for those who attach."),
+        Option("name", "--name", "Name the app; default: the last part of the image's name.", metavar="NAME"),
+        Option("interactive", "--interactive -i", "Keep the app's standard input open for clients that attach."),
         shared["tty"],
         *(shared[name] for name in _FOR_AN_APP),
-        Option("annotation", "--annotation", "Annotate the app.", metavar="NAME=VALUE", many=True),
+        Option("annotation", "--annotation", "Add an annotation to the app.", metavar="NAME=VALUE", many=True),
     )
 
 
@@ -152,17 +164,22 @@ _OF_AN_APP = {
 
 
 def pod_request(
-    options: dict[str, Any], note: Callable[[str], None], *, ephemeral: bool = False, detached: bool = False
+    options: dict[str, Any],
+    note: Callable[[str], None],
+    *,
+    ephemeral: bool = False,
+    foreground: bool | None = None,
 ) -> PodRequest:
     """Makes the request for a pod from the options.
 
     :param options: values of :data:`POD_OPTIONS` by name.
-    :param detached: this command's standard input is not for the app: with -i the app's input stays open for
-        clients that attach.
+    :param foreground: the pod runs in the foreground of this command; False: in the background, where -i keeps the
+        app's input open for clients that attach; None: it is only prepared.
     :raises UsageError: they are malformed, or contradict each other.
     :raises ManifestError: the pod's file is invalid.
     """
     from kurma_core.api.pods import PodRequest
+    from kurma_core.appc.manifest_reader import refuse_unknown
     from kurma_core.appc.template import PodTemplate
     from kurma_core.models.pod import STDIN
     from kurma_core.named_files import naming
@@ -171,7 +188,7 @@ def pod_request(
     app = _the_app(document, options)
     volume_options.add(document, app, options)
     interactive: bool = options["interactive"]
-    if detached and interactive and app is not None:
+    if foreground is False and interactive and app is not None:
         interactive = False
         own = app.get("annotations") or []
         if not isinstance(own, list) or not any(isinstance(one, dict) and one.get("name") == STDIN for one in own):
@@ -186,8 +203,15 @@ def pod_request(
             ]
     if pairs:
         document.setdefault("annotations", []).extend({"name": name, "value": value} for name, value in pairs)
+    labels = {name: value for name, _, value in (text.partition("=") for text in options["label"])}
+    if "" in labels:
+        raise UsageError("--label: expected NAME or NAME=VALUE, and the name is empty")
+    own = document.get("userLabels") or {}
+    if labels and isinstance(own, dict):
+        document["userLabels"] = {**own, **labels}
     with naming("standard input" if options["pod"] == "-" else options["pod"]):
-        template = PodTemplate.parse(document, warn=note)
+        # The App Container specification keeps unknown keys of a manifest, which has a kind.
+        template = PodTemplate.parse(document, warn=note if "acKind" in document else refuse_unknown)
     overrides = _overrides(options)
     if options["name"] == "":
         raise UsageError("--name: the name is empty")
@@ -211,6 +235,7 @@ def pod_request(
         interactive=app["name"] if app is not None and interactive else None,
         terminal=app["name"] if app is not None and options["tty"] else None,
         ephemeral=ephemeral,
+        foreground=bool(foreground),
         hostname=None if options["hostname"] is None else values.hostname(options["hostname"], "--hostname"),
         dns=_dns(options),
         hosts=tuple(values.hosts_entry(text, "--hosts-entry") for text in options["hosts_entry"]),
@@ -270,7 +295,7 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
 def _document(image: str | None, file: str | None, note: Callable[[str], None]) -> dict[str, Json]:
     if (image is None) == (file is None):
         what = "neither an image nor a pod is given" if image is None else "both an image and --pod are given"
-        raise UsageError(what, hint="name an IMAGE, or a file with --pod FILE")
+        raise UsageError(what, hint="give either IMAGE or --pod FILE")
     if image is not None:
         from kurma_core.appc.template import app_name
 
@@ -283,9 +308,9 @@ def _document(image: str | None, file: str | None, note: Callable[[str], None]) 
         return convert_pod(document, warn=note).to_json()
     apps = document.get("apps") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(apps, list):
-        raise UsageError(f"{file} is no pod: it has no list of apps")
+        raise UsageError(f"{file} is not a pod: it has no list of apps")
     if not all(isinstance(app, dict) and isinstance(app.get("name"), str) for app in apps):
-        raise UsageError(f"{file} is no pod: an app has no name")
+        raise UsageError(f"{file} is not a pod: an app has no name")
     return document
 
 
@@ -298,7 +323,7 @@ def _the_app(document: dict[str, Json], options: dict[str, Any]) -> dict[str, Js
     given = next((flag for name, flag in _OF_AN_APP.items() if options[name]), None)
     if given is not None and len(apps) != 1:
         raise UsageError(
-            f"{given} is for a pod of one app; this one has {len(apps)}", hint="say it in the pod's file"
+            f"{given} needs a pod of one app; this pod has {len(apps)}", hint="set it for an app in the pod file"
         )
     if len(apps) != 1:
         return None

@@ -11,20 +11,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, TextIO
 
-    from kurma_core.cli.output import Column
+    from kurma_core.cli.output import Column, Template
     from kurma_core.cli.passphrase import UserPassphrases
     from kurma_core.cli.progress import Bar
     from kurma_core.client import Settings
     from kurma_core.client.client import Client
+    from kurma_core.config.files import OwnFile
     from kurma_core.daemon.process.service_manager import Service
     from kurma_core.errors import KurmaError
     from kurma_core.models.streams import Stdio
+    from kurma_core.schema import JsonValue
 
     Connect = Callable[[Settings], Client]
 
 
 class OutputClosed(BrokenPipeError):
     """Standard output has no reader any more."""
+
+
+class ReaderGone(BaseException):
+    """As :class:`OutputClosed`, raised by a signal's handler while nothing is written. It is not an OSError, so
+    that no handler of system errors catches it.
+    """
 
 
 class Session:
@@ -66,8 +74,10 @@ class Session:
         self.host: str | None = globals["host"] or os.environ.get("KURMA_HOST") or None
         # Of the command's own options: see :data:`kurma_core.cli.command_line.SESSION_OPTIONS`.
         self.passphrase_file: str | None = None
-        self.format = "table"
         self.no_legend = False
+        self.no_trunc = False
+        self._template: Template | None = None
+        self.format = "table"
         # Removed from the environment: processes that we start must not inherit it.
         self._passphrase = os.environ.pop("KURMA_PASSPHRASE", None)
 
@@ -75,14 +85,32 @@ class Session:
         sys.stdout = sys.stderr
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if self._bar is not None:
-                self._bar.finish()
+                self._bar.close()
+                if self._bar.kept and kind is not None and not issubclass(kind, Exception):
+                    self.note("stopped; what was downloaded is kept: the same command goes on from there")
             if self._client is not None:
                 self._client.close()
         finally:
             sys.stdout = self.out
+
+    @property
+    def format(self) -> str:
+        """How to print: ``table``, ``json``, ``yaml``, or a template.
+
+        :raises UsageError: by its setter: the template is malformed.
+        """
+        return self._format
+
+    @format.setter
+    def format(self, text: str) -> None:
+        self._format = text
+        if "{{" in text:
+            from kurma_core.cli.output import Template
+
+            self._template = Template(text)
 
     @property
     def client(self) -> Client:
@@ -97,9 +125,12 @@ class Session:
         return self._client
 
     def need_daemon(self) -> None:
-        """Starts a daemon if none runs, for a pod that outlives this command. Must be called before the client is
-        used."""
+        """Starts a daemon if none runs, for a pod that outlives this command. The client works by way of it from
+        now on."""
         self._needs_daemon = True
+        if self._client is not None and not self._client.remote:
+            self._client.close()
+            self._client = None
 
     @property
     def settings(self) -> Settings:
@@ -116,8 +147,30 @@ class Session:
             debug=self.debug,
             note=self._note_once,
             passphrases=self.passphrases,
+            progress=self.progress,
             service=self.service.notify if self.service is not None else None,
         )
+
+    def own_file(self, name: str, mark: str, what: str, instead: str) -> OwnFile:
+        """A file of the configuration that commands write. :param instead: what to write into a single file.
+
+        :raises UsageError: the configuration is a single file.
+        """
+        from kurma_core.config.files import OwnFile
+
+        if self.single_file is not None:
+            from kurma_core.errors import UsageError
+
+            raise UsageError(
+                f"{what}: the configuration is the single file {self.single_file}", hint=f"write there: {instead}"
+            )
+        return OwnFile(self.settings.config_path, name, mark, what)
+
+    @property
+    def single_file(self) -> str | None:
+        """The configuration, if it is a single file and not a directory."""
+        path = self.settings.config_path
+        return None if self.config_file is None or os.path.isdir(path) else path
 
     def passphrases(self) -> UserPassphrases:
         """The source of passphrases of encrypted archives."""
@@ -160,7 +213,7 @@ class Session:
         if self._bar is None and os.isatty(2):
             from kurma_core.cli.progress import Bar
 
-            self._bar = Bar(sys.stderr)
+            self._bar = Bar(sys.stderr, ticking=True)
         return self._bar
 
     @staticmethod
@@ -168,13 +221,18 @@ class Session:
         """Whether a person can be asked."""
         return os.isatty(0) and os.isatty(2)
 
-    @staticmethod
-    def ask(question: str) -> bool:
+    @classmethod
+    def ask(cls, question: str) -> bool:
         """Asks a yes-or-no question at the terminal; any answer but yes, and the end of input, is a no."""
+        return cls.answer(f"{question} [y/N]").lower() in ("y", "yes")
+
+    @staticmethod
+    def answer(question: str) -> str:
+        """Asks for a line at the terminal; empty at the end of input."""
         from kurma_core.cli.output import for_terminal
 
-        print(f"kurma: {for_terminal(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        print(f"kurma: {for_terminal(question)} ", end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline().strip()
 
     def line(self, text: str) -> None:
         """Prints one line on standard output. Control characters are removed for a terminal, since much of the
@@ -220,24 +278,46 @@ class Session:
         self.line(json_text(value))
 
     def show(self, value: object, table: Callable[[], str]) -> None:
-        """One value: as JSON, as YAML, or as ``table`` writes it for people."""
+        """One value that has ``to_json`` or is JSON: as JSON, as YAML, by a template, or as ``table`` writes it
+        for people. A template is applied to each item of a list."""
         from kurma_core.cli import output
 
-        self.line(output.formatted(self.format, value) if self.format != "table" else table())
+        if self._template is not None:
+            self.listing(value if isinstance(value, list) else [value], ())
+        else:
+            self.line(output.formatted(self.format, output.plain(value)) if self.format != "table" else table())
 
-    def listing(self, items: Sequence[Any], columns: Sequence[Column]) -> None:
-        """A listing of values that have ``to_json`` or are mappings."""
+    def listing(
+        self, items: Sequence[Any], columns: Sequence[Column], kind: type[JsonValue] | None = None
+    ) -> None:
+        """A listing of values that have ``to_json`` or are mappings. At a terminal it is no wider than that.
+
+        :param kind: of the values, if they are JSON already: a template is checked by it.
+        """
         from kurma_core.cli import output
 
-        if self.format != "table":
-            self.line(output.formatted(self.format, [output.plain(item) for item in items]))
-            return
-        for row in output.table(items, columns, legend=not self.no_legend):
-            self.line(row)
+        if self._template is not None:
+            lines = self._template.lines(items, kind, legend=not self.no_legend)
+        elif self.format != "table":
+            lines = iter([output.formatted(self.format, [output.plain(item) for item in items])])
+        else:
+            lines = output.table(items, columns, legend=not self.no_legend, width=self.width())
+        for line in lines:
+            self.line(line)
+
+    def width(self) -> int:
+        """Columns of the terminal that standard output is. 0: tables may be of any width."""
+        if self.no_trunc:
+            return 0
+        try:
+            return os.get_terminal_size(self.out.fileno()).columns
+        except (OSError, ValueError):
+            return 0
 
     def each(self, references: Sequence[str], action: Callable[[str], object]) -> int:
         """Applies the action to each reference, also after a failure.
 
+        :param action: returns an exit code, or any other value for 0.
         :returns: 0, or the exit code of the first failure.
         """
         from kurma_core.errors import KurmaError
@@ -245,7 +325,8 @@ class Session:
         code = 0
         for reference in references:
             try:
-                action(reference)
+                result = action(reference)
+                code = code or (result if isinstance(result, int) else 0)
             except KurmaError as error:
                 if len(references) == 1:
                     raise

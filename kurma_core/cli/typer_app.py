@@ -1,10 +1,12 @@
-"""The command line as typer reads it: help, completion and usage errors. The application is built from the
-declarations, and only the commands that a command line names.
+"""The command line as typer reads it: help, usage errors, and completion inside the commands of plugins.
+
+The application is built from the declarations, and only the commands that a command line names.
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,51 +16,35 @@ from click.exceptions import NoArgsIsHelpError
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
-from kurma_core.cli.command_line import GLOBAL_OPTIONS, Argument, Call, Command, Option, load, split_rest
-from kurma_core.cli.commands import TABLE, Entry, Group
+from kurma_core.cli import suggestions
+from kurma_core.cli.command_line import (
+    GLOBAL_OPTIONS,
+    Argument,
+    Call,
+    Command,
+    Option,
+    load,
+    split_rest,
+    with_preset,
+)
+from kurma_core.cli.commands import SECTIONS, TABLE, Alias, Entry, Group
 from kurma_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem, ShellComplete
-
     from kurma_core.cli.plugin_commands import PluginCommands
     from kurma_core.cli.session import Session
 
 PROGRAM = "kurma"
-COMPLETE_VARIABLE = "_KURMA_COMPLETE"
-#: Names that other container engines have for a command.
-_CALLED_ELSEWHERE = {
-    "ps": "list",
-    "images": "image list",
-    "pull": "image fetch",
-    "inspect": "show",
-    "rmi": "image rm",
-    "build": "image build",
-    "create": "prepare",
-}
-_DETACHED = "where kurmad runs, `kurma run -d` leaves a pod to it; so do run-prepared, start and restart"
-#: Options of other engines, and what to write instead, for commands that run something.
-_OPTIONS_ELSEWHERE = {
-    "-d": _DETACHED,
-    "--detach": _DETACHED,
-    "-m": "--memory 512Mi",
-    "--pids-limit": "--isolator 'kurma.io/pids-limit={\"limit\": 100}'",
-    "--cpu-shares": "--isolator os/linux/cpu-shares=512",
-    "--oom-score-adj": "--isolator os/linux/oom-score-adj=500",
-    "--sysctl": '--isolator \'os/unix/sysctl={"net.core.somaxconn": "1024"}\'',
-    "--privileged": "--isolator os/linux/privileged=true",
-    "--cap-add": "--caps-retain names all that there are to be",
-    "--cap-drop": "--caps-remove, or for all of them --isolator 'os/linux/capabilities-retain-set={\"set\": []}'",
-    "--security-opt": "--isolator has names for what it does: kurma isolators list",
-    "--entrypoint": "--exec PROGRAM, its arguments after --",
-    "--restart": "--annotation kurma.io/restart=on-failure",
-}
-_THAT_RUN = ("run", "prepare", "app add", "run-prepared", "start", "restart", "enter", "exec")
-_REST = "kurma.rest"
-_DESCRIPTION = """A pluggable App Container executor.
+#: Keys of a context's words: the command's own, and those for a program in the pod.
+_OWN, _REST = "kurma.own", "kurma.rest"
+#: Columns of help at most: longer lines are hard to read.
+_WIDEST = 120
+_DESCRIPTION = """Run pods on this machine: groups of containers ("apps") that share networks and volumes.
 
-POD is a pod's UUID, the beginning of it, or its name. Exit codes: the pod's own (128+N where signal N ended it),
-125 when Kurma fails, 126 and 127 when a command cannot be executed or is not found, 2 for wrong usage.
+Images come from registries, web servers and files. Every concrete behaviour is a plugin.
+
+POD is a pod's UUID, the start of it, or its name. Exit codes: the pod's (128+N if signal N ended it), 125 if Kurma
+fails, 126 if a command cannot be executed, 127 if it is not found, 2 for wrong usage.
 """
 
 
@@ -69,6 +55,8 @@ def read(words: Sequence[str], kurma: click.Group | None = None) -> Call | int:
     :returns: the exit code, if help was printed or a command was run.
     :raises UsageError: the words are wrong.
     """
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     try:
         result = (kurma or root()).main(list(words), prog_name=PROGRAM, standalone_mode=False)
     except NoArgsIsHelpError as error:
@@ -88,16 +76,26 @@ def _usage_error(error: click.ClickException) -> UsageError:
     if context is None:
         return UsageError(message)
     hint = f"see {context.command_path} --help"
-    declared = context.command.declared if isinstance(context.command, DeclaredCommand) else None
-    if message.startswith("got unexpected extra") and declared is not None and declared.rest is not None:
-        hint = f"{declared.rest.metavar} stands after --; {hint}"
     words = context.command_path.removeprefix(PROGRAM).strip()
+    declared = context.command.declared if isinstance(context.command, DeclaredCommand) else None
     if isinstance(error, click.NoSuchOption):
         message = f"no such option: {error.option_name}"
-        if error.possibilities:
-            message += f" (Possible options: {', '.join(sorted(error.possibilities))})"
-        if words in _THAT_RUN:
-            hint = _OPTIONS_ELSEWHERE.get(error.option_name, hint)
+        known = [flag for one in context.command.params for flag in one.opts]
+        near = suggestions.nearest_option(error.option_name, known)
+        elsewhere = suggestions.of_option(words, error.option_name)
+        if near is not None and elsewhere is None:
+            message += f"; did you mean {near}?"
+        before = itertools.takewhile(
+            lambda word: not word.startswith(error.option_name), context.meta.get(_OWN, ())
+        )
+        if declared is not None and declared.rest is not None and any(not word.startswith("-") for word in before):
+            hint = f"an option of the program in the pod stands after the program or after --; {hint}"
+        hint = elsewhere or hint
+        if words and any(error.option_name in option.flags for option in GLOBAL_OPTIONS):
+            hint = f"it stands before the command: {PROGRAM} {error.option_name} … {words}"
+    elif isinstance(error, click.BadParameter) and error.param is not None and error.message.startswith("'"):
+        # The message begins with the value, in quotes.
+        hint = suggestions.of_value(error.param.opts[0], error.message.split("'")[1]) or hint
     return UsageError(f"{words}: {message}" if words else message, hint=hint)
 
 
@@ -107,12 +105,13 @@ def root(session: Callable[[Mapping[str, Any]], Session] | None = None) -> Typer
     :param session: makes a session of the options before the command, for commands of plugins; None: without them.
     """
     group = _group(PROGRAM, _DESCRIPTION, TABLE, _signed(lambda **_: None, GLOBAL_OPTIONS))
+    group.sections = SECTIONS
     group.make_session = session
     return group
 
 
 def _group(
-    name: str, help: str, entries: Mapping[str, Entry | Group], callback: Callable[..., Any] | None = None
+    name: str, help: str, entries: Mapping[str, Entry | Alias | Group], callback: Callable[..., Any] | None = None
 ) -> TableGroup:
     application = typer.Typer(
         name=name,
@@ -122,21 +121,24 @@ def _group(
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _WIDEST},
     )
     group = get_group(application)
     assert isinstance(group, TableGroup)
     group.entries = entries
+    group.sections = {"Commands": entries}
     return group
 
 
-def _command(path: tuple[str, ...], declared: Command) -> click.Command:
+def _command(path: tuple[str, ...], declared: Command, alias: Alias | None = None) -> click.Command:
     def call(context: typer.Context, **values: Any) -> Call:
         for part in parts:
             if part.many:
                 values[part.name] = tuple(values[part.name] or ())
         if declared.rest is not None:
             values[declared.rest.name] = context.meta[_REST]
+        if alias is not None:
+            with_preset(values, alias.preset)
         return Call(path, declared, values, dict(context.find_root().params))
 
     parts: tuple[Argument | Option, ...] = (*declared.arguments, *declared.options)
@@ -145,6 +147,7 @@ def _command(path: tuple[str, ...], declared: Command) -> click.Command:
     command = get_command(application)
     assert isinstance(command, DeclaredCommand)
     command.declared = declared
+    command.alias = alias
     return command
 
 
@@ -169,13 +172,20 @@ def _option(option: Option) -> inspect.Parameter:
         *option.flags,
         metavar=option.metavar,
         is_eager=option in GLOBAL_OPTIONS,  # so that help knows those before it: it lists commands of plugins
-        click_type=click.Choice(option.choices) if option.choices else None,
+        click_type=(_Template if option.template else click.Choice)(option.choices) if option.choices else None,
         show_default=not (option.is_flag or option.many or option.default is None),
         help=option.help,
     )
     one: type = bool if option.is_flag else int if option.number else str
     kind = list[one] if option.many else one  # type: ignore[valid-type]
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=kind)
+
+
+class _Template(click.Choice):  # type: ignore[type-arg]
+    """Words, or a text that contains ``{{``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if "{{" in str(value) else super().convert(value, param, ctx)
 
 
 def _word(part: Argument) -> str:
@@ -186,7 +196,8 @@ class TableGroup(TyperGroup):
     """A group of :data:`~kurma_core.cli.commands.TABLE`, and commands of plugins. A command of the table is
     imported and built when it is called; the listing comes from the table."""
 
-    entries: Mapping[str, Entry | Group]
+    entries: Mapping[str, Entry | Alias | Group]
+    sections: Mapping[str, Mapping[str, Entry | Alias | Group]]
     make_session: Callable[[Mapping[str, Any]], Session] | None = None
     _plugins: PluginCommands | None = None
 
@@ -209,6 +220,8 @@ class TableGroup(TyperGroup):
             return plugins.get(cmd_name) if plugins is not None else None
         if isinstance(entry, Group):
             return _group(cmd_name, entry.help, entry.entries)
+        if isinstance(entry, Alias):
+            return _command(entry.path, load(entry.entry), entry)
         return _command((*ctx.command_path.split()[1:], cmd_name), load(entry))
 
     def resolve_command(
@@ -216,26 +229,28 @@ class TableGroup(TyperGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         names = self.list_commands(ctx) if args and args[0] not in self.entries else args
         if args and args[0] not in names and not args[0].startswith("-") and not ctx.resilient_parsing:
-            from kurma_core.schema import nearest
-
-            elsewhere = _CALLED_ELSEWHERE.get(args[0]) if ctx.parent is None else None
-            near = elsewhere or nearest(args[0], names)
+            path = " ".join((*ctx.command_path.split()[1:], args[0]))
+            hint = suggestions.ELSEWHERE.get(path)
+            near = None if hint else suggestions.nearest_command(args[0], names, self._harmful())
             if not near:
                 self.get_command(ctx, args[0])  # raises why a plugin's command cannot be used
+            if hint:
+                raise UsageError(f"no command {path!r}", hint=hint)
             ctx.fail(f"no command {args[0]!r}" + (f"; did you mean {near!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 
+    def _harmful(self) -> frozenset[str]:
+        return frozenset(word for word, entry in self.entries.items() if entry.harm)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(self._listing(ctx))
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem
-
-        names = [
-            CompletionItem(name, help=help) for name, help in self._listing(ctx) if name.startswith(incomplete)
-        ]
-        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+        plugins = self._commands(ctx)
+        sections = {heading: _rows(entries) for heading, entries in self.sections.items()}
+        sections["Commands of plugins"] = plugins.listing() if plugins is not None else []
+        width = max(len(words) for rows in sections.values() for words, _ in rows)
+        for heading, rows in sections.items():
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl([(words.ljust(width), help) for words, help in rows])
 
     def _listing(self, ctx: click.Context) -> list[tuple[str, str]]:
         """The names of the commands, and their lines in listings."""
@@ -244,19 +259,45 @@ class TableGroup(TyperGroup):
         return own if plugins is None else own + plugins.listing()
 
 
+def _rows(entries: Mapping[str, Entry | Alias | Group]) -> list[tuple[str, str]]:
+    """Each command with its line of help; other words for a command stand in its row."""
+    rows: dict[int | str, tuple[str, str]] = {}
+    for word, entry in entries.items():
+        same = word if isinstance(entry, Alias) and entry.preset else id(getattr(entry, "entry", entry))
+        rows[same] = (f"{rows[same][0]}, {word}" if same in rows else word, entry.help)
+    return list(rows.values())
+
+
 class DeclaredCommand(TyperCommand):
-    """A declared command, with words after ``--``."""
+    """A declared command, with the words for a program in the pod."""
 
     declared: Command
+    alias: Alias | None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        before, ctx.meta[_REST] = split_rest(self.declared, args)
-        return super().parse_args(ctx, list(before))
+        before, after = split_rest(self.declared, args)
+        ctx.meta[_OWN], ctx.meta[_REST] = before, after
+        left = super().parse_args(ctx, list(before))
+        rest = self.declared.rest
+        if rest is not None and rest.required and not after and not ctx.resilient_parsing:
+            raise UsageError(
+                f"{' '.join(ctx.command_path.split()[1:])}: missing argument '{rest.metavar}'",
+                hint=f"`{PROGRAM} enter POD` opens a shell; see {ctx.command_path} --help",
+            )
+        return left
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         pieces = super().collect_usage_pieces(ctx)
         rest = self.declared.rest
-        return pieces if rest is None else [*pieces, f"[-- {rest.metavar}]"]
+        return pieces if rest is None else [*pieces, rest.metavar if rest.required else f"[{rest.metavar}]"]
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.alias is not None:
+            formatter.write_paragraph()
+            preset = [f"--{name} {value}" for name, value in self.alias.preset.items()]
+            formatter.write_text(f"The same as {' '.join((PROGRAM, *self.alias.path, *preset))}.")
+        with formatter.section("Example"):
+            formatter.write_text(self.declared.example)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.declared.arguments:
@@ -270,31 +311,12 @@ class DeclaredCommand(TyperCommand):
         super().format_options(ctx, formatter)
 
 
-def completion_script(shell: str) -> str:
-    """The script that a shell evaluates to complete ``kurma``.
+def completions(words: Sequence[str], current: str, kurma: click.Group) -> list[tuple[str, str]]:
+    """Candidates for the word at the cursor, with their descriptions.
 
-    :param shell: ``bash``, ``zsh`` or ``fish``.
+    :param words: before it. :param kurma: as of :func:`root`.
     """
-    return _completions()[shell](click.Command(PROGRAM), {}, PROGRAM, COMPLETE_VARIABLE).source()
+    from click.shell_completion import ShellComplete
 
-
-def complete(instruction: str, kurma: click.Group | None = None) -> int:
-    """Answers a shell that completes: its script calls ``kurma`` with :data:`COMPLETE_VARIABLE` set.
-
-    :param instruction: the variable's value, such as ``bash_complete``.
-    :param kurma: the tree of commands; None: :func:`root`.
-    """
-    kind = _completions().get(instruction.removesuffix("_complete"))
-    if kind is None:
-        return 1
-    print(kind(kurma or root(), {}, PROGRAM, COMPLETE_VARIABLE).complete())
-    return 0
-
-
-def _completions() -> dict[str, type[ShellComplete]]:
-    """By shell. click's own, which its registry may no longer hold: typer replaces them there when it builds an
-    application with ``add_completion``.
-    """
-    from click.shell_completion import BashComplete, FishComplete, ZshComplete
-
-    return {kind.name: kind for kind in (BashComplete, FishComplete, ZshComplete)}
+    found = ShellComplete(kurma, {}, PROGRAM, "").get_completions(list(words), current)
+    return [(item.value, item.help or "") for item in found if item.type == "plain"]

@@ -24,7 +24,22 @@ def seconds(text: str, option: str) -> float:
     try:
         return duration(float(text) if text.replace(".", "", 1).isdigit() else text)
     except ValueError:
-        raise UsageError(f"{option}: {text!r} is no duration", hint="write 90, 90s, 5m or 1h30m") from None
+        raise UsageError(f"{option}: {text!r} is not a duration", hint="write 90, 90s, 5m or 1h30m") from None
+
+
+def pod_and_app(text: str, app: str | None) -> tuple[str, str | None]:
+    """Pod and app of ``POD``, ``POD/APP``, and of the option ``--app``.
+
+    :raises UsageError: a part is empty, or both name an app.
+    """
+    pod, slash, named = text.partition("/")
+    if not slash:
+        return pod, app
+    if not pod or not named or "/" in named:
+        raise UsageError(f"malformed {text!r}", hint="write POD, or POD/APP for one app of the pod")
+    if app not in (None, named):
+        raise UsageError(f"--app: {app} is not the app of {text}")
+    return pod, named
 
 
 def since(text: str) -> int:
@@ -39,7 +54,7 @@ def since(text: str) -> int:
         return moment(text)
     except ValueError:
         hint = "write 2024-05-31T12:00:00Z, 10m for the last ten minutes, or seconds since the epoch"
-        raise UsageError(f"--since: {text!r} is no time", hint=hint) from None
+        raise UsageError(f"--since: {text!r} is not a time", hint=hint) from None
 
 
 def signal_number(text: str) -> int:
@@ -188,7 +203,7 @@ def user_and_group(user: str | None, group: str | None) -> tuple[str | None, str
     if user is None or ":" not in user or user.startswith("/"):
         pass
     elif group is not None:
-        raise UsageError(f"--user: {user!r} names a group, and --group is given, too", hint="say it once")
+        raise UsageError(f"--user: {user!r} names a group, and --group is given as well", hint="give it once")
     else:
         user, _, group = user.partition(":")
     for option, part in (("--user", user), ("--group", group)):
@@ -203,7 +218,7 @@ def inner_path(text: str, option: str) -> str:
     :raises UsageError: it is relative, or leads upwards.
     """
     if not text.startswith("/") or ".." in text.split("/"):
-        raise UsageError(f"{option}: {text!r} is no absolute path without ..")
+        raise UsageError(f"{option}: {text!r} is not an absolute path without ..")
     return text
 
 
@@ -213,7 +228,9 @@ def mode(text: str, option: str) -> str:
     :raises UsageError: they are not.
     """
     if not text or len(text) > 5 or not set(text) <= set("01234567") or int(text, 8) > 0o7777:
-        raise UsageError(f"{option}: mode is octal digits up to 7777, not {text!r}", hint="for instance mode=0755")
+        raise UsageError(
+            f"{option}: mode must be an octal number up to 7777, not {text!r}", hint="for instance mode=0755"
+        )
     return text
 
 
@@ -286,4 +303,4 @@ def address(text: str, option: str) -> None:
     from kurma_core.appc.types import address_family
 
     if not address_family(text):
-        raise UsageError(f"{option}: {text!r} is no address")
+        raise UsageError(f"{option}: {text!r} is not an address")

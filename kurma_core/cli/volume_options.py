@@ -60,11 +60,11 @@ def _bind(text: str) -> tuple[str, dict[str, Json]]:
     ):
         hint = "write SOURCE:TARGET[:ro][,idmap], e.g. ./data:/data:ro"
         if words & {"z", "Z"}:
-            hint = "labels of SELinux are not Kurma's to change: leave out z and Z, and see chcon(1)"
+            hint = "Kurma sets no SELinux labels: leave out z and Z, and use chcon(1)"
         raise UsageError(f"-v: malformed {text!r}", hint=hint)
     if "/" not in source and source not in (".", ".."):
         raise UsageError(
-            f"-v: {source!r} is no path",
+            f"-v: {source!r} is not a path",
             hint=f"write ./{source}, or --volume name={source},kind=empty --mount volume={source},target={target}",
         )
     volume: dict[str, Json] = {"kind": "host", "source": _absolute(source, "-v"), "readOnly": "ro" in words}
@@ -123,13 +123,13 @@ def _absolute(source: str, option: str) -> str:
     try:
         path = os.path.join(os.getcwd(), source)
     except OSError as error:
-        raise UsageError(f"{option}: {source!r}: the current directory is gone ({error.strerror})") from None
+        raise UsageError(f"{option}: {source!r}: the current directory was removed ({error.strerror})") from None
     parts: list[str] = []
     for part in path.split("/"):
         if part == ".." and os.path.islink("/" + "/".join(parts)):
             raise UsageError(
-                f"{option}: {source!r} goes back from the symbolic link /{'/'.join(parts)}",
-                hint=f"write where it leads: {os.path.realpath(path)}",
+                f"{option}: {source!r} has .. after the symbolic link /{'/'.join(parts)}",
+                hint=f"write the link's target: {os.path.realpath(path)}",
             )
         if part == "..":
             del parts[-1:]
@@ -158,15 +158,15 @@ def _volume(text: str) -> dict[str, Json]:
     for part in text.split(","):
         key, equals, value = part.partition("=")
         if key in seen:
-            raise UsageError(f"--volume: {key} stands twice in {text!r}", hint="say each once")
+            raise UsageError(f"--volume: {key} is given twice in {text!r}", hint="give each key once")
         seen.add(key)
         if key in ("readOnly", "recursive", "idmap"):
             if value not in ("", "true", "false") or (equals and not value):
-                raise UsageError(f"--volume: {key} is true or false, not {value!r}")
+                raise UsageError(f"--volume: {key} must be true or false, not {value!r}")
             volume["kurma.io/idmap" if key == "idmap" else key] = value != "false"
         elif key in ("uid", "gid"):
             if not value.isdecimal():
-                raise UsageError(f"--volume: {key} is a number, not {value!r}")
+                raise UsageError(f"--volume: {key} must be a number, not {value!r}")
             volume[key] = int(value)
         elif key == "mode":
             volume[key] = values.mode(value, "--volume")

@@ -6,7 +6,9 @@ same errors. :func:`connect` chooses. Importing this is cheap; each transport is
 
 from __future__ import annotations
 
-from kurma_core.config import Config, load, place
+import os
+
+from kurma_core.config import CONFIG_DIR, Config, load, place
 from kurma_core.errors import ConfigError, KurmaError, UsageError
 from kurma_core.value import frozen
 
@@ -14,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kurma_core.api.operations import Progress
     from kurma_core.client.client import Client
     from kurma_core.client.local.managers import Managers
     from kurma_core.client.remote.http import Connection
@@ -46,6 +49,8 @@ class Settings:
         threads.
     :param service: a service manager's ``NOTIFY_SOCKET``, for notifications about a pod in the foreground.
     :param passphrases: makes the source of passphrases of encrypted archives; None: there is none.
+    :param progress: makes the report of progress to the user of operations that take none; it returns None if the
+        user reads none. None: there is no report.
     :param makes: if ``state_dir`` names a missing directory, it is made. False: that is an error.
     """
 
@@ -56,11 +61,21 @@ class Settings:
     debug: bool = False
     note: Callable[[str], None] = _to_stderr
     passphrases: Callable[[], Passphrases] | None = None
+    progress: Callable[[], Progress | None] | None = None
     service: str | None = None
     signals: bool = True
     daemon: bool = False
     config_origin: str = "--config"
     makes: bool = True
+
+    def configuration(self, draft: tuple[str, object] | None = None) -> Config:
+        """Reads the configuration. :param draft: as of :func:`kurma_core.config.load`, as are the errors."""
+        return load(self.config_file, self.state_dir, state_dir_origin=self.state_dir_origin, draft=draft)
+
+    @property
+    def config_path(self) -> str:
+        """The absolute path of the file or directory that is read."""
+        return CONFIG_DIR if self.config_file is None else os.path.abspath(self.config_file)
 
     def tell_service(self, text: str) -> None:
         """Notifies the service manager, if one has started this process for a pod in the foreground."""
@@ -81,7 +96,7 @@ def connect(settings: Settings, *, start: bool = False) -> Client:
     :raises UsageError: ``start``, and ``settings.host`` is ``local``.
     """
     try:
-        config = load(settings.config_file, settings.state_dir, state_dir_origin=settings.state_dir_origin)
+        config = settings.configuration()
     except ConfigError as error:
         found = _connect_despite(settings, error)
         if found is None:
@@ -106,8 +121,9 @@ def connect(settings: Settings, *, start: bool = False) -> Client:
             return _by_kurmad(settings, connection, config)
     elif start:
         raise UsageError(
-            "what outlives its command belongs to kurmad, and --host local does without it",
-            hint="leave --host away: a kurmad is started if none runs",
+            "cannot run in the background: --host local excludes kurmad",
+            hint="leave --host out: the command starts kurmad if necessary; or run the pod in the foreground: run "
+            "without -d, start and restart with -a",
         )
     from kurma_core.client.local.managers import Managers
 
@@ -181,5 +197,5 @@ def socket_path(host: str | None, config: Config) -> str:
     if path.startswith("//"):
         path = path[2:]
     if not path.startswith("/"):
-        raise UsageError(f"{host!r} is no address of a daemon", hint="local, or unix:///run/kurma/kurmad.sock")
+        raise UsageError(f"{host!r} is not an address of a daemon", hint="local, or unix:///run/kurma/kurmad.sock")
     return path

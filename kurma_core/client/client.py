@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from kurma_core.api.operations import OPERATIONS, Api
-from kurma_core.errors import KurmaError, UsageError
+from kurma_core.errors import KurmaError, StagerError, UsageError
 from kurma_core.value import kept
 
 TYPE_CHECKING = False
@@ -226,4 +226,8 @@ def add_unstarted_pod(error: KurmaError, uuid: str, pod: Callable[[str], PodReco
 
 def unstarted_pod_hint(error: KurmaError) -> str | None:
     uuid = error.data.get(_UNSTARTED_POD)
-    return None if uuid is None else f"the pod is still there: kurma logs {uuid}, kurma rm {uuid}"
+    if not isinstance(uuid, str):
+        return None
+    # Only a stager writes logs.
+    verb, pod = "logs" if isinstance(error, StagerError) else "start", uuid[:8]
+    return f"the pod is still there: kurma {verb} {pod}, kurma rm {pod}"

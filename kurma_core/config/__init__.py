@@ -18,7 +18,7 @@ import os
 from _collections_abc import Mapping  # without collections
 from types import MappingProxyType
 
-from kurma_core.config.schema import KINDS, OPT_IN, SCHEMA, Key, Where, checked, kind_of
+from kurma_core.config.schema import ALL_DEFAULT, KINDS, OPT_IN, SCHEMA, Key, Where, checked, installing, kind_of
 from kurma_core.errors import ConfigError, ManifestError
 from kurma_core.schema import describe
 from kurma_core.value import field, frozen
@@ -166,10 +166,11 @@ class InitialPodConfig:
 class Config:
     """The effective configuration.
 
-    :param config_dir: the directory that was read, or the directory of the single file.
     :param config_files: the files that were read, in order.
     :param plugins: sections by kind (``networks``, without ``kurma.``), then by name; only those of the files.
     :param enable: plugins without a section that are enabled: ``all``, or none of them (``listed``).
+    :param packages: the distribution that brings a plugin, by ``KIND/NAME``.
+    :param short_names: the host of names without one, or ``SCHEME://HOST``; None: such names are discovered.
     :param userns: user namespace of pods that name none: ``none``, ``auto`` or ``UID:COUNT``.
     :param start_timeout: and ``stop_timeout``: seconds.
     :param trust: policy by source, defaults filled in: ``named``, ``https``, ``http``, ``registry``, ``file``.
@@ -178,7 +179,7 @@ class Config:
     :param grants: by name.
     :param required_isolators: by isolator, whether every app must have it.
     :param isolator_plugins: by isolator, the plugin that the configuration chose for it.
-    :param waiting_stagers: the number of stagers that a daemon keeps prestarted.
+    :param prestarted_stagers: the number of stagers that a daemon keeps prestarted.
     :param origins: the origin of each value, by dotted path: a file, ``default`` or ``command line``.
     :param values: the whole as JSON, in the form of a file; ``kurma config show`` prints it.
     """
@@ -187,10 +188,10 @@ class Config:
     run_dir: str
     auth_dir: str
     trustedkeys: tuple[str, ...]
-    config_dir: str
     config_files: tuple[str, ...]
     plugins: Mapping[str, Mapping[str, PluginConfig]]
     enable: str
+    packages: Mapping[str, str]
     renderer: str
     stager: str
     stagers: Mapping[str, StagerConfig]
@@ -205,8 +206,9 @@ class Config:
     isolator_plugins: Mapping[str, str]
     initial_pods: tuple[InitialPodConfig, ...]
     prefetch_images: tuple[str, ...]
-    waiting_stagers: int
+    prestarted_stagers: int
     fetchers: FetchersConfig
+    short_names: str | None
     registries: RegistriesConfig
     limits: LimitsConfig
     userns: str
@@ -225,6 +227,19 @@ class Config:
         kind = kind_of(group)
         section = self.plugins.get(kind, {}).get(name)
         return PluginConfig(enabled=self.enable == "all" and kind not in OPT_IN) if section is None else section
+
+    def install_hint(self, group: str, name: str = "") -> str | None:
+        """The commands that install a missing plugin; None: the configuration names no package that brings it.
+
+        :param group: with or without ``kurma.``. :param name: of the plugin; empty: any of the group.
+        """
+        for key, package in self.packages.items():
+            kind, _, plugin = key.partition("/")
+            if kind == kind_of(group) and name in ("", plugin):
+                own = origin(f"plugins.packages.{key}", self.origins) == "default"
+                hint = installing(package, own=own)
+                return f"{hint}; all default plugins: {installing(ALL_DEFAULT, own=True)}" if own else hint
+        return None
 
     @property
     def joined_by_default(self) -> tuple[str, ...]:
@@ -339,7 +354,7 @@ def _whole(
         origins.setdefault("trustedkeys", state_dir_origin)
     _derive(values, origins, directory)
     _fill(values, SCHEMA, origins)
-    return _config(values, origins, directory, files)
+    return _config(values, origins, files)
 
 
 def origin(path: str, origins: Mapping[str, str]) -> str:
@@ -406,9 +421,9 @@ def _derive(values: dict[str, Json], origins: dict[str, str], directory: str) ->
     if state is not None and state != "/var/lib/kurma" and "run_dir" not in values:
         values["run_dir"] = os.path.join(state, "run")
         origins["run_dir"] = origins["state_dir"]
-    beside = os.path.join(directory, "auth.d")
-    if directory != CONFIG_DIR and "auth_dir" not in values and os.path.isdir(beside):
-        values["auth_dir"], origins["auth_dir"] = beside, "beside the configuration"
+    if directory != CONFIG_DIR and "auth_dir" not in values:
+        values["auth_dir"] = os.path.join(directory, "auth.d")
+        origins["auth_dir"] = "beside the configuration"
 
 
 # --- merging ---------------------------------------------------------------------------------------------------
@@ -506,7 +521,7 @@ def _fill(values: dict[str, Json], keys: tuple[Key, ...], origins: dict[str, str
 # --- the value -------------------------------------------------------------------------------------------------
 
 
-def _config(values: dict[str, Json], origins: dict[str, str], directory: str, files: tuple[str, ...]) -> Config:
+def _config(values: dict[str, Json], origins: dict[str, str], files: tuple[str, ...]) -> Config:
     registries = values["registries"]
     plugins = {
         kind: MappingProxyType(
@@ -519,10 +534,10 @@ def _config(values: dict[str, Json], origins: dict[str, str], directory: str, fi
         run_dir=values["run_dir"],
         auth_dir=values["auth_dir"],
         trustedkeys=tuple(values["trustedkeys"]),
-        config_dir=directory,
         config_files=files,
         plugins=MappingProxyType(plugins),
         enable=values["plugins"]["enable"],
+        packages=MappingProxyType(values["plugins"]["packages"]),
         renderer=values["renderer"],
         stager=values["stager"],
         stagers=MappingProxyType({name: _stager(name, item, origins) for name, item in values["stagers"].items()}),
@@ -537,8 +552,9 @@ def _config(values: dict[str, Json], origins: dict[str, str], directory: str, fi
         isolator_plugins=MappingProxyType(values["isolator_plugins"]),
         initial_pods=_initial_pods(values["initial_pods"], origins),
         prefetch_images=_prefetched(values["prefetch_images"], origins),
-        waiting_stagers=values["daemon"]["waiting_stagers"],
+        prestarted_stagers=values["daemon"]["prestarted_stagers"],
         fetchers=FetchersConfig(**values["fetchers"]),
+        short_names=values["short_names"],
         registries=RegistriesConfig(
             insecure=tuple(registries["insecure"]),
             mirrors=MappingProxyType({name: tuple(hosts) for name, hosts in registries["mirrors"].items()}),
@@ -592,13 +608,13 @@ def _initial_pods(entries: list[Json], origins: Mapping[str, str]) -> tuple[Init
         pod = _initial_pod(entry, where)
         if pod.key in found:
             # A locator may have a password in it.
-            where.fail(f"{pod.key if '@' not in pod.key else 'the same'} stands there twice")
+            where.fail(f"{pod.key if '@' not in pod.key else 'the same'} is given twice")
         found[pod.key] = pod
     return tuple(found.values())
 
 
 def _initial_pod(entry: Json, where: Where) -> InitialPodConfig:
-    from kurma_core.appc.manifest_reader import KEPT
+    from kurma_core.appc.manifest_reader import refuse_unknown
     from kurma_core.appc.template import PodTemplate, app_name
     from kurma_core.appc.types import sanitize_name
 
@@ -612,16 +628,11 @@ def _initial_pod(entry: Json, where: Where) -> InitialPodConfig:
     except ManifestError:
         fits = False
     if not fits:
-        where.key("name").fail(f"{name!r} is no name for a pod", hint="at most 128 of a-z, 0-9, and - inside")
-    unknown: list[str] = []
+        where.key("name").fail(f"{name!r} is not a valid pod name", hint="at most 128 of a-z, 0-9, and - inside")
     try:
-        pod = PodTemplate.parse(template, warn=unknown.append).pod
+        pod = PodTemplate.parse(template, warn=refuse_unknown).pod
     except ManifestError as error:
         where.fail(error.message, hint=error.hint)
-    if unknown:
-        where.fail(
-            unknown[0].removesuffix(KEPT), hint="an entry is what kurma run --pod takes, and the pod's name"
-        )
     for index, app in enumerate(pod.apps):
         if app.image.locator is not None:
             _anywhere(app.image.locator, where.key("apps").item(index).key("image"))

@@ -1,4 +1,7 @@
-"""Reads one configuration file, YAML or JSON, into plain JSON values; ambiguous content is an error."""
+"""Reads one configuration file, YAML or JSON, into plain JSON values; ambiguous content is an error.
+
+:class:`OwnFile` is a file that commands write.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +67,98 @@ def text_of(file: str, *, pipe: bool = False) -> str:
         ) from error
 
 
+class OwnFile:
+    """A file of ``kurma.d`` that commands write, and nothing else does. As a context manager it is locked against
+    other commands; if the block fails after :meth:`write`, the old file is put back.
+
+    :param directory: the configuration directory. :param name: of the file.
+    :param mark: the file's first line, without ``#``.
+    :param what: the beginning of errors: ``cannot create network shop``.
+    :ivar written: whether the file was replaced, also if the old one has been put back since.
+    """
+
+    def __init__(self, directory: str, name: str, mark: str, what: str) -> None:
+        self.path = f"{directory}/kurma.d/{name}"
+        self._mark = f"# {mark}\n"
+        self._what = what
+        self._lock = -1
+        self.written = False
+        #: The file before :meth:`write`; empty: there was none.
+        self._before = b""
+
+    def __enter__(self) -> OwnFile:
+        import fcntl
+
+        directory = os.path.dirname(self.path)
+        try:
+            os.makedirs(directory, mode=0o755, exist_ok=True)
+            self._lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        except OSError as error:
+            raise self._error(f"{directory}: {error.strerror}") from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, *_: object) -> None:
+        """:raises ConfigError: the block failed, and the old file cannot be put back."""
+        try:
+            if failure is not None and self.written:
+                self._put_back()
+        except OSError as error:
+            failed = str(failure) or f"{self._what}: interrupted"
+            raise ConfigError(
+                f"{failed}; cannot put the old {self.path} back: {error.strerror}",
+                hint="check the file: kurma config check",
+                file=self.path,
+                path="",
+            ) from failure
+        finally:
+            os.close(self._lock)
+
+    def _put_back(self) -> None:
+        from contextlib import suppress
+
+        from kurma_core.linux.files import replace_file
+
+        if self._before:
+            replace_file(self.path, self._before, 0o644)
+        else:
+            with suppress(FileNotFoundError):
+                os.unlink(self.path)
+
+    def read(self) -> dict[str, Any]:
+        """The file's value; empty: there is no file.
+
+        :raises ConfigError: another program or a person wrote the file.
+        """
+        if not os.path.lexists(self.path):
+            return {}
+        text = text_of(self.path)
+        if not text.startswith(self._mark):
+            wrong = self._error(f"{self.path} was not written by this command")
+            wrong.hint = "rename it; this command writes that file anew"
+            raise wrong
+        found: dict[str, Any] = value_of(self.path, text) or {}
+        return found
+
+    def write(self, value: dict[str, Any]) -> None:
+        """Replaces the file; a crash leaves the old one. :raises ConfigError: it cannot be written."""
+        import yaml
+
+        from kurma_core.linux.files import replace_file
+
+        text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, default_flow_style=False)
+        self._before = text_of(self.path).encode() if os.path.lexists(self.path) else b""
+        self.written = True  # before the file changes: Ctrl-C may come in between
+        try:
+            replace_file(self.path, f"{self._mark}{text}".encode(), 0o644)
+        except OSError as error:
+            self.written = False
+            raise self._error(f"{self.path}: {error.strerror}") from error
+
+    def _error(self, reason: str) -> ConfigError:
+        return ConfigError(f"{self._what}: {reason}", file=self.path, path="")
+
+
 def _fail(file: str, what: str, path: str = "") -> NoReturn:
     raise ConfigError(f"{file}: {path}: {what}" if path else f"{file}: {what}", file=file, path=path)
 
@@ -93,7 +188,7 @@ def _yaml(file: str, text: str) -> Json:
                 if key.tag != "tag:yaml.org,2002:merge" and isinstance(key, yaml.ScalarNode):
                     if key.value in seen:
                         line = key.start_mark.line + 1
-                        _fail(file, f"line {line}: the key {key.value!r} stands twice in one mapping")
+                        _fail(file, f"line {line}: the key {key.value!r} is given twice")
                     seen.add(key.value)
             mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
             return mapping

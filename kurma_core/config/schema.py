@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 
 #: The kinds of plugins as ``plugins:`` names them; an entry-point group is ``kurma.`` and one of these.
 KINDS = ("fetchers", "renderers", "stagers", "networks", "isolators", "observers", "services", "commands")
+#: The distribution that requires every package of the default ``plugins.packages``.
+ALL_DEFAULT = "kurma"
+#: Installs Kurma's own packages from a clone: until their names are reserved on the index, others could take them.
+#: The first release removes it (CONTRIBUTING.md).
+_FROM_CLONE = "--no-index --find-links dist"
 #: Kinds whose plugins are enabled only by a section of their own.
 OPT_IN = ("services",)
 
@@ -55,6 +60,26 @@ def singular(group: str) -> str:
 def enabling(group: str, name: str, enabled: bool = True) -> str:
     """The line of ``kurma.yml`` that enables or disables a plugin. :param group: or a kind."""
     return f"plugins: {{{kind_of(group)}: {{{name}: {{enabled: {str(enabled).lower()}}}}}}}"
+
+
+def installing(package: str, *, own: bool) -> str:
+    """The command that installs a distribution beside this Kurma: by pip, pipx or ``uv tool``, as Kurma was.
+
+    :param own: it is one of Kurma's own distributions.
+    """
+    import os
+    import sys
+
+    prefix = sys.prefix
+    if os.path.exists(f"{prefix}/pipx_metadata.json"):
+        arguments = f"--pip-args '{_FROM_CLONE}' " if own else ""
+        return f"pipx inject {arguments}{os.path.basename(prefix)} {package}"
+    options = f"{_FROM_CLONE} " if own else ""
+    if os.path.exists(f"{prefix}/uv-receipt.toml"):
+        return f"uv tool install {options}--with {package} {os.path.basename(prefix)}"
+    # The pip of another environment would install it there.
+    pip = f"{prefix}/bin/pip" if prefix != sys.base_prefix and os.path.exists(f"{prefix}/bin/pip") else "pip"
+    return f"{pip} install {options}{package}"
 
 
 #: Shape of an initial pod's template, as far as it is checked here.
@@ -353,151 +378,192 @@ _PLUGIN = (
         "enabled",
         "boolean",
         True,
-        "false: nothing new uses it; it is loaded only to take down what pods have of it",
+        "false: no new pod uses the plugin; Kurma loads it only to clean up after existing pods",
     ),
-    Key("required", "boolean", False, "true: Kurma refuses to start a pod when it is missing, skipped or broken"),
-    Key("config", "mapping", {}, "its own options; `kurma plugins show` lists them"),
+    Key("required", "boolean", False, "true: Kurma starts no pod while the plugin is missing, skipped or broken"),
+    Key("config", "mapping", {}, "the plugin's options; `kurma plugins show` lists them"),
 )
 
 _STAGER = (
-    Key("image", "text", None, "locator of the stager's image; always verified (`trusted_host_keys`)"),
-    Key("driver", "text", None, "stager plugin that drives it; none: it speaks the Kurma Stager Specification"),
-    Key("config", "mapping", {}, "handed to the stager"),
+    Key(
+        "image",
+        "text",
+        None,
+        "locator of the stager's image; Kurma always verifies its signature (`trusted_host_keys`)",
+    ),
+    Key(
+        "driver",
+        "text",
+        None,
+        "stager plugin that drives the image; default: the image implements the Kurma Stager Specification",
+    ),
+    Key("config", "mapping", {}, "options for the stager"),
     Key(
         "without_isolators",
         "boolean",
         False,
-        "true: pods may run under it without the isolators of `required_isolators`, which it does not apply",
+        "true: pods may run under this stager although it does not apply `required_isolators`",
     ),
 )
 
 _NETWORK = (
-    Key("name", "text", None, "unique; what `--net` and a pod's list of networks say. Required"),
-    Key("aci", "text", None, "a name that an installed plugin answers to, else the locator of a network image"),
-    Key("plugin", "text", None, "name of the installed network plugin, instead of `aci`"),
-    Key("containerInterface", "text", None, "the interface inside the pod, or a template such as `eth{{num}}`"),
-    Key("default", "boolean", False, "true: joined by pods that name no network"),
-    Key("optional", "boolean", False, "true: a pod starts without it when joining fails"),
-    Key("names", "boolean", True, "false: pods on it do not find each other by name"),
+    Key("name", "text", None, "unique name, for `--net` and for `networks` of a pod file. Required"),
+    Key("aci", "text", None, "locator of a network image, or a name that an installed plugin handles"),
+    Key("plugin", "text", None, "name of an installed network plugin, instead of `aci`"),
+    Key(
+        "containerInterface",
+        "text",
+        None,
+        "name of the interface inside the pod, or a template such as `eth{{num}}`",
+    ),
+    Key("default", "boolean", False, "true: pods without a list of networks join this one"),
+    Key("optional", "boolean", False, "true: a pod starts even if joining this network fails"),
+    Key("names", "boolean", True, "false: pods of this network cannot resolve each other's names"),
 )
 
 _GRANT = (
-    Key("images", "image names", [], "names of images, or beginnings of such up to a `/`; they must be signed"),
-    Key("signers", "fingerprints", [], "whose signatures count; none: every key that is trusted for the name"),
-    Key("digests", "image digests", [], "instead of `images`: just these, by image ID or a registry's digest"),
+    Key("images", "image names", [], "names of signed images, or prefixes that end at a `/`"),
+    Key(
+        "signers",
+        "fingerprints",
+        [],
+        "keys whose signatures count; default: every key that is trusted for the name",
+    ),
+    Key("digests", "image digests", [], "instead of `images`: images by ID, or by a registry's digest"),
     Key(
         "isolators",
         "texts",
         [],
-        "what they may ask for: names of isolators, or a part of one (`os/linux/namespaces=pid`). Required",
+        "isolators that these images may request, or parts of them (`os/linux/namespaces=pid`). Required",
     ),
 )
 
 SCHEMA: tuple[Key, ...] = (
-    Key("state_dir", "path", "/var/lib/kurma", "images, pods, network records, this machine's key"),
-    Key("run_dir", "path", "/run/kurma", "sockets and locks; `run` under `state_dir` where that is another one"),
-    Key("auth_dir", "path", "/etc/kurma/auth.d", "credentials for sources of images"),
+    Key(
+        "state_dir", "path", "/var/lib/kurma", "directory of images, pods, network records and this machine's key"
+    ),
+    Key(
+        "run_dir",
+        "path",
+        "/run/kurma",
+        "directory of sockets and locks; with another `state_dir`, the default is `run` below it",
+    ),
+    Key("auth_dir", "path", "/etc/kurma/auth.d", "directory of credentials for registries and web servers"),
     Key(
         "trustedkeys",
         "paths",
         ["/usr/lib/kurma/trustedkeys", "/etc/kurma/trustedkeys"],
-        "keys trusted for images; a later directory masks an earlier one, and the last is written to",
+        "directories of trusted keys; a later directory masks an earlier one, and `kurma trust add` "
+        "writes to the last",
     ),
-    Key("renderer", "text", "overlay", "renderer plugin for pods that name none"),
-    Key("stager", "text", "default", "stager for pods that name none: of `stagers`, else a stager plugin"),
+    Key("renderer", "text", "overlay", "default renderer plugin of pods"),
+    Key("stager", "text", "default", "default stager of pods: a name of `stagers`, else of a stager plugin"),
     Key("stagers", "named", {}, "stagers by name", keys=_STAGER),
-    Key("userns", "user namespace", "none", "user namespace of pods that name none: `none`, `auto`, `UID:COUNT`"),
+    Key("userns", "user namespace", "none", "default user namespace of pods: `none`, `auto` or `UID:COUNT`"),
     Key(
         "userns_pool",
         "section",
         {},
-        "the host's ids that `auto` gives ranges of",
+        "the host's user and group IDs from which `auto` takes ranges",
         keys=(
-            Key("first", "count", 0x70000000, "the first id"),
-            Key("count", "count", 0x0FFE0000, "how many ids from there on"),
-            Key("size", "count", 65536, "how many of them each pod gets"),
+            Key("first", "count", 0x70000000, "the first ID"),
+            Key("count", "count", 0x0FFE0000, "number of IDs in the pool"),
+            Key("size", "count", 65536, "number of IDs for each pod"),
         ),
     ),
-    Key("start_timeout", "duration", 60.0, "how long a stager may take until its pod runs"),
-    Key("stop_timeout", "duration", 10.0, "how long apps may take to end before they are killed"),
+    Key("start_timeout", "duration", 60.0, "time in which a stager must start a pod"),
+    Key("stop_timeout", "duration", 10.0, "time in which apps must end before Kurma kills them"),
     Key(
         "log",
         "section",
         {},
         "logs of apps",
         keys=(
-            Key("size", "some size", 10 << 20, "a log file is turned over at this size"),
-            Key("count", "count", 5, "files kept of each app's log, the current one included"),
+            Key("size", "some size", 10 << 20, "size at which a log file is rotated"),
+            Key("count", "count", 5, "log files kept for each app, including the current one"),
         ),
     ),
     Key(
         "limits",
         "section",
         {},
-        "what an image archive may be at most",
+        "upper limits of an image archive",
         keys=(
-            Key("total_size", "some size", 64 << 30, "unpacked, all files together"),
+            Key("total_size", "some size", 64 << 30, "total size of the extracted files"),
             Key("entries", "count", 2_000_000, "number of files, directories and links"),
-            Key("ratio", "ratio", 1000.0, "unpacked size over packed size"),
+            Key("ratio", "ratio", 1000.0, "extracted size divided by compressed size"),
         ),
     ),
     Key(
         "trust",
         "section",
         {},
-        "what vouches for an image, by where it comes from: a trusted signature, a content digest, or nothing",
+        "proof that an image needs, by its source: `signed` (a trusted signature), `digest` (also a "
+        "content digest) or `any`",
         keys=(
-            Key("named", "word", "signed", "found by its name (discovery)", words=_POLICIES),
-            Key("https", "word", "signed", "another archive that came over TLS", words=_POLICIES),
-            Key("http", "word", "signed", "another archive that came without TLS", words=_POLICIES),
+            Key("named", "word", "signed", "images found by name (discovery)", words=_POLICIES),
+            Key("https", "word", "signed", "other archives that came over TLS", words=_POLICIES),
+            Key("http", "word", "signed", "other archives that came without TLS", words=_POLICIES),
             Key(
-                "registry", "word", "digest", "layers of a registry, or of a file in its formats", words=_POLICIES
+                "registry",
+                "word",
+                "digest",
+                "images of a registry, or of a file in a registry's format",
+                words=_POLICIES,
             ),
-            Key("file", "word", "any", "another archive that is a file of this machine", words=_POLICIES),
+            Key("file", "word", "any", "other archives, from a file of this machine", words=_POLICIES),
         ),
     ),
     Key(
         "trusted_host_keys",
         "fingerprints",
         [],
-        "keys whose images may run as stagers; if any is listed, this machine's own counts only if it is, too",
+        "keys whose images may run as stagers and network images; an empty list means this machine's key",
     ),
     Key(
         "host_image_digests",
         "digests",
         {},
-        "digests of images that may run with the host's power though they carry no signature, by locator",
+        "digests of unsigned images that may run as stagers and network images, by locator",
     ),
-    Key("grants", "named", {}, "which images may have power over the host, by a name of your own", keys=_GRANT),
+    Key(
+        "grants", "named", {}, "rules that give images power over the host, by a name of your choice", keys=_GRANT
+    ),
     Key(
         "required_isolators",
         "boolean by name",
         dict.fromkeys(REQUIRED_ISOLATORS, True),
-        "isolators without which no app runs, by their defaults or by what takes their place; false: an app may",
+        "isolators that each app must have, by default or by its own value; false: apps may run without this one",
     ),
     Key(
         "isolator_plugins",
         "text by name",
         {},
-        "isolator → the plugin that looks after it, where several plugins know it",
+        "isolator → the plugin that applies it, if several plugins implement it",
     ),
     Key(
         "fetchers",
         "section",
         {},
-        "fetchers of locators without a scheme",
+        "default fetchers of locators without a scheme",
         keys=(
             Key("paths", "text", "file", "fetcher of paths: `./app.aci`"),
             Key("names", "text", "appc", "fetcher of names: `example.com/app:1.0`"),
         ),
     ),
     Key(
+        "short_names",
+        "text",
+        None,
+        "the registry of images that are named without one (`redis:7`): its host, or `SCHEME://HOST`",
+    ),
+    Key(
         "registries",
         "section",
         {},
-        "registries of images",
+        "image registries",
         keys=(
-            Key("insecure", "hosts", [], "host[:port] of each that is spoken to without TLS"),
+            Key("insecure", "hosts", [], "host[:port] of registries that Kurma uses without TLS"),
             Key("mirrors", "hosts by name", {}, "registry name → host[:port] of mirrors, tried in order"),
         ),
     ),
@@ -513,13 +579,14 @@ SCHEMA: tuple[Key, ...] = (
         "base_networks",
         "network names",
         ["lo"],
-        "joined first, by every pod; they may give it no address",
+        "networks that every pod joins first; they must not give it an address",
     ),
     Key(
         "default_networks",
         "network names",
         ["default"],
-        "joined by pods that name no network, unless entries of `container_networks` say `default: true`",
+        "networks of pods without a list of networks; ignored if entries of `container_networks` have "
+        "`default: true`",
     ),
     Key(
         "initial_pods",
@@ -527,13 +594,15 @@ SCHEMA: tuple[Key, ...] = (
         [],
         "pods that kurmad keeps running: locators of images, and pod templates with a `name`",
     ),
-    Key("prefetch_images", "texts", [], "locators of images that kurmad fetches, in the background"),
+    Key("prefetch_images", "texts", [], "locators of images that kurmad fetches in the background"),
     Key(
         "daemon",
         "section",
         {},
         "kurmad",
-        keys=(Key("waiting_stagers", "few", 2, "stagers that it keeps started, for pods to come; 0: none"),),
+        keys=(
+            Key("prestarted_stagers", "few", 2, "number of stagers that kurmad starts in advance for new pods"),
+        ),
     ),
     Key(
         "plugins",
@@ -541,7 +610,37 @@ SCHEMA: tuple[Key, ...] = (
         {},
         "plugins by kind and name",
         keys=(
-            Key("enable", "word", "all", "`listed`: only plugins with a section here", words=("all", "listed")),
+            Key(
+                "enable",
+                "word",
+                "all",
+                "`all`: every installed plugin is enabled; `listed`: only plugins with a section here",
+                words=("all", "listed"),
+            ),
+            Key(
+                "packages",
+                "text by name",
+                {
+                    "fetchers/appc": "kurma-fetch-http",
+                    "fetchers/docker": "kurma-fetch-docker",
+                    "fetchers/docker-archive": "kurma-fetch-docker",
+                    "fetchers/file": "kurma-fetch-http",
+                    "fetchers/http": "kurma-fetch-http",
+                    "fetchers/https": "kurma-fetch-http",
+                    "fetchers/oci": "kurma-fetch-docker",
+                    "fetchers/oci-archive": "kurma-fetch-docker",
+                    "isolators/linux": "kurma-isolators-linux",
+                    "networks/aci": "kurma-net-aci",
+                    "networks/bridge": "kurma-net-bridge",
+                    "networks/cni": "kurma-net-cni",
+                    "networks/lo": "kurma-net-lo",
+                    "renderers/copy": "kurma-render-copy",
+                    "renderers/overlay": "kurma-render-overlay",
+                    "stagers/default": "kurma-stager-default",
+                    "stagers/rkt": "kurma-stager-rkt",
+                },
+                "package of each plugin, by `KIND/NAME`, for the error about a missing plugin",
+            ),
             *(Key(kind, "named", {}, f"`kurma.{kind}` plugins, by name", keys=_PLUGIN) for kind in KINDS),
         ),
     ),
@@ -578,6 +677,8 @@ def read(shape: Shape, value: Json, where: Where) -> Json:
 def unknown(where: Where, name: str, known: Iterable[str]) -> NoReturn:
     """Refuses an unknown key, and names the nearest known one. :raises ConfigError: always."""
     names = sorted(known)
-    near = nearest(name.lower(), names, 0.0)
-    which = f"; the nearest known one is {near!r}" if near else "; there is none to be set here"
+    near = nearest(name.lower(), names)
+    which = f"; the nearest known one is {near!r}" if near else ""
+    if not names:
+        which = "; there is none to be set here"
     where.key(name).fail(f"unknown key{which}", hint=f"known here: {', '.join(names)}" if names else None)

@@ -20,7 +20,7 @@ from kurma_core.client import Settings, socket_path
 from kurma_core.client.client import Client, add_unstarted_pod
 from kurma_core.client.local.managers import Managers, problems, run_dir_hint
 from kurma_core.client.remote.start_kurmad import LOCK as START_LOCK
-from kurma_core.config import CONFIG_DIR, load
+from kurma_core.config import load
 from kurma_core.daemon.http import messages
 from kurma_core.daemon.http.dispatch import Dispatcher
 from kurma_core.daemon.http.server import Server
@@ -272,7 +272,7 @@ class Daemon:
             raise self._failed
 
     def _become_ready(self, ready: Callable[[], None], idle: float | None) -> None:
-        """Waits for the required services, and tells whoever has started kurmad. Ends it if one does not run.
+        """Waits for the required services, and notifies kurmad's parent. Ends kurmad if one does not run.
 
         Meanwhile, the main thread heeds signals.
         """
@@ -410,12 +410,11 @@ class Daemon:
 
     def described(self) -> DaemonInfo:
         """The description of kurmad for ``info``: its process and initial pods."""
-        config_file = self._settings.config_file
         said = {
             "pid": os.getpid(),
             "recovered": self.recovery.done.is_set(),
             **self.initial.to_json(),
-            "configuration": CONFIG_DIR if config_file is None else os.path.abspath(config_file),
+            "configuration": self._settings.config_path,
             "configurationRead": self.reloads.read_at,
             "refused": self.reloads.refused_at,
             "services": [one.to_json() for one in self.services.states()],

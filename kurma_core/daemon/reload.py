@@ -72,7 +72,7 @@ class Reloads:
                 os.kill(os.getpid(), signal.SIGHUP)
         asked.done.wait()
         if asked.report is None:
-            raise HostError("cannot reload kurmad: it ends")
+            raise HostError("cannot reload kurmad: it is ending")
         return asked.report
 
     def reload(self) -> ReloadReport:
@@ -154,7 +154,7 @@ def _tell(report: ReloadReport, journal: Journal) -> None:
     """Writes the report to the log and the journal."""
     if report.problems:
         for problem in report.problems:
-            _LOG.error("the configuration is as it was: %s", problem.message)
+            _LOG.error("kept the old configuration: %s", problem.message)
         detail: dict[str, Json] = {"pid": os.getpid(), "problems": len(report.problems)}
         journal.tell("daemon", "reload-refused", None, "kurmad", detail)
         return

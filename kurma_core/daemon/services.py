@@ -248,7 +248,7 @@ class _Service:
             try:
                 answers.append(driver.reload(config))
             except KurmaError as error:
-                _LOG.error("service %s: it does not take its new configuration: %s", self.name, error.message)
+                _LOG.error("service %s: it refused its new configuration: %s", self.name, error.message)
 
         asking = threading.Thread(target=ask, name=f"service-{self.name}", daemon=True)
         begin(asking)

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from kurma_core.appc.image_name import ImageName, parse_image_name
 from kurma_core.cancellation import abandoning
-from kurma_core.errors import FetchDigestError, FetchError, FetchNotFoundError, PluginError, StoreError, UsageError
+from kurma_core.errors import (
+    FetchDigestError,
+    FetchError,
+    FetchNotFoundError,
+    KurmaError,
+    PluginError,
+    StoreError,
+    UsageError,
+)
 from kurma_core.fetching.download import Download, Partial
 from kurma_core.models.image import LOCAL, TRANSPORTS
 from kurma_core.named_files import absolute_locator, split_locator
@@ -80,6 +88,13 @@ def parse_locator(
     return Locator("", text, parse_image_name(text))
 
 
+def _has_port(text: str) -> bool:
+    """Whether the text is ``HOST:PORT/…``."""
+    head, slash, _ = text.partition("/")
+    host, _, port = head.rpartition(":")
+    return bool(slash and host and port.isdecimal())
+
+
 def _path_in(text: str) -> str:
     from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -99,6 +114,10 @@ class Fetching:
     :param kind: see :func:`absolute_locator`.
     :param examples: returns locators of the installed fetchers, for hints.
     :param paths: scheme of the fetcher that serves bare paths. :param names: of the one that finds bare names.
+    :param short_names: ``short_names`` of ``kurma.yml``: the host that short names mean, or ``SCHEME://HOST``;
+        None: it is not set.
+    :param having: returns the schemes of the fetchers that may have the hook of that name.
+    :param install: returns the hint how to install the fetcher of that scheme; None: there is no such hint.
     :param directory: the directory that relative paths start from; None: they are refused.
     :param note: prints a note for the user, one line.
     """
@@ -112,6 +131,9 @@ class Fetching:
         examples: Callable[[], Iterable[str]] = tuple,
         paths: str = "",
         names: str = "",
+        short_names: str | None = None,
+        having: Callable[[str], Iterable[str]] = lambda hook: (),
+        install: Callable[[str], str | None] = lambda scheme: None,
         directory: str | None = ".",
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -121,11 +143,34 @@ class Fetching:
         self._examples = examples
         self._paths = paths
         self._names = names
+        self._short_names = short_names
+        self._having = having
+        self._install = install
         self._directory = directory
         self.note = note
 
     def parse(self, text: str) -> Locator:
-        """Calls :func:`parse_locator` with the installed fetchers."""
+        """Calls :func:`parse_locator` with the installed fetchers.
+
+        A text that cannot be a name, such as ``HOST:PORT/NAME``, is the address that it means if ``short_names``
+        is set.
+
+        :raises UsageError: as :func:`parse_locator`; the hint names the address that the text may mean.
+        """
+        try:
+            if _has_port(text) and self._kind(split_locator(text)[0]) is None:
+                raise UsageError(f"{text}: not an image: a name has no port")
+            return self._parse(text)
+        except UsageError as error:
+            if "://" in text or not text:
+                raise
+            meant = self.short_name(text)
+            if meant:
+                return meant[0]
+            self.hint_address(text, error)
+            raise
+
+    def _parse(self, text: str) -> Locator:
         return parse_locator(text, self._kind, self._paths, self._directory)
 
     def resolve(self, locator: Locator | str, request: FetchRequest) -> RemoteArchive | RemoteLayers:
@@ -136,9 +181,9 @@ class Fetching:
         :raises PluginError: the fetcher raised an unexpected exception, or returned a value of another type.
         """
         found = self.parse(locator) if isinstance(locator, str) else locator
-        fetcher = self._driver_for(found)
         local = found.path is not None  # a local file never waits, so it needs no thread that can be abandoned
         try:
+            fetcher = self._driver_for(found)
             if local:
                 remote = fetcher.resolve(found.text, request)
             else:
@@ -146,11 +191,13 @@ class Fetching:
         except PluginError as error:
             error.prefix(found.text)
             raise
-        except FetchNotFoundError as error:
-            word = split_locator(found.text)[0]
-            if found.name is not None and word and "." not in word:  # NAME:VERSION, or SCHEME:IMAGE
-                none = f"no fetcher of the scheme {word} is installed"
-                error.hint = none if error.hint is None else f"{error.hint}; {none}"
+        except FetchError as error:
+            if found.name is not None:
+                self.hint_address(found.text, error)
+                word = split_locator(found.text)[0]
+                if word and "." not in word and isinstance(error, FetchNotFoundError):  # or SCHEME:IMAGE
+                    none = f"no fetcher of the scheme {word} is installed"
+                    error.hint = none if error.hint is None else f"{error.hint}; {none}"
             raise
         if remote.transport not in TRANSPORTS:
             what = f"{remote.transport!r}, not {', '.join(TRANSPORTS)}"
@@ -191,39 +238,81 @@ class Fetching:
             raise plugin_error(fetcher, what) from error
         return completed
 
-    def expand_name(self, locator: Locator) -> tuple[Locator, ...]:
-        """The addresses that a bare name may mean, best first; empty for a path or an address, or if the fetcher
-        of names resolves names itself.
+    def short_name(self, name: str) -> tuple[Locator, ...]:
+        """The addresses that a name means by ``short_names`` of ``kurma.yml``, best first; empty: it is not set,
+        or the name is to be discovered.
 
-        :raises PluginError: the fetcher gave a name in return.
+        :raises PluginError: a fetcher gave a name in return.
         """
-        if locator.name is None or self._kind(self._names) is None:
-            return ()
-        fetcher = self._driver_for(locator)
-        found = tuple(map(self.parse, fetcher.expand_name(locator.text)))
-        for one in found:
-            if one.name is not None:
-                raise plugin_error(fetcher, f"expanded the name {locator.text} to {one.text!r}, which is a name")
-        return found
+        return () if self._short_names is None else self._addresses(name, self._short_names)
+
+    def _addresses(self, name: str, registry: str) -> tuple[Locator, ...]:
+        """The answer of the first fetcher that knows addresses of such a name.
+
+        :param registry: see :meth:`~kurma_core.hookspecs.fetcher.FetcherHooks.expand_name`; the fetcher of
+            ``SCHEME://HOST`` alone is asked.
+        """
+        scheme, separator, host = registry.rpartition("://")
+        for one in (scheme,) if separator else self._having("expand_name"):
+            fetcher = self._driver(one)
+            found = tuple(map(self._parse, fetcher.expand_name(name, host)))
+            for address in found:
+                if address.name is not None:
+                    raise plugin_error(fetcher, f"expanded the name {name} to {address.text!r}, which is a name")
+            if found:
+                return found
+        return ()
+
+    def check_short_names(self) -> None:
+        """Checks that a fetcher answers for ``short_names``. :raises UsageError: no fetcher does."""
+        if self._short_names is not None and not self.short_name("name"):
+            raise UsageError(
+                f"no fetcher knows short names of {self._short_names}", hint="write HOST, or SCHEME://HOST"
+            )
+
+    def hint_address(self, name: str, error: KurmaError) -> None:
+        """Adds to the error's hint the address that the name may mean, if a fetcher knows one."""
+        with suppress(KurmaError):  # of a fetcher that does not work
+            for address in self._addresses(name, "")[:1]:
+                host = address.text.partition("://")[2].partition("/")[0]
+                if host == name.partition("/")[0].lower():
+                    meant = f"if {host} is a registry: {address.text}"
+                elif self._short_names is None:
+                    meant = (
+                        f"did you mean {address.text}? `short_names: {host}` in kurma.yml makes {name} mean that"
+                    )
+                else:
+                    meant = f"did you mean {address.text}?"
+                error.hint = meant if error.hint is None else f"{error.hint}; {meant}"
 
     def log_in(self, address: str, user: str, secret: str, request: FetchRequest) -> str:
         """Has the address's fetcher check and keep credentials. :returns: the file that keeps them.
 
-        :raises UsageError: it is not an address.
+        :param address: ``SCHEME://HOST``; of a host alone, the scheme is that of the only fetcher that logs in.
+        :raises UsageError: it is not an address, or several fetchers log in.
         :raises FetchError: the credentials are refused, or the fetcher does not log in.
         """
-        locator = self._address(address)
+        locator = self._source(address)
         fetcher = self._driver_for(locator)
         return abandoning(lambda: fetcher.log_in(locator.text, user, secret, request))
 
     def log_out(self, address: str) -> str:
         """Has the address's fetcher remove its credentials; as :meth:`log_in`."""
-        locator = self._address(address)
+        locator = self._source(address)
         return self._driver_for(locator).log_out(locator.text)
 
-    def _address(self, text: str) -> Locator:
-        locator = self.parse(text)
-        if "://" not in text or locator.path is not None:
+    def _source(self, text: str) -> Locator:
+        if "://" not in text:
+            schemes = tuple(self._having("log_in"))
+            if len(schemes) != 1 or not text:
+                several = " or ".join(f"{scheme}://{text}" for scheme in schemes if text)
+                raise UsageError(
+                    f"{text or repr(text)} is not the address of a source",
+                    hint=f"write {several or 'SCHEME://HOST'}",
+                )
+            text = f"{schemes[0]}://{text}"
+        locator = self._parse(text)
+        if locator.path is not None:
             raise UsageError(f"{text} is not the address of a source", hint="write SCHEME://HOST")
         return locator
 
@@ -235,7 +324,7 @@ class Fetching:
         if self._kind(self._names) is None:
             raise FetchError(
                 f"{name}: no plugin finds keys by name (fetcher {self._names})",
-                hint="name the key's file or address",
+                hint=self._install(self._names) or "name the key's file or address",
             )
         fetcher = self._driver(self._names)
         return abandoning(lambda: fetcher.public_keys(name, request))
@@ -248,9 +337,10 @@ class Fetching:
         if locator.name is None:
             return self._driver(locator.scheme)
         if self._kind(self._names) is None:
+            typed = ", ".join(dict.fromkeys(("./FILE.aci", *self._examples())))
             raise FetchError(
                 f"{locator.text}: not in the store, and no plugin finds images by name (fetcher {self._names})",
-                hint=f"name a path or an address: {', '.join(dict.fromkeys(('./FILE.aci', *self._examples())))}",
+                hint=self._install(self._names) or f"name a path or an address: {typed}",
                 url=locator.text,
             )
         return self._driver(self._names)

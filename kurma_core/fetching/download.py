@@ -80,9 +80,7 @@ class Download(io.RawIOBase):
         self._ended = False
         algorithm, _, self._expected = (blob.digest or "").partition(":")
         if self._expected and algorithm not in ("sha256", "sha512"):
-            raise FetchDigestError(
-                f"{what}: digests of the kind {algorithm} are not understood", digest=blob.digest
-            )
+            raise FetchDigestError(f"{what}: digest algorithm {algorithm} is not supported", digest=blob.digest)
         self._hash = hashlib.new(algorithm) if self._expected else None
 
     def readable(self) -> bool:
@@ -166,7 +164,7 @@ class Download(io.RawIOBase):
         if self._partial is not None and not self._replay:
             self._partial.truncate()
         if self._progress is not None:
-            self._progress.start(self._what, size)
+            self._progress.start(self._what, size, "bytes" if self._partial is None else "download")
             if self._replay:
                 self._progress.skip(self._replay)
 
@@ -212,7 +210,8 @@ class Download(io.RawIOBase):
         if self._hash is not None and self._hash.hexdigest() != self._expected:
             raise FetchDigestError(
                 f"{self._what}: its digest is {self._hash.name}:{self._hash.hexdigest()}, not {self._blob.digest}",
-                hint="what came is not what was asked for: try again, and distrust the source if it stays so",
+                hint="the content is not the requested one: try again, and distrust the source if the "
+                "error persists",
                 digest=self._blob.digest,
             )
 

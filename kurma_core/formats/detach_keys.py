@@ -23,7 +23,7 @@ def parse(text: str) -> bytes:
         elif len(word) == 1 and word.isascii() and word.isprintable():
             keys.append(ord(word))
         else:
-            raise ValueError(f"{word!r} is no key")
+            raise ValueError(f"{word!r} is not a key")
     return bytes(keys)
 
 

@@ -40,7 +40,7 @@ _IMPL, _SPEC = "kurma_impl", "kurma_spec"
 
 _WHERE = dict.fromkeys(("Driver", "HostCheck"), "kurma_core.hookspecs.driver")
 
-#: Version of the contract with plugins (``docs/plugin_contract.md``).
+#: Version of the contract with plugins (``docs/reference/plugin_contract.md``).
 CONTRACT = 1
 #: The oldest version of the contract that this Kurma serves.
 OLDEST = 1
@@ -230,7 +230,7 @@ def field_types(cls: type) -> Mapping[str, Answer]:
 
 
 def wrong_field(value: object) -> str:
-    """What is wrong with the fields of a value of :mod:`kurma_core.models`; empty: nothing, or another class."""
+    """The error in the fields of a value of :mod:`kurma_core.models`; empty: nothing, or another class."""
     from kurma_core.schema import JsonValue, SchemaError, check_fields
 
     try:

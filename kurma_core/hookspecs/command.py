@@ -43,13 +43,14 @@ class CommandSession(Protocol):
 
 
 _WHERE = {"Typer": "typer"}
-#: Names of Kurma's own commands, and those for which it suggests one: a plugin cannot have them.
+#: Names of Kurma's own commands, with other words for them: a plugin cannot have them.
 RESERVED = frozenset(
     (
-        *("run", "prepare", "run-prepared", "start", "restart", "list", "show", "status", "wait", "cat-manifest"),
-        *("logs", "stats", "top", "events", "enter", "exec", "attach", "cp", "stop", "kill", "rm", "gc", "app"),
-        *("image", "trust", "pod", "stager", "network", "isolators", "plugins", "config", "daemon", "info"),
-        *("version", "completion", "ps", "images", "pull", "inspect", "rmi", "build", "create"),
+        *("run", "prepare", "run-prepared", "start", "restart", "list", "show", "status", "wait"),
+        *("cat-manifest", "logs", "stats", "top", "events", "enter", "exec", "attach", "cp", "stop"),
+        *("kill", "rm", "gc", "app", "image", "trust", "pod", "stager", "network", "isolators"),
+        *("plugins", "config", "daemon", "info", "system", "version", "completion", "ps", "ls"),
+        *("images", "pull", "fetch", "inspect", "rmi", "create", "login", "logout"),
     )
 )
 

@@ -44,13 +44,46 @@ class HostCheck:
     """Whether this host has something that a plugin needs (``kurma_checks``).
 
     :param name: in a few words. :param ok: whether the host has it.
-    :param detail: what is missing, or what was found. :param hint: what to do.
+    :param detail: what is missing, or what was found; also that the hint takes effect after a reboot, or what else
+        it changes.
+    :param hint: a command, or what to change (options of a container engine); ignored if ``ok``. People paste it:
+        it must not reboot, and must not weaken the host.
     """
 
     name: str
     ok: bool
     detail: str = ""
     hint: str = ""
+
+
+def setting_hint(name: str, value: str) -> str:
+    """A hint for :class:`HostCheck` to change a setting of the kernel, now and at each boot.
+
+    :param name: as ``sysctl`` has it, with dots. :param value: the new value.
+    :returns: a command, which can be repeated.
+    """
+    file = f"/etc/sysctl.d/50-kurma-{name}.conf"
+    return f"mkdir -p /etc/sysctl.d && echo {name}={value} > {file} && sysctl -p {file}"
+
+
+def module_hint(name: str) -> str:
+    """A hint for :class:`HostCheck` to load a module of the kernel, now and at each boot.
+
+    :param name: of the module.
+    :returns: a command, which can be repeated.
+    """
+    file = f"/etc/modules-load.d/kurma-{name}.conf"
+    return f"modprobe {name} && mkdir -p /etc/modules-load.d && echo {name} > {file}"
+
+
+def kernel_hint() -> str:
+    """A hint for :class:`HostCheck` to install Debian's newest kernel, which takes effect after a reboot.
+
+    :returns: a command.
+    """
+    import os
+
+    return f"apt-get install linux-image-{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
 
 
 @frozen
@@ -129,12 +162,14 @@ class DriverContext:
     :param config: the driver's section of the configuration, checked against its options, with defaults filled in.
     :param state_dir: the driver's own directory under the state directory, for data that must outlive the process.
         It may not exist yet: the driver makes it, mode 0700, when it first writes.
+    :param state_root: the state directory, for checks of its file system; it may not exist yet. The core owns it.
     :param registries: the ``registries`` section of ``kurma.yml``: ``insecure`` (list of host[:port]),
         ``mirrors`` (registry name → list of host[:port]).
     :param auth_dir: directory of credentials (``auth.d``), which may not exist.
     :param note: prints a note for the user, one line on standard error.
     :param host_image: finds an image by its locator, fetches it if need be, and verifies that it may run with
-        host privilege (docs/trust.md); raises TrustError, FetchError, StoreError. Not for fetchers and renderers.
+        host privilege (docs/howto/trust.md); raises TrustError, FetchError, StoreError. Not for fetchers and
+        renderers.
     :param start_program: starts a program on the host, also if this process has threads; returns once the program
         has been executed; raises CommandNotFoundError, CommandNotExecutableError, HostError.
     :param daemon: this process is kurmad and serves many commands; work that belongs to each start of the daemon
@@ -143,6 +178,7 @@ class DriverContext:
 
     config: Mapping[str, Json]
     state_dir: str
+    state_root: str = ""
     registries: Mapping[str, Json] = field(default_factory=dict)
     auth_dir: str = "/etc/kurma/auth.d"
     note: Callable[[str], None] = print

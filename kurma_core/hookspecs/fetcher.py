@@ -249,14 +249,16 @@ class FetcherHooks(Hooks):
         return Conventions()
 
     @hookspec
-    def expand_name(self, name: str) -> tuple[str, ...]:
-        """Finds the addresses that a short name may mean.
+    def expand_name(self, name: str, registry: str) -> tuple[str, ...]:
+        """Finds the addresses that a name without a scheme may mean.
 
-        :called: for a name that no image of the store has, of the fetcher that ``fetchers.names`` of ``kurma.yml``
-            names
+        :called: for a name that the store lacks; of the fetcher that ``short_names`` of ``kurma.yml`` names by its
+            scheme, else of each until one answers
         :param name: as the user wrote it.
-        :returns: whole locators, scheme included, best first; the core takes the first that has an image, and its
-            trust policy. Empty: ``resolve`` gets the name itself.
+        :param registry: the host of ``short_names``: the core takes the first address that has an image, and its
+            trust policy. Answer only for names that lack a host, name that host, or cannot be discovered. Empty:
+            the core puts the first address into a hint; answer for every name that may be one of yours.
+        :returns: whole locators, scheme included, best first. Empty: the name is none of yours.
         """
         return ()
 
@@ -265,7 +267,7 @@ class FetcherHooks(Hooks):
         """Checks credentials with the source, and keeps them for ``resolve``, in ``context.auth_dir`` or
         elsewhere.
 
-        :called: by ``kurma image login``
+        :called: by ``kurma login``
         :param locator: ``SCHEME://HOST``.
         :param user: the user's name at the source. :param secret: a password or a token; never print it.
         :param request: the checks that are relaxed.
@@ -280,7 +282,7 @@ class FetcherHooks(Hooks):
     def log_out(self, locator: str) -> str:
         """Removes the credentials that ``log_in`` keeps.
 
-        :called: by ``kurma image logout``
+        :called: by ``kurma logout``
         :param locator: ``SCHEME://HOST``.
         :returns: the file that kept them. :raises FetchError: there are none.
         """

@@ -99,7 +99,7 @@ class PodSetup:
     :param dns: ``nameservers``, ``search``, ``options``: lists of strings; None: the app keeps its own file.
     :param hosts: the pod's own lines of ``/etc/hosts``, localhost among them: (address, names).
     :param names: hosts files also have lines of other pods, which change: the core keeps every hosts file in
-        ``directory/pod/hosts`` up to date with the lines of ``.names`` there (docs/stager_protocol.md).
+        ``directory/pod/hosts`` up to date with the lines of ``.names`` there (docs/reference/stager_protocol.md).
     :param volume_links: volume sources may be symbolic links, or lie behind one.
     :param userns: the pod's user namespace, which owns its network namespace and must own all other namespaces of
         its apps; only for a driver with ``user_namespaces``. None: the host's.

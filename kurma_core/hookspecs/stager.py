@@ -263,7 +263,7 @@ class StagerHooks(AnyStagerHooks):
 
         :called: by ``kurma enter``, ``logs``, ``attach`` and others
         :param verb: ``status``, ``logs``, ``run`` or ``attach``.
-        :param arguments: of the call-in (docs/stager_protocol.md).
+        :param arguments: of the call-in (docs/reference/stager_protocol.md).
         :param stdio: its standard input, output and error; ``relayed`` is set.
         :param document: bytes that it gets on descriptor 3; None: there are none.
         :returns: its exit code, 128+N for signal N.

@@ -295,7 +295,7 @@ class _Ledger:
                 self._counter.add(above, implied=True)
                 self._made[above] = None
             elif self._made[above] is False:
-                raise hostile(entry, f"'{show(above)}' above it is no directory")
+                raise hostile(entry, f"'{show(above)}' above it is not a directory")
         directory = entry.kind == DIRECTORY
         if path in self._made and not (directory and self._made[path] is None):
             raise hostile(entry, "there are two entries of that name")

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from kurma_core.cancellation import lock
+from kurma_core.cancellation import lock, step
 from kurma_core.errors import PrivilegeError, StoreError
-from kurma_core.linux.beneath import remove_tree
+from kurma_core.linux.beneath import bytes_below, remove_tree
 from kurma_core.linux.files import is_at
 from kurma_core.linux.libc import syscall
 
@@ -94,7 +94,7 @@ class WorkDirectory:
     def __exit__(self, *_: object) -> None:
         tmp = os.open(self._tmp, _DIRECTORY)
         try:
-            remove_tree(tmp, self._name)
+            remove_tree(tmp, self._name, step)
         finally:
             os.close(tmp)
             os.close(self._fd)
@@ -199,29 +199,20 @@ class Usage:
     and not at all while a name is left elsewhere."""
 
     def __init__(self) -> None:
+        #: Number of files and directories that were looked at.
+        self.files = 0
         self._seen: dict[tuple[int, int], int] = {}
 
     def add(self, path: str) -> int:
-        """Bytes that are freed if ``path`` is removed as well, with everything below it. Files that vanish
-        meanwhile do not count.
+        """Bytes that are freed if ``path`` is removed as well, with everything below it: see
+        :func:`kurma_core.linux.beneath.bytes_below`."""
+        return bytes_below(path, self._bytes_of)
 
-        :raises OSError: as the kernel says.
-        """
-        total = 0
-        todo = [path]
-        while todo:
-            current = todo.pop()
-            try:
-                status = os.lstat(current)
-                if stat.S_ISDIR(status.st_mode):
-                    with os.scandir(current) as entries:
-                        todo += [entry.path for entry in entries]
-                elif status.st_nlink > 1 and not self._last(status):
-                    continue
-            except FileNotFoundError:
-                continue
-            total += status.st_blocks * 512
-        return total
+    def _bytes_of(self, status: os.stat_result) -> int:
+        self.files += 1
+        step()
+        alone = stat.S_ISDIR(status.st_mode) or status.st_nlink == 1 or self._last(status)
+        return status.st_blocks * 512 if alone else 0
 
     def _last(self, status: os.stat_result) -> bool:
         key = (status.st_dev, status.st_ino)

@@ -167,7 +167,7 @@ class Extractor:
             try:
                 os.mkdir(parts[-1], 0o700, dir_fd=above)
             except FileExistsError:
-                raise hostile(entry, f"'{show(path)}' above it is no directory") from None
+                raise hostile(entry, f"'{show(path)}' above it is not a directory") from None
             self._note_directory(path, parts, None)
         return self._reopen(path)
 

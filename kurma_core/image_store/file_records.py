@@ -59,8 +59,13 @@ class Origin:
 
 
 def origin(record: FileRecord) -> Origin:
-    """Without the inode's number. :ivar record.stamp: its last field is that number."""
-    return Origin(record.stamp.rpartition(b" ")[0], record.digest, record.attributes)
+    """The fields of the record that the archive determines."""
+    return Origin(without_inode(record.stamp), record.digest, record.attributes)
+
+
+def without_inode(stamp: bytes) -> bytes:
+    """The stamp without its last field, the inode's number, which a copy of the file does not keep."""
+    return stamp.rpartition(b" ")[0]
 
 
 def stamps(status: os.stat_result) -> tuple[bytes, bytes]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from kurma_core.errors import AmbiguousReferenceError, FormatVersionError, ImageNotFoundError, StoreError
 from kurma_core.image_store.records import is_early_id, is_hex, is_id
 from kurma_core.models.image import ImageRecord
+from kurma_core.schema import nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,11 +108,11 @@ def named(store: Store, reference: str) -> list[ImageRecord]:
 def _by_name(store: Store, reference: str) -> ImageRecord:
     fitting = named(store, reference)
     if not fitting:
-        raise _not_found(reference)
+        raise _not_found(reference, store)
     return max(fitting, key=lambda image: image.age_order)
 
 
-def _not_found(reference: str) -> ImageNotFoundError:
+def _not_found(reference: str, store: Store | None = None) -> ImageNotFoundError:
     digits = reference.removeprefix(_PREFIX).removeprefix(_EARLY)
     if 0 < len(digits) < SHORTEST and is_hex(digits):
         return ImageNotFoundError(
@@ -119,6 +120,21 @@ def _not_found(reference: str) -> ImageNotFoundError:
             hint=f"give at least {SHORTEST} digits of the ID",
             reference=reference,
         )
+    hint = "`kurma image list` shows what it holds"
+    near = _near(reference, store) if store is not None else None
     return ImageNotFoundError(
-        f"the store holds no image {reference}", hint="`kurma image list` shows what it holds", reference=reference
+        f"the store holds no image {reference}",
+        hint=hint if near is None else f"did you mean {near}? {hint}",
+        reference=reference,
     )
+
+
+def _near(reference: str, store: Store) -> str | None:
+    """The name of an image that a mistyped one may mean; its last part is enough."""
+    typed = reference.partition(":")[0] if "://" not in reference else reference
+    names: dict[str, str] = {}
+    for image in store.list():
+        names.setdefault(image.name.rpartition("/")[2], image.name)
+        names[image.name] = image.name
+    found = nearest(typed, names)
+    return None if found is None else names[found]

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable
 
+from kurma_core import cancellation
 from kurma_core.api.images import ImageGc, Removal
 from kurma_core.errors import FormatVersionError, ImageError, ImageNotFoundError, StoreError
 from kurma_core.image_store import records
 from kurma_core.image_store.durable import Usage, WorkDirectory, guard, no_room, sync_directory, try_lock
 from kurma_core.image_store.file_records import DIRECTORY_FLAGS
 from kurma_core.linux.beneath import remove_tree
+from kurma_core.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,14 +52,22 @@ def remove(store: Store, image_id: str, *, dry_run: bool, unused: Callable[[], o
         return work.report()
 
 
-def gc(store: Store, used: Collection[str], grace: float, *, dry_run: bool, now: float | None) -> ImageGc:
+def gc(
+    store: Store,
+    used: Collection[str],
+    grace: float,
+    *,
+    dry_run: bool,
+    now: float | None,
+    only: Collection[str] | None,
+) -> ImageGc:
     """See :meth:`.store.ImageStore.gc`."""
     import time
 
     if not os.path.isdir(store.path("tmp")):
         return ImageGc((), dry_run)
     before = (time.time() if now is None else now) - grace
-    with guard("cannot clean up the image store"), _Sweep(store, dry_run=dry_run) as work:
+    with guard("cannot clean up the image store"), _Sweep(store, dry_run=dry_run, only=only) as work:
         for name in _names(store.path("tmp")):
             work.take("leftover", "tmp", name)
         store.step("leftovers taken away")
@@ -83,14 +93,15 @@ class _Sweep:
     """Renames what is removed into a work directory, and deletes it after all locks are released. The order is the
     same with ``dry_run``, so that the real run removes what the dry run has listed."""
 
-    def __init__(self, store: Store, *, dry_run: bool) -> None:
+    def __init__(self, store: Store, *, dry_run: bool, only: Collection[str] | None = None) -> None:
         self._store = store
         self._dry_run = dry_run
+        self._only = only if only is None else frozenset(only)
         self._gone: set[str] = set()
         self._work: WorkDirectory | None = None
         self._usage = Usage()
-        #: Kind, name, and present path, or, if it is deleted already, its size.
-        self._taken: list[tuple[str, str, str | int]] = []
+        #: Each without its size; and its present path, or, if it is deleted already, its size.
+        self._taken: list[tuple[Removal, str | int]] = []
 
     def __enter__(self) -> _Sweep:
         if not self._dry_run:
@@ -107,14 +118,18 @@ class _Sweep:
 
     def __exit__(self, *details: object) -> None:
         if self._work is not None:
-            self._work.__exit__(*details)
+            with cancellation.phase("removing files", self._usage.files or None):
+                self._work.__exit__(*details)
 
     def take(self, kind: str, directory: str, name: str, held: int | None = None) -> None:
-        """Takes ``directory/name`` away, unless it is missing, or held.
+        """Takes ``directory/name`` away, unless it is missing, or held, or not among those to remove.
 
         :param held: the lock on it, where the caller has that.
         """
         path = self._store.path(directory, name)
+        one = Removal(kind, name, 0, _image_name(self._store, name) if kind == "image" else "")
+        if self._only is not None and one.key not in self._only:
+            return
         lock = try_lock(path) if held is None else held
         if lock is None:
             return
@@ -122,11 +137,11 @@ class _Sweep:
             if self._work is not None:
                 away = f"{self._work.path}/{directory}-{name}"
                 os.rename(path, away)
-                self._taken.append((kind, name, away))
+                self._taken.append((one, away))
             elif self._dry_run:
-                self._taken.append((kind, name, path))
+                self._taken.append((one, path))
             else:
-                self._taken.append((kind, name, self._remove(directory, name)))
+                self._taken.append((one, self._remove(directory, name)))
             self._gone.add(f"{directory}/{name}")
         finally:
             if held is None:
@@ -141,7 +156,7 @@ class _Sweep:
         size = self._usage.add(f"{tmp}/{away}")
         fd = os.open(tmp, DIRECTORY_FLAGS)
         try:
-            remove_tree(fd, away)
+            remove_tree(fd, away, cancellation.step)
         finally:
             os.close(fd)
         self._make_work()
@@ -180,10 +195,11 @@ class _Sweep:
 
     def report(self) -> ImageGc:
         """All that was taken, measured. Walking large trees takes its time, so no lock is held here."""
-        removed = (
-            Removal(kind, name, where if isinstance(where, int) else self._usage.add(where))
-            for kind, name, where in self._taken
-        )
+        with cancellation.phase("measuring"):
+            removed = [
+                replace(one, size=where if isinstance(where, int) else self._usage.add(where))
+                for one, where in self._taken
+            ]
         return ImageGc(tuple(removed), self._dry_run)
 
 
@@ -193,6 +209,14 @@ def _layers(store: Store, image_id: str) -> tuple[str, ...] | None:
         return store.get(image_id).layers
     except (StoreError, ImageNotFoundError, FormatVersionError):
         return None
+
+
+def _image_name(store: Store, image_id: str) -> str:
+    """Its name; empty: its record is damaged."""
+    try:
+        return store.get(image_id).name
+    except (StoreError, ImageNotFoundError, FormatVersionError):
+        return ""
 
 
 def _last_use(store: Store, image_id: str) -> float:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 
+from kurma_core.cancellation import phase
+from kurma_core.errors import FormatVersionError, StoreError
 from kurma_core.image_store import records
 from kurma_core.image_store.durable import (
     WorkDirectory,
@@ -22,6 +25,10 @@ from kurma_core.models.image import RenderedLayer
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.image_store.durable import Store
+
+
+#: A layer's key, in the key of a tree.
+_LAYER = re.compile(r"sha(?:512|256)-[0-9a-f]+")
 
 
 def tree_id(key: str) -> str:
@@ -57,8 +64,12 @@ class TreeCache:
             with guard("cannot put a rendered tree into the store", store.root):
                 os.makedirs(f"{made}/rootfs", 0o755)
                 os.chmod(f"{made}/rootfs", 0o755)  # noqa: S103 - as any root directory; the store is root's alone
-            build(f"{made}/rootfs")
-            with guard("cannot put a rendered tree into the store", store.root):
+            with phase("merging layers", self._files(key)):
+                build(f"{made}/rootfs")
+            with (
+                phase("storing the merged layers"),
+                guard("cannot put a rendered tree into the store", store.root),
+            ):
                 self._finish(made, ident, key)
                 while True:
                     with store.locked():
@@ -68,6 +79,17 @@ class TreeCache:
                         break
                 sync_directory(store.path("trees"))
         return rendered
+
+    def _files(self, key: str) -> int | None:
+        """The number of files and directories of the layers that the key names; None: it is not known."""
+        total = 0
+        for layer in _LAYER.findall(key):
+            try:
+                with open(self._store.path("layers", layer, "layer.json"), "rb") as file:
+                    total += records.load(file.read(), layer).get("entries", 0)
+            except (OSError, StoreError, FormatVersionError):
+                return None
+        return total or None
 
     def _used(self, place: str) -> bool:
         """Records the use of a tree; False: there is no such tree. The lock keeps a garbage collection from

@@ -294,7 +294,13 @@ class ImageStore:
         return remove(self, image_id, dry_run=dry_run, unused=unused)
 
     def gc(
-        self, used: Collection[str], grace: float, dry_run: bool = False, *, now: float | None = None
+        self,
+        used: Collection[str],
+        grace: float,
+        dry_run: bool = False,
+        *,
+        now: float | None = None,
+        only: Collection[str] | None = None,
     ) -> ImageGc:
         """Removes unused images and trees (not in ``used``), and leftovers.
 
@@ -302,10 +308,11 @@ class ImageStore:
         :param grace: seconds for which an unused one is kept.
         :param now: seconds since the epoch, from before ``used`` was computed: later uses are not in it, and
             protect.
+        :param only: keys of a :class:`kurma_core.api.images.Removal`: nothing else is removed.
         """
         from kurma_core.image_store.removal import gc
 
-        return gc(self, used, grace, dry_run=dry_run, now=now)
+        return gc(self, used, grace, dry_run=dry_run, now=now, only=only)
 
     # --- for the rest of this package ----------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 The shallow check compares every file's status with its record. A new hard link to a file, which each rendered tree
 makes, changes the inode's change time: then the file's content is compared, and the record updated. The deep check
 reads everything, and trusts the archive, whose hash is the image's ID, instead of the records, if there is an
-archive.
+archive. It ignores inode numbers, since a copied or restored store has others, and updates the record by them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from kurma_core.image_store.file_records import (
     sparse_digest,
     stamps,
     walk,
+    without_inode,
 )
 from kurma_core.image_store.records import checked_id, converted_digest, load, read_file
 from kurma_core.image_store.tar_entries import show
@@ -128,13 +129,16 @@ class _Check:
             if record is None:
                 raise self._changed(path, "was added")
             stamp, changed = stamps(status)
-            if stamp != record.stamp:
+            if not self._same(stamp, record.stamp):
                 raise self._changed(path, "has changed")
-            moved = changed != record.changed
+            moved = (stamp, changed) != (record.stamp, record.changed)
             if moved or self._deep:
                 self._compare(path, root if not path else parent, name, status, record)
                 self._stale = self._stale or moved
             yield record_line(FileRecord(path, stamp, changed, record.digest, record.attributes))
+
+    def _same(self, stamp: bytes, recorded: bytes) -> bool:
+        return stamp == recorded or (self._deep and without_inode(stamp) == without_inode(recorded))
 
     def _compare(self, path: bytes, parent: int, name: bytes, status: os.stat_result, record: FileRecord) -> None:
         if attributes_digest(place(parent, name) if path else parent) != record.attributes:

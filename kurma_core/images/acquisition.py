@@ -84,7 +84,7 @@ class Acquisition:
         said it was, is always compared, since that is cheap. With ``always``, the source is asked each time, but
         nothing is downloaded if nothing has changed.
 
-        A name that the fetcher of names expands is the first of the addresses that has an image.
+        A name that ``short_names`` of ``kurma.yml`` expands is the first of the addresses that has an image.
 
         :param expected: what the image must be, beyond what the locator says.
         :raises FetchError: :raises TrustError: :raises ArchiveError: …
@@ -97,7 +97,7 @@ class Acquisition:
             stored = self._stored(known, locator, expected)
             if stored is not None and (pull != "always" or known.fresh(time.time())):
                 return stored
-        expanded = self.fetching.expand_name(locator)
+        expanded = () if locator.name is None else self.fetching.short_name(locator.text)
         for number, candidate in enumerate(expanded, 1):
             try:
                 return self.get(candidate, pull, expected if expected.image_id is not None else None)
@@ -105,10 +105,13 @@ class Acquisition:
                 if number == len(expanded):
                     raise
         if pull == "never":
-            raise ImageNotFoundError(
-                f"{locator.text}: not in the store, and nothing is to be fetched",
+            missing = ImageNotFoundError(
+                f"{locator.text}: not in the store, and --pull never forbids fetching",
                 hint="fetch it: kurma image fetch " + locator.text,
             )
+            if locator.name is not None:
+                self.fetching.hint_address(locator.text, missing)
+            raise missing
         return self._fetch(locator, known, expected)
 
     def take(self, locator: Locator, archive: RemoteArchive) -> ImageRecord:
@@ -292,7 +295,7 @@ def uploaded(stream: BinaryIO, name: str, signature: bytes | None) -> tuple[Loca
     :raises UsageError: the name is not a valid file name.
     """
     if not name or "/" in name or "\0" in name:
-        raise UsageError(f"{name!r} is no name for an archive", hint="give it a file's name: app.aci")
+        raise UsageError(f"{name!r} is not a name for an archive", hint="give it a file's name: app.aci")
     from urllib.parse import quote
 
     text = f"{_UPLOAD}:{quote(os.fsencode(name))}"
@@ -346,7 +349,7 @@ class Expectation:
         assert self.image_id is not None
         raise FetchDigestError(
             f"{remote.locator}: the image at {remote.url} has the ID {found[:19]}…, not {self.image_id[:19]}…",
-            hint="what is asked for by its ID is not published there (any more): ask the owner of the name",
+            hint="the image with this ID is not published there: ask the owner of the name",
             image=found,
         )
 
@@ -370,7 +373,7 @@ class Expectation:
             if label not in wanted.labels and labels.get(label, value) != value:
                 raise TrustError(
                     f"{remote.locator}: the image at {remote.url} is for {label} {labels[label]}, not {value}",
-                    hint=f"if that is meant, ask for it: {wanted.shown},{label}={labels[label]}",
+                    hint=f"to get that image, write: {wanted.shown},{label}={labels[label]}",
                     image=staged.id,
                 )
 
@@ -417,7 +420,7 @@ def refusing_encrypted(what: str) -> Decrypt:
     def opened(head: bytes) -> Plain:
         raise DecryptionError(
             "the archive is encrypted, and an image that runs with host privilege must not be",
-            hint="publish it as it is; what it holds is protected by who may read it",
+            hint="publish it unencrypted, and restrict who can read it",
             reason="kind",
         )
 

@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any
 from kurma_core import named_files
 from kurma_core.api.images import ImageSigned
 from kurma_core.errors import TrustError, UsageError
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
+    from kurma_core.appc.image import ImageManifest
     from kurma_core.fetching import Fetching
     from kurma_core.hookspecs.fetcher import DetachedSignature
-    from kurma_core.image_store import Limits
+    from kurma_core.image_store import ImageStore, Limits
     from kurma_core.image_store.archive_layout import ArchiveFacts
     from kurma_core.image_store.archive_stream import Decrypt
     from kurma_core.images.acquisition import Opener
+    from kurma_core.models.image import Conventions, ImageRecord, Provenance
     from kurma_core.trust import Trust
+    from kurma_core.trust.machine_key import MachineKey
 
 
 Json = Any
@@ -79,7 +83,7 @@ class ArchiveFiles:
 
         if rootfs is not None and _is_below(path, rootfs):
             raise UsageError(
-                f"{path}: lies in {rootfs}, which is to be packed", hint="name a file outside of it", path=path
+                f"{path}: is inside {rootfs}, the directory to pack", hint="name a file outside it", path=path
             )
         with named_files.written(path) as out:
             if passphrase is None:
@@ -132,7 +136,7 @@ class ArchiveFiles:
         target = output or (path.removesuffix(".aci") + ".sig" if early else f"{path}.asc")
         named_files.writable(target, made_of=(path,))
         if not force and os.path.lexists(target):
-            raise UsageError(f"{target}: exists", hint="--force replaces it")
+            raise UsageError(f"{target}: exists", hint="replace it by --force")
         decrypt = self._opener(path)
         ident, name = self._examined(path, decrypt)
         source = self._tar(path, decrypt) if early else path
@@ -212,6 +216,29 @@ class ArchiveFiles:
         ):
             for piece in stream.pieces(_EVERYTHING):
                 yield bytes(piece)
+
+
+def commit_built(
+    store: ImageStore,
+    trust: Trust,
+    archive: str,
+    provenance: Provenance,
+    *,
+    key: MachineKey | None = None,
+    conventions: Callable[[ImageManifest], Conventions] | None = None,
+) -> ImageRecord:
+    """Signs an archive that was built on this machine, and puts it into the store.
+
+    :param key: the key of this machine that signs it; None: the first one.
+    :param provenance: gets the key's fingerprint.
+    """
+    signature = trust.sign(archive) if key is None else key.sign(archive)
+    with open(archive, "rb") as stream, store.stage_archive(stream) as staged:
+        # The same check as for a fetched image: it proves that the stored bytes are the signed ones.
+        fingerprint = trust.verify_own(staged.archive_path, signature, key)
+        return staged.commit(
+            replace(provenance, fingerprint=fingerprint), conventions and conventions(staged.manifest)
+        )
 
 
 def _read_signature(path: str) -> DetachedSignature:

@@ -20,7 +20,7 @@ from kurma_core.fetching import locator_of
 from kurma_core.hookspecs.renderer import ImageNode
 from kurma_core.image_store.records import not_found
 from kurma_core.images.acquisition import Expectation
-from kurma_core.images.trust_policy import ENOUGH_DIGITS
+from kurma_core.images.trust_policy import ENOUGH_DIGITS, is_only_built_here
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -70,13 +70,13 @@ class Graph:
         if image_id in way:
             names = " → ".join(self.manifests[step]["name"] for step in (*way[way.index(image_id) :], image_id))
             raise RenderError(
-                f"images depend on each other in a circle: {names}",
-                hint="one of them has to be built anew without that dependency",
+                f"images have circular dependencies: {names}",
+                hint="build one of them again without that dependency",
                 image=image_id,
             )
         if len(way) > _DEPTH:
             raise RenderError(
-                f"{self.manifests[way[0]]['name']}: dependencies stand more than {_DEPTH} deep in one another",
+                f"{self.manifests[way[0]]['name']}: dependencies are nested more than {_DEPTH} levels deep",
                 hint=_FEWER,
                 image=way[0],
             )
@@ -156,13 +156,26 @@ class Graph:
         dependent = self._store.get(way[-1])
         trusted = [record for record in fitting if self._policy.accepts_for(record, dependent)]
         if not trusted:
-            raise _UntrustedError(
-                f"{manifest.name} depends on {_named(dependency)}: the image of that name in the store came in "
-                "unverified, or its signer is not trusted for it",
-                hint="fetch a signed one, or allow it for this run: --insecure-options=image",
-                image=fitting[0].id,
+            raise self._untrusted(manifest, dependency, fitting)
+        others = [record for record in trusted if not is_only_built_here(record)]
+        return max(others or trusted, key=lambda record: record.age_order)
+
+    def _untrusted(
+        self, manifest: ImageManifest, dependency: Dependency, fitting: list[ImageRecord]
+    ) -> _UntrustedError:
+        newest = max(fitting, key=lambda record: record.age_order)
+        if is_only_built_here(newest) and self._policy.publishers(newest):
+            return _UntrustedError(
+                f"{manifest.name} depends on {self._policy.refusal_by_name(newest).message}",
+                hint="fetch the image of that key's owner, or write the whole imageID into the dependency",
+                image=newest.id,
             )
-        return max(trusted, key=lambda record: record.age_order)
+        return _UntrustedError(
+            f"{manifest.name} depends on {_named(dependency)}: the image of that name in the store is "
+            "unverified, or its signer is not trusted for it",
+            hint="fetch a signed one, or allow it for this run: --insecure-options=image",
+            image=newest.id,
+        )
 
     def _by_id(self, manifest: ImageManifest, dependency: Dependency, ident: str) -> ImageRecord:
         """Early documents have SHA-256 IDs, or the beginning of one."""
@@ -171,7 +184,7 @@ class Graph:
         except AmbiguousReferenceError as error:
             raise RenderError(
                 f"{manifest.name} depends on {_named(dependency)}: {error.message}",
-                hint="remove the image that is not meant",
+                hint="remove the image that you do not want",
                 **error.data,
             ) from None
         if record is None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from kurma_core.api.images import DiskUse
 from kurma_core.errors import ImageError, PluginError, StoreError
 from kurma_core.image_store.rendered_trees import tree_id
 from kurma_core.images.dependencies import Graph
@@ -21,6 +23,15 @@ if TYPE_CHECKING:
     from kurma_core.images.trust_policy import TrustPolicy
     from kurma_core.journal import Journal
 
+#: Kinds of things of the store, and the directory of each.
+_KEPT = (
+    ("image", "images"),
+    ("layer", "layers"),
+    ("archive", "archives"),
+    ("tree", "trees"),
+    ("download", "partial"),
+    ("leftover", "tmp"),
+)
 #: IDs of images, or a function that finds them at the moment when they are needed.
 Used = Collection[str] | Callable[[], Collection[str]]
 
@@ -70,19 +81,50 @@ class GarbageCollector:
             return find_id(self._store, reference), "a damaged image"
         return record.id, record.name
 
-    def gc(self, used: Used, grace: float, dry_run: bool) -> ImageGc:
+    def gc(
+        self,
+        used: Used,
+        grace: float,
+        dry_run: bool,
+        *,
+        replaced: bool = False,
+        only: Collection[str] | None = None,
+    ) -> ImageGc:
         """See :meth:`ImageManager.gc`."""
-        now = time.time()
+        now = time.time()  # first: a use after this moment protects what is not among the used ones
         stagers = self._known.images("built:")  # the last of every source
-        images = self._with_dependencies(used) | stagers
-        report = self._store.gc(images | self.trees_of(images), grace, dry_run, now=now)
-        leftovers = self._known.sweep(dry_run=dry_run)
+        ids = set(used() if callable(used) else used)
+        images = self._with_dependencies(ids | self._newest() if replaced else ids) | stagers
+        report = self._store.gc(images | self.trees_of(images), grace, dry_run, now=now, only=only)
+        leftovers = self._known.sweep(dry_run=dry_run, only=only)
         if not dry_run:
             removed = {one.name for one in report.removed if one.kind == "image"}
             self._known.forget(removed)
             for image_id in sorted(removed):
                 self._journal.tell("image", "removed", image_id, "")
         return replace(report, removed=(*report.removed, *leftovers)) if leftovers else report
+
+    def _newest(self) -> set[str]:
+        """IDs of the images that came last from each of their locators."""
+        newest: dict[str, tuple[str, str]] = {}
+        for image in self._store.list():
+            for came in image.provenance:
+                newest[came.locator] = max(newest.get(came.locator, ("", "")), (came.fetched_at, image.id))
+        return {image_id for _, image_id in newest.values()}
+
+    def disk_use(self, used: Used) -> tuple[DiskUse, ...]:
+        """See :meth:`ImageManager.disk_use`."""
+        from kurma_core.image_store.durable import Usage
+
+        unused = self.gc(used, 0.0, dry_run=True).removed
+        usage, found = Usage(), []
+        for kind, directory in _KEPT:
+            path = self._store.path(directory)
+            names = os.listdir(path) if os.path.isdir(path) else []
+            size = sum([usage.add(f"{path}/{name}") for name in names])
+            gone = [one for one in unused if one.kind == kind]
+            found.append(DiskUse(kind, len(names), len(names) - len(gone), size, sum([one.size for one in gone])))
+        return tuple(found)
 
     def trees_of(self, images: Collection[str]) -> set[str]:
         """IDs of the trees that any renderer would make of these images. Does not make them."""

@@ -14,11 +14,19 @@ from typing import TYPE_CHECKING
 
 from kurma_core import cancellation
 from kurma_core.api.images import HostImage
-from kurma_core.errors import ImageError, ImageNotFoundError, ManifestError, StoreError, TrustError
+from kurma_core.errors import (
+    FetchError,
+    ImageError,
+    ImageNotFoundError,
+    ManifestError,
+    StoreError,
+    TrustError,
+    UsageError,
+)
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.images.acquisition import Acquisition, refusing_encrypted
 from kurma_core.images.locator_cache import KnownImage, LocatorCache
-from kurma_core.images.trust_policy import RELAX_HTTP, HostTrustPolicy
+from kurma_core.images.trust_policy import RELAX_HTTP, HostTrustPolicy, is_built_here
 from kurma_core.linux.files import locked
 from kurma_core.models.image import Provenance
 from kurma_core.plugins.calls import plugin_error
@@ -71,13 +79,31 @@ class HostImages:
         if pull == "always":
             self._discard_damaged(self._known.get(locator.text, "/".join(acquisition.platform)))
         with self._store.holds.keeping():
-            record = self._store.holds.found(locator.text, lambda: strict.get(locator, pull))
+            try:
+                record = self._store.holds.found(locator.text, lambda: strict.get(locator, pull))
+            except (FetchError, ImageNotFoundError, UsageError) as error:
+                refusal = self._refusal_of_built(locator)
+                if refusal is None:
+                    raise
+                raise refusal from error
             fingerprint = next(
                 (p.fingerprint for p in reversed(record.provenance) if policy.vouches(record, p)),
                 None,
             )
             remedy = f"kurma image fetch {locator.text}"
             return self._use(record, None if pinned is not None else fingerprint, remedy, files=files)
+
+    def _refusal_of_built(self, locator: Locator) -> TrustError | None:
+        """The error for a name that was not found elsewhere, if an image was built here under it."""
+        named = () if locator.name is None else self._store.named(locator.text)
+        built = next((one for one in named if any(map(is_built_here, one.provenance))), None)
+        if built is None:
+            return None
+        return TrustError(
+            f"{locator.text}: cannot run with host privilege: the key of images built here does not count for it",
+            hint="build it to a file (-o FILE.aci), sign that (kurma image sign FILE.aci), and name the file",
+            image=built.id,
+        )
 
     # --- built here ----------------------------------------------------------------------------------------------
 
@@ -129,7 +155,7 @@ class HostImages:
                 return signer
         signer = signers[-1] if signers else self._trust.machine_key()
         raise TrustError(
-            f"{record.name}: runs with host privilege, and its signer {signer} is not listed for that",
+            f"{record.name}: cannot run with host privilege: trusted_host_keys does not list its signer {signer}",
             hint=f"add it to trusted_host_keys in kurma.yml: [{signer}]",
             image=record.id,
             fingerprint=signer,
@@ -138,6 +164,7 @@ class HostImages:
     def _build(self, locator: str, name: str, source: StagerImageHooks) -> ImageRecord:
         from kurma_core.image_store.builder import build_archive
         from kurma_core.image_store.durable import WorkDirectory, guard
+        from kurma_core.images.archive_files import commit_built
 
         self._store.prepare()
         what = f"cannot build the image of stager {name} in {self._store.root}"
@@ -150,19 +177,8 @@ class HostImages:
                     build_archive(rootfs, manifest, out)
                 except ManifestError as error:
                     raise plugin_error(source, f"returned for stager {name} an {error.message}") from error
-            signature = self._trust.sign(archive)
-            with open(archive, "rb") as stream, self._store.stage_archive(stream) as staged:
-                # The same check as for a fetched image: it proves that the stored bytes are the signed ones.
-                fingerprint = self._trust.verify_own(staged.archive_path, signature)
-                return staged.commit(
-                    Provenance(
-                        locator=locator,
-                        fetched_at=timestamp(),
-                        trust="built",
-                        url=f"plugin:{name}",
-                        fingerprint=fingerprint,
-                    )
-                )
+            provenance = Provenance(locator=locator, fetched_at=timestamp(), trust="built", url=f"plugin:{name}")
+            return commit_built(self._store, self._trust, archive, provenance)
 
     # --- at each use ---------------------------------------------------------------------------------------------
 
@@ -202,8 +218,8 @@ class HostImages:
             self._store.verify(record.id, deep=True)
         except StoreError as error:
             raise StoreError(
-                f"{record.name}: the stored image was changed, and is not run: {error}",
-                hint=f"remove it and get it anew: kurma image rm {record.id[:19]} && {remedy}",
+                f"{record.name}: cannot run the stored image, which was changed: {error}",
+                hint=f"remove it and fetch it again: kurma image rm {record.id[:19]} && {remedy}",
                 image=record.id,
                 **{key: value for key, value in error.data.items() if key != "image"},
             ) from None

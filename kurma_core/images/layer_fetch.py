@@ -35,8 +35,8 @@ def fetch_layers(
     """
     missing = {layer.diff_id: layer for layer in remote.layers if not store.has_layer(layer.diff_id)}
     if missing:
-        shared = SharedProgress(progress, remote.locator, list(missing.values()))
         keep = remote.transport != LOCAL
+        shared = SharedProgress(progress, remote.locator, list(missing.values()), keep=keep)
         with (
             ThreadPoolExecutor(min(_PARALLEL, len(missing)), "kurma-layer") as pool,
             shared,
@@ -75,7 +75,7 @@ def _fetch(
             try:
                 return _fetch_from(blob, store, fetching, layer, progress, keep)
             except FetchError as error:
-                fetching.note(f"{error}; asking elsewhere")
+                fetching.note(f"{error}; trying the next source")
         last = (layer.blob, *layer.others)[-1]
         return _fetch_from(last, store, fetching, layer, progress, keep)
 
@@ -104,7 +104,10 @@ def _fetch_from(
 class SharedProgress:
     """One report for all layers: begun once with their sizes together, advanced from any thread."""
 
-    def __init__(self, progress: Progress | None, what: str, layers: list[RemoteLayer]) -> None:
+    def __init__(
+        self, progress: Progress | None, what: str, layers: list[RemoteLayer], *, keep: bool = False
+    ) -> None:
+        self._kind = "download" if keep and all(layer.blob.key is not None for layer in layers) else "bytes"
         self._progress = progress
         self._what = what
         sizes = [layer.blob.size for layer in layers]
@@ -114,7 +117,7 @@ class SharedProgress:
 
     def __enter__(self) -> SharedProgress:
         if self._progress is not None:
-            self._progress.start(self._what, self._total)
+            self._progress.start(self._what, self._total, self._kind)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -137,7 +140,7 @@ class _LayerProgress:
         self._position = 0
         self._counted = 0
 
-    def start(self, what: str, total: int | None) -> None:
+    def start(self, what: str, total: int | None, kind: str = "bytes") -> None:
         self._position = 0
 
     def skip(self, count: int) -> None:

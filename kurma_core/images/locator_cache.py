@@ -119,8 +119,11 @@ class LocatorCache:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
 
-    def sweep(self, *, dry_run: bool) -> list[Removal]:
-        """Removes the half-written files of processes that are dead."""
+    def sweep(self, *, dry_run: bool, only: Collection[str] | None = None) -> list[Removal]:
+        """Removes the half-written files of processes that are dead.
+
+        :param only: keys of the only ones to remove; None: all.
+        """
         from kurma_core.api.images import Removal
 
         found = []
@@ -130,7 +133,10 @@ class LocatorCache:
                 continue
             path = os.path.join(self.directory, name)
             with contextlib.suppress(FileNotFoundError):
-                found.append(Removal("leftover", name, os.stat(path).st_blocks * 512))
+                one = Removal("leftover", name, os.stat(path).st_blocks * 512)
+                if only is not None and one.key not in only:
+                    continue
+                found.append(one)
                 if not dry_run:
                     os.unlink(path)
         return found

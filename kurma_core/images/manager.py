@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, BinaryIO, Final
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from kurma_core.api.images import HostImage, ImageChecked, ImageSigned, ImageVerified, check_pull
 from kurma_core.appc.image import host_platform
+from kurma_core.config.schema import kind_of
 from kurma_core.errors import (
     FetchDigestError,
     FetchError,
@@ -19,18 +20,26 @@ from kurma_core.errors import (
     UsageError,
 )
 from kurma_core.fetching import Fetching
-from kurma_core.hookspecs.fetcher import FetchRequest
+from kurma_core.formats.timestamps import timestamp
+from kurma_core.hookspecs import implements
+from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest
 from kurma_core.image_store import ImageStore, Limits
 from kurma_core.images.acquisition import Acquisition, decrypting, uploaded
 from kurma_core.images.host_images import HostImages
 from kurma_core.images.locator_cache import LocatorCache
-from kurma_core.images.trust_policy import TrustPolicy, loose_parts, relaxations, tell_relaxations
+from kurma_core.images.trust_policy import (
+    BUILT_HERE,
+    TrustPolicy,
+    loose_parts,
+    relaxations,
+    tell_relaxations,
+)
 from kurma_core.journal import Journal
-from kurma_core.models.image import Conventions
+from kurma_core.models.image import Conventions, Provenance
 from kurma_core.trust import Trust
 
 if TYPE_CHECKING:
-    from kurma_core.api.images import ImageChecked, ImageGc
+    from kurma_core.api.images import DiskUse, ImageChecked, ImageGc
     from kurma_core.api.operations import Progress
     from kurma_core.appc.image import ImageManifest
     from kurma_core.appc.pod import RuntimeImage
@@ -47,6 +56,7 @@ if TYPE_CHECKING:
     from kurma_core.trust.encryption import Passphrases
 
 
+Json = Any
 _FETCHERS: Final = "kurma.fetchers"
 _RENDERERS: Final = "kurma.renderers"
 
@@ -82,6 +92,9 @@ class ImageManager:
             examples=registry.locator_examples,
             paths=config.fetchers.paths,
             names=config.fetchers.names,
+            short_names=config.short_names,
+            having=self._fetchers_having,
+            install=self._install_fetcher,
             directory="." if relative_paths else None,
             note=note,
         )
@@ -92,6 +105,22 @@ class ImageManager:
         self._host = HostImages(
             self.store, self._trust, self._known, lambda image_id: self.render(image_id).layers, self._journal
         )
+
+    def _fetchers_having(self, hook: str) -> Iterator[str]:
+        """Schemes of the enabled fetchers that work and have the hook."""
+        for scheme in self._registry.implementing(_FETCHERS, hook):
+            with suppress(KurmaError):
+                if implements(self._registry.driver(_FETCHERS, scheme), getattr(FetcherHooks, hook)):
+                    yield scheme
+
+    def check_short_names(self) -> None:
+        """Checks ``short_names`` of ``kurma.yml``. :raises UsageError: no fetcher answers for it."""
+        self._fetching.check_short_names()
+
+    def _install_fetcher(self, scheme: str) -> str | None:
+        """How to install the fetcher of a scheme; None: it is installed, or no package is known to bring it."""
+        installed = (kind_of(_FETCHERS), scheme) in self._registry.installed()
+        return None if installed else self._config.install_hint(_FETCHERS, scheme)
 
     @functools.cached_property
     def keys(self) -> KeyManager:
@@ -202,7 +231,7 @@ class ImageManager:
             except FetchError as error:
                 if not incomplete or isinstance(error, FetchDigestError):
                     raise
-                self._note(f"{locator.text}: is in the store, but cannot be used yet: {error.message}")
+                self._note(f"{locator.text}: the stored image cannot be used yet: {error.message}")
         return record
 
     def resolve(
@@ -255,7 +284,15 @@ class ImageManager:
             return stored
         locator = self._fetching.parse(reference)
         if locator.name is not None and pull != "always":
-            stored = self._by_name(reference, policy)
+            try:
+                stored = self._by_name(reference, policy)
+            except TrustError as refusal:
+                if refusal.data.get("reason") != BUILT_HERE or pull == "never":
+                    raise
+                try:
+                    return acquisition.get(locator, pull)  # the name belongs to a publisher
+                except (FetchError, ImageNotFoundError, UsageError):
+                    raise refusal from None
             if stored is not None:
                 tell_relaxations(policy.insecure, reference, self._note)
                 return stored
@@ -286,9 +323,48 @@ class ImageManager:
         """The newest image with that name that the trust policy accepts."""
         named = self.store.named(reference)
         fitting = [record for record in named if policy.accepts_by_name(record)]
+        # Of the images that were built here, none comes before an image that others vouch for.
+        fitting = fitting or [record for record in named if policy.accepts_built_here(record)]
         if named and not fitting:
             raise policy.refusal_by_name(max(named, key=lambda record: record.age_order))
         return max(fitting, key=lambda record: record.age_order, default=None)
+
+    # --- building ------------------------------------------------------------------------------------------------
+
+    def build(self, rootfs: str, manifest: Mapping[str, Json]) -> ImageRecord:
+        """Makes an image of a directory and puts it into the store, signed with the key of images built here. Its
+        name finds it there, unless a key is trusted for the name.
+
+        :raises ManifestError: :raises ArchiveError: the directory holds what an image must not.
+        :raises StoreError: the disk is full, …
+        :raises TrustError: the key cannot be made.
+        """
+        from kurma_core.cancellation import phase
+        from kurma_core.image_store.builder import build_archive
+        from kurma_core.image_store.durable import WorkDirectory, guard
+        from kurma_core.image_store.staging import CANNOT
+        from kurma_core.images.archive_files import commit_built
+
+        self.store.prepare()
+        with (
+            phase(f"building {manifest['name']}"),
+            guard(CANNOT, self.store.root),
+            WorkDirectory(self.store.path("tmp")) as work,
+        ):
+            archive = f"{work.path}/image.aci"
+            with open(archive, "xb") as out:
+                build_archive(rootfs, manifest, out, warn=self._note)
+            provenance = Provenance(f"build:{manifest['name']}", timestamp(), "local")
+            record = commit_built(
+                self.store,
+                self._trust,
+                archive,
+                provenance,
+                key=self._trust.build_key,
+                conventions=self._conventions,
+            )
+        self._journal.tell("image", "fetched", record.id, record.name, {"trust": "local"})
+        return record
 
     # --- rendering -----------------------------------------------------------------------------------------------
 
@@ -392,21 +468,25 @@ class ImageManager:
             if self.files.path(reference) is not None:
                 error.hint = f"a file is brought into the store by: kurma image fetch {reference}"
             elif os.path.isfile(reference):
-                error.hint = f"the file of that name is meant by ./{reference}"
+                error.hint = f"to use the file of that name, write ./{reference}"
+            else:
+                self._fetching.hint_address(reference, error)
             raise
 
     def _by_locator(self, reference: str) -> ImageRecord | None:
-        """The newest image that was fetched from that address; None for files and names, which other methods
-        resolve."""
-        if ":" not in reference:
-            return None
+        """The newest image that was fetched from that address, or from the address that a short name means; None
+        for files and other names, which other methods resolve."""
         try:
             locator = self._fetching.parse(reference)
         except UsageError:
             return None
-        if locator.path is not None or locator.name is not None:
+        if locator.path is not None:
             return None
-        texts = (reference, locator.text)
+        texts = [reference, locator.text]
+        if locator.name is not None:
+            texts = [address.text for address in self._fetching.short_name(reference)]
+            if not texts or self.store.find_by_id(reference) is not None or self.store.named(reference):
+                return None
         found = [one for one in self.store.list() if any(came.locator in texts for came in one.provenance)]
         return max(found, key=lambda record: record.age_order) if found else None
 
@@ -492,12 +572,29 @@ class ImageManager:
         came = self._by_locator(reference)
         return self.garbage_collector.remove(reference if came is None else came.id, used, dry_run=dry_run)
 
-    def gc(self, used: Used, grace: float, dry_run: bool = False) -> ImageGc:
+    def gc(
+        self,
+        used: Used,
+        grace: float,
+        dry_run: bool = False,
+        *,
+        replaced: bool = False,
+        only: Collection[str] | None = None,
+    ) -> ImageGc:
         """Removes images that nothing has used for ``grace`` seconds, trees, leftovers, unfinished downloads.
 
         :param used: IDs of the images that pods name.
+        :param replaced: of the images, only those in whose place each of their locators has given a newer one.
+        :param only: keys of a :class:`kurma_core.api.images.Removal`: nothing else is removed.
         """
-        return self.garbage_collector.gc(used, grace, dry_run)
+        return self.garbage_collector.gc(used, grace, dry_run, replaced=replaced, only=only)
+
+    def disk_use(self, used: Used) -> tuple[DiskUse, ...]:
+        """The images, layers, archives, trees, downloads and leftovers of the store.
+
+        :param used: IDs of the images that pods name: what they need cannot be reclaimed.
+        """
+        return self.garbage_collector.disk_use(used)
 
     @functools.cached_property
     def garbage_collector(self) -> GarbageCollector:

@@ -32,6 +32,8 @@ _SATISFIES: Mapping[str, frozenset[str]] = {
     "signed": frozenset(("built", "signed")),
     "digest": frozenset(("built", "signed", "digest")),
 }
+#: The reason of the error for an image that was built here and whose name belongs to a publisher.
+BUILT_HERE = "built here"
 #: Digits of a truncated ID that is still safe: early documents give 160 bits, too many to find another image for.
 ENOUGH_DIGITS = 40
 #: The relaxation that allows plain HTTP.
@@ -111,7 +113,7 @@ class TrustPolicy:
             return Voucher("unverified")
         if self.word(REGISTRY) == "signed":
             raise TrustError(
-                f"{remote.locator}: images from registries carry no signatures, and the policy wants one",
+                f"{remote.locator}: the policy requires a signature, and images from registries have none",
                 hint="set trust.registry to digest in kurma.yml, or for this run: --insecure-options=image",
             )
         if remote.transport == LOCAL:
@@ -157,18 +159,35 @@ class TrustPolicy:
 
     def accepts_by_name(self, record: ImageRecord) -> bool:
         """Whether an image of the store may be used for its name. An image from a registry may if the policy of
-        that source is satisfied, since its name is the registry's. The name in a local file can be anything."""
+        that source is satisfied, since its name is the registry's. The name in a local file can be anything. For
+        an image that was only built here, see :meth:`accepts_built_here`."""
         if self.word(NAMED) == "any":
-            return True
+            return not is_only_built_here(record)
         return any(
             self._satisfied(record, came, REGISTRY if _is_named_by_registry(came) else NAMED)
             for came in record.provenance
         )
 
+    def accepts_built_here(self, record: ImageRecord) -> bool:
+        """Whether an image that ``kurma image build`` put into a store may be used for its name: this state
+        directory's key for it signed it, or the policy takes any image; and no key is trusted for the name."""
+        if self.keys is None:
+            return False
+        key, any_key = self.keys.build_key.known(), self.word(NAMED) == "any"
+        built = any(is_built_here(came) and (any_key or came.fingerprint == key) for came in record.provenance)
+        return built and not self.publishers(record)
+
+    def publishers(self, record: ImageRecord) -> tuple[str, ...]:
+        """The keys that are trusted for the image's name. They close it to images that were built here."""
+        return () if self.keys is None else tuple(self.keys.keys_for(record.name))
+
     def accepts_for(self, record: ImageRecord, dependent: ImageRecord) -> bool:
         """Whether an image of the store may be the dependency that an image names without its whole ID: the policy
-        accepts it for its name, or it is vouched for as well as the image that names it."""
-        if self.accepts_by_name(record):
+        accepts it for its name, or it is vouched for as well as the image that names it. A key that is trusted for
+        its name closes it to an image that was only built here."""
+        if is_only_built_here(record) and self.publishers(record):
+            return False
+        if self.accepts_by_name(record) or (self.word(NAMED) == "any" and self.accepts_built_here(record)):
             return True
         return TRUST.index(self.trust(record)) <= TRUST.index(self.trust(dependent))
 
@@ -198,6 +217,21 @@ class TrustPolicy:
         policy."""
         version = f":{record.version}" if record.version else ""
         came = record.provenance[-1]
+        if is_built_here(came):
+            publishers = self.publishers(record)
+            fault = (
+                f"a key is trusted for that name ({publishers[0]})"
+                if publishers
+                else f"its key is not this state directory's ({came.fingerprint})"
+            )
+            advice = "" if publishers else "; or build it again"
+            return TrustError(
+                f"{record.name}{version}: the image in the store was built here, and {fault}",
+                hint=f"name it by its ID ({record.id[:19]}){advice}",
+                image=record.id,
+                fingerprint=came.fingerprint,
+                reason=BUILT_HERE,
+            )
         if came.trust == "signed":
             revoked = self._lapse(record.name, came) == "revoked"
             fault = "was revoked" if revoked else "is not trusted for it"
@@ -214,7 +248,7 @@ class TrustPolicy:
                 fingerprint=came.fingerprint,
             )
         return TrustError(
-            f"{record.name}{version}: the image in the store came in {_WORDS[came.trust]} (from {came.locator})",
+            f"{record.name}{version}: the stored image was fetched {_WORDS[came.trust]} (from {came.locator})",
             hint=f"name it by its ID ({record.id[:19]}) or address; or for this run: --insecure-options=image",
             image=record.id,
         )
@@ -274,6 +308,18 @@ class TrustPolicy:
         return plain and provenance.trust == "unverified" and set(provenance.insecure) <= {RELAX_HTTP}
 
 
+def is_built_here(came: Provenance) -> bool:
+    """Whether ``kurma image build`` put it into the store: a local file without a source, signed with the key for
+    such images. Its word of trust is that of other local files, so that it satisfies no policy and no grant."""
+    return came.trust == "local" and came.source is None and came.fingerprint is not None
+
+
+def is_only_built_here(record: ImageRecord) -> bool:
+    """Whether nothing else has brought the image into the store: an image of its name that did come from elsewhere
+    is used before it."""
+    return all(map(is_built_here, record.provenance))
+
+
 def _is_named_by_registry(came: Provenance) -> bool:
     return came.source == REGISTRY and came.transport != LOCAL
 
@@ -298,7 +344,8 @@ class HostTrustPolicy:
         signature = Fetching.signature(remote)
         if signature is None:
             raise TrustError(
-                f"{remote.locator}: runs with host privilege, and is not signed (there is no {remote.url}.asc)",
+                f"{remote.locator}: cannot run with host privilege: it is not signed (there is no "
+                f"{remote.url}.asc)",
                 hint=f"sign it, or pin it in kurma.yml: host_image_digests: {{{remote.locator}: {staged.id}}}",
                 image=staged.id,
             )
@@ -309,7 +356,7 @@ class HostTrustPolicy:
         """See :meth:`TrustPolicy.judge_layers`."""
         if self._pinned is None:
             raise TrustError(
-                f"{remote.locator}: runs with host privilege, and an image from a registry cannot be signed",
+                f"{remote.locator}: cannot run with host privilege: images from registries have no signatures",
                 hint=f"pin it in kurma.yml: host_image_digests: {{{remote.locator}: {remote.digest}}}",
             )
         self._check_pin(remote.locator, (remote.digest,))
@@ -387,7 +434,7 @@ def relaxations(names: Collection[str]) -> frozenset[str]:
     """:raises UsageError: a word is not a known relaxation."""
     for name in names:
         if name not in RELAXATIONS:
-            raise UsageError(f"{name}: no such relaxation", hint=f"there are: {', '.join(RELAXATIONS)}")
+            raise UsageError(f"{name}: unknown check", hint=f"there are: {', '.join(RELAXATIONS)}")
     return frozenset(names)
 
 

@@ -15,6 +15,10 @@ import stat
 
 from kurma_core.linux.libc import syscall, words
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 #: Bits of ``resolve``: refuse other mounts, links of ``/proc``, symbolic links, and paths that leave the root; or
 #: resolve the path as in a root.
 RESOLVE_NO_XDEV = 0x01
@@ -73,11 +77,12 @@ def open_in_root(root_fd: int, path: str, flags: int, mode: int = 0) -> int:
     return openat2(root_fd, path, flags, mode, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
 
 
-def remove_tree(parent_fd: int, name: str) -> None:
+def remove_tree(parent_fd: int, name: str, step: Callable[[int], object] = lambda count: None) -> None:
     """Remove the file or directory ``name`` in ``parent_fd`` with all below it; succeed if it does not exist.
 
     It works by descriptors and without recursion, to any depth; it follows no links and crosses no mounts.
 
+    :param step: called with a number of files that have been removed, again and again.
     :raises OSError: ``EXDEV`` or ``EBUSY`` if there is a mount below, whose files are not touched.
     """
     if name in ("", ".", "..") or "/" in name:
@@ -92,25 +97,101 @@ def remove_tree(parent_fd: int, name: str) -> None:
     top = _enter(parent_fd, name)
     if top is None:
         return
-    _empty(top)
+    _empty(top, step)
     _rmdir(parent_fd, name)
 
 
-def _empty(fd: int) -> None:
-    """Remove all entries of the directory ``fd``, and close it.
+def _empty(fd: int, step: Callable[[int], object]) -> None:
+    """Remove all entries of the directory ``fd``, and close it."""
+    tries = 0
+
+    def leave(parent: int, name: str) -> bool:
+        nonlocal tries
+        try:
+            _rmdir(parent, name)
+        except OSError as error:
+            tries += 1
+            if error.errno != errno.ENOTEMPTY or tries > _TRIES:
+                raise
+            return True  # another process writes here meanwhile: look again
+        return False
+
+    _walk(fd, lambda directory: _clear_files(directory, step), _enter, leave)
+
+
+def bytes_below(path: str, count: Callable[[os.stat_result], int]) -> int:
+    """Adds up ``path`` and all below it: an untrusted tree, which its app may change meanwhile.
+
+    It works by descriptors and without recursion, to any depth; it follows no links and crosses no mounts. Files
+    that vanish do not count. If a directory is moved away meanwhile, it ends with what it has found by then.
+
+    :param path: its parents are trusted. :param count: gives the bytes of one file or directory.
+    """
+    total = 0
+
+    def look(directory: int) -> list[str]:
+        nonlocal total
+        directories = []
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    directories.append(entry.name)
+                else:
+                    total += count(status)
+        return directories
+
+    def enter(parent: int, name: str) -> int | None:
+        nonlocal total
+        try:
+            below = _enter(parent, name)
+        except OSError:
+            return None  # a mount, or a file or link by now
+        if below is not None:
+            try:
+                total += count(os.fstat(below))
+            except BaseException:  # the count may be cancelled
+                os.close(below)
+                raise
+        return below
+
+    try:
+        status = os.lstat(path)
+        total += count(status)
+        if stat.S_ISDIR(status.st_mode):
+            _walk(os.open(path, _DIRECTORY), look, enter, lambda parent, name: False)
+    except OSError:
+        pass
+    return total
+
+
+def _walk(
+    fd: int,
+    look: Callable[[int], list[str]],
+    enter: Callable[[int, str], int | None],
+    leave: Callable[[int, str], bool],
+) -> None:
+    """Goes through the directory ``fd`` and all below it, and closes it.
 
     On the way down, each directory is closed, since there may be more levels than descriptors. On the way up,
     ``..`` must lead to the same directory again.
+
+    :param look: called with each directory; returns the names of the directories in it to enter.
+    :param enter: opens a directory; None: it is left out.
+    :param leave: called with the parent and the name of each entered directory at its end; true: enter it again.
+    :raises OSError: ``EXDEV`` if a directory is moved away meanwhile.
     """
     names: list[str] = []
     identities: list[tuple[int, int]] = []
-    todo = [_clear_files(fd)]
-    tries = 0
     try:
+        todo = [look(fd)]
         while True:
             if todo[-1]:
                 child = todo[-1].pop()
-                below = _enter(fd, child)
+                below = enter(fd, child)
                 if below is None:
                     continue
                 status = os.fstat(fd)
@@ -118,7 +199,7 @@ def _empty(fd: int) -> None:
                 names.append(child)
                 os.close(fd)
                 fd = below
-                todo.append(_clear_files(fd))
+                todo.append(look(fd))
                 continue
             if not names:
                 return
@@ -127,16 +208,11 @@ def _empty(fd: int) -> None:
             fd = up
             status = os.fstat(fd)
             if (status.st_dev, status.st_ino) != identities.pop():
-                raise OSError(errno.EXDEV, "a directory was moved away while it was being removed", names[-1])
+                raise OSError(errno.EXDEV, "a directory was moved away meanwhile", names[-1])
             todo.pop()
             gone = names.pop()
-            try:
-                _rmdir(fd, gone)
-            except OSError as error:
-                tries += 1
-                if error.errno != errno.ENOTEMPTY or tries > _TRIES:
-                    raise
-                todo[-1].append(gone)  # another process writes here meanwhile: look again
+            if leave(fd, gone):
+                todo[-1].append(gone)
     finally:
         os.close(fd)
 
@@ -148,15 +224,17 @@ def _enter(parent_fd: int, name: str) -> int | None:
         return None
 
 
-def _clear_files(fd: int) -> list[str]:
+def _clear_files(fd: int, step: Callable[[int], object]) -> list[str]:
     """Unlink the files in ``fd``. :returns: the names of the directories, which remain."""
     directories = []
     with os.scandir(fd) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    step(1)  # the directory itself
     for name, directory in found:
         if directory:
             directories.append(name)
             continue
+        step(1)
         try:
             os.unlink(name, dir_fd=fd)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Processes: hold one by a pidfd, tell one from another, learn how it ended.
+"""Processes: hold one by a pidfd, tell one from another, learn how it ended, start a thread of this one.
 
 PID, start time and boot identify a process. A pidfd holds it, also if it is not our child.
 
@@ -7,12 +7,17 @@ PID, start time and boot identify a process. A pidfd holds it, also if it is not
 
 from __future__ import annotations
 
+import _thread
 import errno
 import os
 import select
 import time
 
 from kurma_core.linux import libc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: The search path if the environment has no PATH.
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -229,6 +234,24 @@ def reset_signals() -> None:
         if number not in (_SIGKILL, _SIGSTOP):
             libc.syscall("rt_sigaction", number, by_default, None, 8)
     libc.syscall("rt_sigprocmask", _SIG_SETMASK, bytes(8), None, 8)
+
+
+def start_thread(function: Callable[..., object], *arguments: object) -> None:
+    """Starts a thread, and waits until it runs: Python 3.11 crashes if it ends while a thread begins. The process
+    may end before the thread does.
+
+    :param function: called in the thread. :param arguments: its arguments.
+    :raises RuntimeError: the host allows no more threads.
+    """
+    runs = _thread.allocate_lock()
+    runs.acquire()
+
+    def run() -> None:
+        runs.release()
+        function(*arguments)
+
+    _thread.start_new_thread(run, ())
+    runs.acquire()
 
 
 def set_pdeathsig(signal: int) -> None:

@@ -171,7 +171,7 @@ def parse_head(head: bytes) -> tuple[Request, int]:
     first, *lines = head.split(b"\r\n")
     words = first.split(b" ")
     if len(words) != 3 or not words[0] or not _TOKEN.issuperset(words[0]):
-        raise HttpError(400, "the first line is no request's")
+        raise HttpError(400, "the first line is not a request's")
     method, target, version = words
     if version not in (b"HTTP/1.1", b"HTTP/1.0"):
         numbered = len(version) == 8 and version.startswith(b"HTTP/") and version[6:7] == b"."
@@ -198,7 +198,7 @@ def _headers(lines: list[bytes]) -> dict[bytes, bytes]:
         name, value = name.lower(), value.strip(b" \t")
         # This also refuses a line that continues in the next, or has a space before its colon.
         if not colon or not name or not _TOKEN.issuperset(name) or not _NO_TEXT.isdisjoint(value):
-            raise HttpError(400, "a header's line is none")
+            raise HttpError(400, "a header's line is malformed")
         if name in headers:
             if name in _ONCE:
                 raise HttpError(400, f"the header {name.decode()} is there twice")
@@ -221,7 +221,7 @@ def _length(method: bytes, version: bytes, headers: dict[bytes, bytes]) -> int:
         return 0
     # isdigit of bytes accepts only the ten ASCII digits.
     if not text.isdigit():
-        raise HttpError(400, "the body's length is no number")
+        raise HttpError(400, "the body's length is not a number")
     if len(text) > 18 or int(text) > BODY_LIMIT:
         raise HttpError(413, f"the body is longer than {BODY_LIMIT} bytes")
     return int(text)
@@ -235,7 +235,7 @@ def _path(target: bytes) -> bytes:
         target = slash + rest
     path = target.partition(b"?")[0]
     if not path.startswith(b"/"):
-        raise HttpError(400, "the request's target is no path")
+        raise HttpError(400, "the request's target is not a path")
     return path
 
 

@@ -41,10 +41,11 @@ class Provenance(JsonValue):
         were relaxed).
     :param source: the trust policy that applies: ``named`` (an archive found by its name), ``registry`` (layers),
         or the transport of another archive; null: it was built on this machine.
-    :param transport: as its fetcher says: ``file``, ``http`` or ``https``; null: it was built on this machine.
+    :param transport: transport: ``file``, ``http`` or ``https``; null: it was built on this machine.
     :param url: the final address; null: not known.
     :param digest: the verified content digest; null: there was none.
-    :param fingerprint: fingerprint of the key whose signature was verified; null: there was none.
+    :param fingerprint: fingerprint of the key whose signature was verified; null: there was none. Of an image that
+        ``kurma image build`` put into the store (``local``, without a source): of this machine's key for those.
     :param insecure: checks that were relaxed: of ``image``, ``tls``, ``http``, ``pubkey``.
     :param encrypted: whether its archive came encrypted.
     """
@@ -86,20 +87,23 @@ class ImageRecord(JsonValue):
     """One image of the store.
 
     :param id: ``sha512-`` and 128 hex digits: over the uncompressed tar.
-    :param name: of the image. :param version: null: it has no version. :param labels: by name.
-    :param size: bytes of its extracted layers and its archive on disk.
+    :param name: name of the image. :param version: null: it has no version. :param labels: by name.
+    :param size: bytes of its extracted layers on disk.
     :param layers: keys of the extracted layers, the lowest first (an App Container archive has one).
-    :param provenance: every way it came in, the oldest first; never empty.
+    :param provenance: each fetch of the image, the oldest first; never empty.
     :param last_used: null: it was never used.
     :param early_id: ``sha256-`` and 64 hex digits over the same tar, as early documents name it; null: it came
         from a registry.
-    :param conventions: what it expects of its executor, as the fetcher said that understands its annotations.
+    :param conventions: expectations of the image's format, as its fetcher reports them.
+    :param archive_size: bytes of its archive, which the store keeps besides; 0: it keeps none.
     :param trust: the highest level of trust in its provenance.
     :param fetched_at: time of the last fetch.
+    :param names: what callers call it, the last one first: a registry's image as it was asked for, any other by
+        its own name and version.
     """
 
     JSON_NAME = "Image"
-    COMPUTED = {"trust": TrustWord, "fetched_at": Timestamp}  # noqa: RUF012 - of the class
+    COMPUTED = {"trust": TrustWord, "fetched_at": Timestamp, "names": [str]}  # noqa: RUF012 - of the class
 
     id: str
     name: str
@@ -111,6 +115,7 @@ class ImageRecord(JsonValue):
     last_used: Timestamp | None = None
     early_id: str | None = None
     conventions: Conventions = field(default_factory=Conventions)
+    archive_size: Count = 0
 
     @property
     def trust(self) -> str:
@@ -120,6 +125,15 @@ class ImageRecord(JsonValue):
     @property
     def fetched_at(self) -> str:
         return self.provenance[-1].fetched_at
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its names as callers wrote them, the newest first."""
+        from kurma_core.appc.template import without_passwords
+
+        own = f"{self.name}:{self.version}" if self.version else self.name
+        found = [without_passwords(one.locator) if one.source == REGISTRY else own for one in self.provenance]
+        return tuple(dict.fromkeys(reversed(found)))
 
     @property
     def age_order(self) -> str:

@@ -409,7 +409,7 @@ def needs_powers(apps: Iterable[IsolatorPlan], pod: IsolatorPlan) -> bool:
 class IsolatorReport(JsonValue):
     """How one isolator was applied.
 
-    :param name: of the isolator.
+    :param name: name of the isolator.
     :param scope: name of the app; null: it is the pod's.
     :param outcome: whether this host enforces it.
     :param note: how it was modified, or why it was ignored.

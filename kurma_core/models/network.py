@@ -43,12 +43,18 @@ class PortMapping(JsonValue):
     protocol: Protocol = "tcp"
     host_ip: str = field(default="", key="hostIP")
 
+    @property
+    def text(self) -> str:
+        """``[IP:]HOST:POD/PROTOCOL``."""
+        host = f"[{self.host_ip}]" if ":" in self.host_ip else self.host_ip
+        return f"{f'{host}:' if host else ''}{self.host_port}:{self.pod_port}/{self.protocol}"
+
 
 @frozen
 class NetworkRequest(JsonValue):
     """A request to join a network: ``--net NAME[:IFNAME][,ip=…,mac=…,optional]``.
 
-    :param name: of the network.
+    :param name: name of the network.
     :param interface: name of the interface in the pod; null: from the network's configuration.
     :param ips: addresses that the pod wants; empty: any.
     :param mac: the interface's address; null: any.

@@ -41,7 +41,8 @@ else:
     Reason = Words(*REASONS)
     Signal = Whole(1, 64)
 
-_SIGSYS = 31
+#: Signals by which programs crash; other signals are mostly sent by people and by ``kurma stop``.
+_CRASHES = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV", 31: "SIGSYS"}
 
 
 @frozen
@@ -83,9 +84,12 @@ class AppEnd(JsonValue):
     @property
     def told(self) -> str:
         """Explains its end beyond the exit code, for people; empty: there is nothing to add."""
-        if self.message is None and self.signal == _SIGSYS:
-            # Few people know the number of SIGSYS, and a filter is almost always its cause.
-            return "killed by SIGSYS: it made a system call that its filter does not allow"
+        if self.message is None and self.signal in _CRASHES:
+            name = _CRASHES[self.signal]
+            # A filter is almost always the cause of SIGSYS.
+            return f"killed by {name}" + (
+                ": it made a system call that its filter does not allow" if name == "SIGSYS" else ""
+            )
         return self.message or ""
 
 
@@ -107,8 +111,8 @@ class AppExecution(AppEnd):
 class AppStatus(AppEnd):
     """The status of one app of a pod.
 
-    :param name: of the app.
-    :param pid: of its main process on the host; null: it does not run.
+    :param name: name of the app.
+    :param pid: PID of its main process on the host; null: it does not run.
     :param exited: true: it has ended.
     :param log_dropped: bytes of its output that could not be written to its log.
     :param instance: number of the execution, counted from 1 over all runs of the pod; null: it was never executed.
@@ -198,15 +202,18 @@ class PodRestart(JsonValue):
 class PodRecord(JsonValue):
     """One pod, as ``list`` and ``show`` print it.
 
-    :param uuid: of the pod. :param name: of the pod.
+    :param uuid: UUID of the pod. :param name: name of the pod.
     :param state: its state.
     :param reason: why it is ``errored``, for people; null: it is not.
     :param exit_code: the first of its apps' that is not 0, in manifest order; null: it has not ended.
     :param created_at: when it was made.
     :param started_at: when it was started; null: it was not.
     :param finished_at: when it ended; null: it has not ended.
+    :param foreground: it was made to run in the foreground of a command, and ``start`` runs it there again.
     :param owner: PID of the process that owns it; null: no process does.
     :param stager: name of its stager. :param stager_pid: PID of its stager; null: the stager does not run.
+    :param stager_version: version of Kurma that started its stager, which may be older than the present one; null:
+        the stager does not run.
     :param renderer: name of its renderer.
     :param network_namespace: path; null: the host's, or the pod does not run.
     :param userns: ids of the host that its user namespace has; null: it has no user namespace of its own.
@@ -214,6 +221,8 @@ class PodRecord(JsonValue):
     :param restart: its restart policy and its restarts.
     :param apps: by name.
     :param images: image ID by app.
+    :param image_names: by app, the image as the caller named it.
+    :param labels: by name, as the manifest's ``userLabels`` has them.
     :param attachments: the networks that it is joined to.
     :param isolators: a report of each.
     :param notes: for people.
@@ -230,9 +239,11 @@ class PodRecord(JsonValue):
     created_at: Timestamp
     started_at: Timestamp | None = None
     finished_at: Timestamp | None = None
+    foreground: bool = False
     owner: Pid | None = None
     stager: str
     stager_pid: Pid | None = None
+    stager_version: str | None = None
     renderer: str
     network_namespace: str | None = None
     userns: IdRange | None = field(default=None, key="userNamespace")
@@ -240,6 +251,8 @@ class PodRecord(JsonValue):
     restart: PodRestart = PodRestart()
     apps: tuple[AppStatus, ...]
     images: Mapping[str, str]
+    image_names: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     attachments: tuple[Attachment, ...] = field(default=(), key="networks")
     isolators: tuple[IsolatorReport, ...] = ()
     notes: tuple[str, ...] = ()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from kurma_core.schema import JsonValue, Timestamp, Words
-from kurma_core.value import frozen
+from _collections_abc import Mapping  # without collections
+
+from kurma_core.schema import Count, ExitCode, JsonValue, Timestamp, Words
+from kurma_core.value import field, frozen
 
 #: States of a pod, in the order of its life.
 STATES = ("preparing", "prepared", "starting", "running", "stopping", "stopped", "errored")
@@ -36,6 +38,14 @@ class PodSummary(JsonValue):
 
     :param apps: names, in the manifest's order.
     :param networks: empty: the pod shares the host's.
+    :param images: image ID by app.
+    :param image_names: by app, the image as the caller named it.
+    :param ports: published ports, as ``[IP:]HOST:POD/PROTOCOL``.
+    :param exit_code: the first of its apps' that is not 0, in manifest order; null: it has not ended.
+    :param started_at: when it was started; null: it was not.
+    :param finished_at: when it ended; null: it has not ended.
+    :param restarts: how often kurmad has started it again since a caller started it.
+    :param labels: by name.
     """
 
     uuid: str
@@ -44,3 +54,11 @@ class PodSummary(JsonValue):
     created_at: Timestamp
     apps: tuple[str, ...] = ()
     networks: tuple[NetworkSummary, ...] = ()
+    images: Mapping[str, str] = field(default_factory=dict)
+    image_names: Mapping[str, str] = field(default_factory=dict)
+    ports: tuple[str, ...] = ()
+    exit_code: ExitCode | None = None
+    started_at: Timestamp | None = None
+    finished_at: Timestamp | None = None
+    restarts: Count = 0
+    labels: Mapping[str, str] = field(default_factory=dict)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.api.host import NetworkInfo
-from kurma_core.errors import KurmaError, NetworkError, NetworkNotFoundError
+from kurma_core.errors import HostError, KurmaError, NetworkError, NetworkNotFoundError
 from kurma_core.networking import interfaces
 from kurma_core.plugins.calls import source_of
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
+    from ipaddress import IPv4Network, IPv6Network
+
     from kurma_core.config import Config, NetworkConfig
     from kurma_core.hookspecs.network import NetworkHooks
 
@@ -20,6 +22,8 @@ Json = Any
 HOST, NONE = "host", "none"
 #: The default interface of a network.
 DEFAULT_INTERFACE = "eth{{num}}"
+#: So many subnets after a taken one are looked at for a free one.
+_NEAR = 1024
 #: A UUID to check whether a template makes a valid interface name.
 _SOME_POD = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 
@@ -110,6 +114,30 @@ class Catalog:
             error.message += "" if source is None else f" (by {source})"
             raise
 
+    def check_subnets(self, name: str, subnets: Json) -> None:
+        """Checks the subnets of a network that is to be created: none overlaps another network's, or holds an
+        address of the host.
+
+        :param subnets: the key ``subnets`` of its configuration. Other values than subnets are ignored.
+        :raises NetworkError: one is taken; names the network or the interface that has it.
+        """
+        wanted = list(_parsed(subnets))
+        if not wanted:
+            return
+        taken = _taken_subnets(info for info in self.all() if info.name != name)
+        for subnet in wanted:
+            for other, holder in taken:
+                if subnet.version == other.version and subnet.overlaps(other):
+                    free = _free_after(subnet, [one for one, _ in taken])
+                    further = "or leave --subnet out: the plugin chooses one"
+                    raise NetworkError(
+                        f"the subnet {subnet} overlaps {holder}",
+                        hint=f"--subnet {free} is free; {further}"
+                        if free
+                        else f"choose another subnet, {further}",
+                        network=name,
+                    )
+
     def _checked(self, info: NetworkInfo) -> NetworkInfo:
         """The network, with the reason if it cannot be used, as far as that can be checked without a pod."""
         try:
@@ -137,8 +165,8 @@ class Catalog:
         driver = self._image_runner()
         if driver is None:
             raise NetworkError(
-                f'network "{entry.name}": no installed plugin answers to "{entry.aci}", and none runs images',
-                hint="see `kurma plugins list`; `plugin: NAME` picks an installed one",
+                f'network "{entry.name}": no installed plugin handles "{entry.aci}", and none runs images',
+                hint="see `kurma plugins list`; `plugin: NAME` selects an installed plugin",
                 network=entry.name,
             )
         info = self._info(entry, driver)
@@ -176,3 +204,50 @@ class Catalog:
                     )
                     found[name] = info
         return found
+
+
+def _parsed(subnets: Json) -> Iterator[IPv4Network | IPv6Network]:
+    """The subnets of a list in CIDR form. Only a plugin knows the shape of its configuration, so nothing is an
+    error."""
+    from contextlib import suppress
+    from ipaddress import ip_network
+
+    for text in subnets if isinstance(subnets, list | tuple) else ():
+        with suppress(ValueError):
+            yield ip_network(text)
+
+
+def _taken_subnets(networks: Iterable[NetworkInfo]) -> list[tuple[IPv4Network | IPv6Network, str]]:
+    """The subnets of these networks, then the addresses of the host, each with its holder for people."""
+    from ipaddress import ip_address, ip_network
+
+    from kurma_core.linux.netlink import Netlink, NetlinkError
+
+    found = [
+        (subnet, f"{subnet} of network {info.name}")
+        for info in networks
+        for subnet in _parsed(info.config.get("subnets"))
+    ]
+    try:
+        with Netlink() as netlink:
+            for link in netlink.links():
+                for address in netlink.addresses(link.index):
+                    own = ip_address(address.value)
+                    found.append((ip_network(own), f"{own}, an address of the host on {link.name}"))
+    except NetlinkError as error:
+        raise HostError(f"cannot read the addresses of the host: {error.strerror}", errno=error.errno) from error
+    return found
+
+
+def _free_after(
+    subnet: IPv4Network | IPv6Network, taken: Sequence[IPv4Network | IPv6Network]
+) -> IPv4Network | IPv6Network | None:
+    """The next private subnet of the same length that overlaps none of ``taken``; None: there is none near."""
+    for number in range(1, _NEAR):
+        try:
+            found = type(subnet)((int(subnet.network_address) + number * subnet.num_addresses, subnet.prefixlen))
+        except ValueError:  # beyond the last address
+            return None
+        if found.is_private and not any(found.version == one.version and found.overlaps(one) for one in taken):
+            return found
+    return None

@@ -54,7 +54,7 @@ def render(template: str, taken: Collection[str], uuid: str, network: str) -> st
         if name not in taken:
             return name
     raise NetworkError(
-        f'network "{network}": the pod has an interface {name} already',
+        f'network "{network}": the pod already has an interface {name}',
         hint="give it another one (--net NAME:INTERFACE), or a template such as eth{{num}}",
         network=network,
     )

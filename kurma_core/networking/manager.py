@@ -91,7 +91,9 @@ class Networking:
         """
         names = [request.name for request in requests or ()]
         if HOST in names and len(names) > 1:
-            raise UsageError("the network host goes with no other: the pod has all of the host's", network=HOST)
+            raise UsageError(
+                "the network host cannot be combined with others: the pod uses the host's network", network=HOST
+            )
         return HOST in names
 
     def plan(
@@ -116,7 +118,7 @@ class Networking:
                 raise NetworkError(f"port {port.host_port} of the host cannot be published: {why}", pod=pod_uuid)
         if self.shares_host(requests):
             if ports:
-                self._note("ports are not published: the pod has the host's network, and with it its ports")
+                self._note("ports are not published: a pod in the host's network uses the host's ports directly")
             return ()
         base = self._config.base_networks
         wanted = list(requests or map(NetworkRequest, self._config.joined_by_default))
@@ -163,9 +165,9 @@ class Networking:
         names = [request.name for request in wanted]
         for name in names:
             if names.count(name) > 1:
-                raise UsageError(f'network "{name}" is asked for twice', network=name)
+                raise UsageError(f'network "{name}" is requested twice', network=name)
         if NONE in names and len(names) > 1:
-            raise UsageError("the network none goes with no other", network=NONE)
+            raise UsageError("the network none cannot be combined with others", network=NONE)
 
     def _check_wishes(self, requests: Sequence[NetworkRequest]) -> None:
         """:raises UsageError: a request has an option that its network does not support."""
@@ -307,7 +309,7 @@ class Networking:
                         else ""
                     )
                     self._note(
-                        f"the pod goes without the optional network {attachment.network}{ports}: {error.message}"
+                        f"the pod runs without the optional network {attachment.network}{ports}: {error.message}"
                     )
                 else:
                     done.append(result)
@@ -363,7 +365,7 @@ class Networking:
             raise next((one for one in failures if not isinstance(one, PluginNotFoundError)), failures[0])
 
     def _may_be_left(self, attachment: Attachment) -> str:
-        """What a plugin that is gone may have left of a pod, for the user to look after."""
+        """Possible leftovers of a missing plugin for a pod, for the user."""
         state = f"{self._config.state_dir}/plugins/kurma.networks/{attachment.driver}"
         reserved = f", and what it has reserved, in {state}" if os.path.isdir(state) else ""
         return f"what it has made of the pod's interface {attachment.interface} may be left on the host{reserved}"
@@ -399,7 +401,7 @@ class Networking:
             gateway = one.gateway is None or address_family(one.gateway)
             if not (is_cidr(one.address) and gateway):
                 wrong = one.gateway if is_cidr(one.address) else one.address
-                what = f'network "{name}" gave the pod {wrong!r}, which is no address{by}'
+                what = f'network "{name}" gave the pod {wrong!r}, which is not an address{by}'
                 raise NetworkError(what, network=name)
         given = [address.address for address in result.addresses]
         for ip in attachment.request.ips:
@@ -423,10 +425,12 @@ class Networking:
         :raises NetworkError: there is no such network, it is in use, or the driver failed.
         """
         if name in (HOST, NONE):
-            raise NetworkError(f'the network "{name}" has nothing that could be removed', network=name)
+            raise NetworkError(f'the network "{name}" has nothing to remove', network=name)
         if used_by:
             pods = ", ".join(sorted(used_by))
-            raise NetworkError(f'network "{name}" is in use by {pods}', hint="stop and remove these", network=name)
+            raise NetworkError(
+                f'network "{name}" is in use by {pods}', hint="stop and remove these pods", network=name
+            )
         info = self.show(name)
         if self.catalog.is_unused(info):
             return

@@ -8,18 +8,18 @@ that the driver lacks is the method of the specification.
 
 from __future__ import annotations
 
-from _thread import allocate_lock, start_new_thread
+from _thread import allocate_lock
 from contextvars import copy_context
 from time import monotonic, sleep
 
 from kurma_core.config.schema import singular
 from kurma_core.errors import Cancelled, HostError, KurmaError, PluginError, PluginSkipped
 from kurma_core.hookspecs import Hooks, ModuleHooks, Stream, field_types, wrong_field
+from kurma_core.linux.process import start_thread
 from kurma_core.plugins import contract
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from _thread import LockType
     from collections.abc import Callable, Mapping, Sequence
     from contextvars import Context
     from typing import Any, TypeVar
@@ -66,23 +66,18 @@ class SlowCalls:
         with self._lock:
             self._calls[key] = what, now, self._after, copy_context()
             if not self._watched:
+                self._watched = True
                 try:
-                    runs = allocate_lock()
-                    runs.acquire()
-                    start_new_thread(self._look, (runs,))
-                    self._watched = True
-                    # Python 3.11 crashes if it ends while a thread begins.
-                    runs.acquire()
+                    start_thread(self._look)
                 except RuntimeError:
-                    pass  # the host allows no more threads: the call goes on unwatched
+                    self._watched = False  # the host allows no more threads: the call goes on unwatched
         try:
             return call(*arguments, **named)
         finally:
             with self._lock:
                 del self._calls[key]
 
-    def _look(self, runs: LockType) -> None:
-        runs.release()
+    def _look(self) -> None:
         while True:
             sleep(self._after / 5)
             found = []

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 #: Schemes of images that no fetcher brought.
 _SCHEMES = ("archive", "built", "plugin", "upload")
-#: What a plugin claims by ``runs_images``.
+#: The claim of a plugin by ``runs_images``.
 IMAGES = "the running of images"
-#: What it claims for each of its isolators; the isolator's name follows.
+#: The claim for each of its isolators; the isolator's name follows.
 ISOLATOR = "isolator "
 
 

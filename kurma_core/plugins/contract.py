@@ -193,7 +193,7 @@ def _isolators(declared: Driver) -> None:
         for name in names:
             if name not in declared.isolators:
                 near = _nearest(str(name), declared.isolators)
-                raise TypeError(f"its Driver's {what} has {name!r}, which is none of its isolators{near}")
+                raise TypeError(f"its Driver's {what} has {name!r}, which is not one of its isolators{near}")
 
 
 def check_declared(group: str, declared: Driver, driver: Hooks) -> None:

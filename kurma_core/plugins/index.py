@@ -61,7 +61,7 @@ _PATH_FILES: dict[str, dict[str, Stamp | None]] = {}
 
 _STAMP = [int, int, int]
 _PLUGIN = [str, str, str, str, str, str]
-#: What is kept of a plugin's :class:`.driver.Driver`: fields, and their shapes in JSON.
+#: The remembered part of a plugin's :class:`.driver.Driver`: fields, and their shapes in JSON.
 _DECLARED = {
     "aliases": [str],
     "runs_images": bool,

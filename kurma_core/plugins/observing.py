@@ -72,7 +72,7 @@ class Observing:
                 self._missed += 1
 
     def problem(self) -> str:
-        """What the observer does not keep up with, in one line; empty: nothing."""
+        """The backlog of the observer, in one line; empty: nothing."""
         with self._change:
             found = [self._overdue] if self._overdue else []
             if len(self._waiting) >= _BEHIND:

@@ -223,7 +223,8 @@ class PluginRegistry:
         """
         installed = self._group(group)
         if not installed:
-            return (f"no {singular(group)} plugin is installed",)
+            install = self._config.install_hint(group)
+            return (f"no {singular(group)} plugin is installed" + (f" ({install})" if install else ""),)
         names = (*self._config.plugins.get(kind_of(group), {}), *(plugin.name for plugin in installed))
         found = []
         for name in dict.fromkeys(names):
@@ -587,7 +588,7 @@ class PluginRegistry:
             plugins = plugins or newer
         if not plugins:
             astray = next((one for one in self._unknown_groups() if one[0].name == name), None)
-            _not_found(group, name, self._group(group), newer, astray)
+            _not_found(group, name, self._group(group), newer, astray, self._config.install_hint(group, name))
         if not teardown and not self._config.plugin(group, name).enabled:
             raise PluginNotFoundError(
                 f"{called(group, name)} is {self._why_disabled(group, name)}",
@@ -687,7 +688,7 @@ class PluginRegistry:
                 values = self._values(loaded, section)
                 loaded.teardown = loaded.source.made(_declared(loaded), self._context(plugin, values))
                 who = called(plugin.group, plugin.name)
-                self._note(f"{error.message}; {who} takes down what pods have of it with defaults instead")
+                self._note(f"{error.message}; {who} cleans up after pods with default options")
                 return
         raise error
 
@@ -696,6 +697,7 @@ class PluginRegistry:
         return DriverContext(
             config=values,
             state_dir=os.path.join(self._config.state_dir, "plugins", plugin.group, plugin.name),
+            state_root=self._config.state_dir,
             registries=self._config.registries.to_json(),
             auth_dir=self._config.auth_dir,
             note=self._note,
@@ -829,12 +831,15 @@ def _not_found(
     plugins: Collection[Plugin],
     newer: Collection[Plugin],
     astray: tuple[Plugin, str] | None,
+    install: str | None,
 ) -> NoReturn:
     """:param plugins: of that group. :param newer: those of that name that a reload of kurmad would use.
 
-    :param astray: a plugin of that name in a group that Kurma does not know, and the reason."""
+    :param astray: a plugin of that name in a group that Kurma does not know, and the reason.
+    :param install: how to install it, if a package is known to bring it."""
     installed = sorted({plugin.name for plugin in plugins})
     hint = f"installed: {', '.join(installed)}" if installed else f"no distribution brings any {group} plugin"
+    hint = install or hint
     if astray is not None:
         hint = f"{astray[0]} has one of that name, but {astray[1]}"
     if newer:

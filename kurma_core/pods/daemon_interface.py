@@ -15,6 +15,7 @@ from kurma_core.errors import KurmaError
 from kurma_core.pods.inside.logs import Following, LogReader
 from kurma_core.pods.prepare import grants, isolators
 from kurma_core.pods.record import pod_store
+from kurma_core.pods.record.document import RESTART_POLICY
 from kurma_core.pods.run import pod_restarts, prestarted, recovery
 from kurma_core.value import replace
 
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 #: Reasons for which kurmad stops a pod (``cause`` in ``state.json``): see
 #: :func:`kurma_core.pods.run.pod_restarts.wanted`.
 STOPPED, SHUT_DOWN = pod_restarts.STOPPED, pod_restarts.SHUT_DOWN
-#: The pod's annotation that names its restart policy.
-RESTART_POLICY = pod_restarts.POLICY
 #: Name of an app's API socket in its directory.
 API_SOCKET = isolators.API_SOCKET
 
@@ -203,7 +202,7 @@ class DaemonInterface:
         if not self._wants_restart(document, directory.read_state()):
             return None
         self._manager.events.tell("restarting", document)
-        return document.name, pod_restarts.policy_of(document)
+        return document.name, document.restart_policy
 
     def _wants_restart(self, document: PodDocument, state: PodState) -> bool:
         return pod_restarts.wanted(document, state, self._manager.services.images.manifest)

@@ -25,6 +25,8 @@ from kurma_core.pods.run import recovery
 from kurma_core.pods.services import Events
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from kurma_core.hookspecs.stager import StagerHooks
     from kurma_core.models.summary import PodSummary
     from kurma_core.pods.network.network_check import NetworkCheck
@@ -91,9 +93,11 @@ class PodFinder:
             self.wait_ended(directory, None, cancellation)
         return self.read(directory)
 
-    def used_images(self) -> set[str]:
+    def used_images(self, *, without: Collection[str] = ()) -> set[str]:
         """IDs of all images in use: those that pods name, their layers while they run, and the images of stagers
         that run or are prestarted.
+
+        :param without: UUIDs of pods that do not count.
 
         Of a damaged record, every image ID in its text counts.
 
@@ -104,10 +108,12 @@ class PodFinder:
             with contextlib.suppress(KurmaError, OSError):
                 used.update(filter(None, [directory.read_state().stager_image]))
         for uuid in self.store.uuids():
+            if uuid in without:
+                continue
             directory = self.store.directory(uuid)
             try:
-                used.update(directory.read_document().images.values())
                 state = directory.read_state()
+                used.update(directory.read_document().images.values())
             except PodNotFoundError:
                 continue  # it was removed, or is just being made
             except KurmaError as error:
@@ -139,19 +145,22 @@ class PodFinder:
             )
         return found
 
-    def network_users(self, network: str) -> list[str]:
-        """Names of the live pods that are joined to that network."""
+    def network_users(self, network: str, *, all: bool = False) -> list[str]:
+        """Names of the live pods that are joined to that network. :param all: of all pods that name it."""
         return [
             pod.name
             for pod in self.summaries()
-            if pod.state not in (*ENDED_STATES, "prepared") and any(one.network == network for one in pod.networks)
+            if (all or pod.state not in (*ENDED_STATES, "prepared"))
+            and any(one.network == network for one in pod.networks)
         ]
 
     def find(self, reference: str) -> PodDirectory:
         directory = self.store.find(reference)
         self.recover(directory)
         if not os.path.isdir(directory.path):
-            raise PodNotFoundError(f"no pod {reference}: it was half-made, and its remains were removed")
+            raise PodNotFoundError(
+                f"no pod {reference}: its preparation was interrupted, and its leftovers were removed"
+            )
         return directory
 
     def recover(self, directory: PodDirectory) -> None:
@@ -206,7 +215,7 @@ class PodFinder:
         """Takes the owner lock; waits a moment, since a command that only recovers a dead pod soon releases it."""
         lock = directory.try_own(LOCK_PATIENCE)
         if lock is None:
-            raise PodStateError(f"pod {directory.uuid}: another process is at work on it", pod=directory.uuid)
+            raise PodStateError(f"pod {directory.uuid}: another process changes it", pod=directory.uuid)
         return lock
 
     @staticmethod
@@ -255,8 +264,8 @@ class PodFinder:
                     return
                 if deadline is not None and time.monotonic() > deadline:
                     raise PodStateError(
-                        f"pod {directory.uuid}: its stager has ended, but its owner does not take it down",
-                        hint="is that process stopped? see OWNER in kurma show",
+                        f"pod {directory.uuid}: its stager has ended, but its owner does not clean up",
+                        hint="check whether the process is stopped: OWNER in kurma show",
                     )
                 stager = recovery.find_stager(self.services, directory)
                 try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.appc.types import pod_uuid, sanitize_name
 from kurma_core.errors import (
+    KurmaError,
     ManifestError,
     PodStateError,
     UsageError,
@@ -115,7 +116,8 @@ class PodManager:
             raise
         pod = new.owned(document, rendered, images, self.events)
         try:
-            pod.events.tell("prepared", document)
+            labels = document.manifest.user_labels
+            pod.events.tell("prepared", document, {"labels": dict(labels)} if labels else None)
         except BaseException:
             pod.close()
             raise
@@ -124,12 +126,17 @@ class PodManager:
     def start_prepared(self, pod: OwnedPod, stdio: Stdio, settled: Callable[[], None] = lambda: None) -> OwnedPod:
         """Starts the pod of :meth:`prepare_to_start`.
 
-        :raises KurmaError: as :meth:`start`. The pod is closed then; it stays prepared if the failure came before
-            its start was recorded.
+        :raises KurmaError: as :meth:`start`. The pod is closed then, and recorded as errored: unlike a pod that
+            was prepared to be started later, it was made for this start alone.
         """
         try:
-            # Grants may have changed since its preparation: a client may have waited before the start.
-            self._check_power(pod.document)
+            try:
+                # Grants may have changed since its preparation: a client may have waited before the start.
+                self._check_power(pod.document)
+                pod.claim()
+            except KurmaError as error:
+                pod.refuse(error)
+                raise
         except BaseException:
             pod.close()
             raise
@@ -149,10 +156,10 @@ class PodManager:
         if len(name) > _NAME_LIMIT or nearest != name:
             hint = f"at most {_NAME_LIMIT} of a-z, 0-9, and - inside"
             raise UsageError(
-                f"{name!r} is no name for a pod", hint=f"{hint}: {nearest[:_NAME_LIMIT]}" if nearest else hint
+                f"{name!r} is not a valid pod name", hint=f"{hint}: {nearest[:_NAME_LIMIT]}" if nearest else hint
             )
         if name == "names":
-            raise UsageError("a pod cannot be named names")
+            raise UsageError("'names' is reserved: choose another name for the pod")
         return name
 
     def start(
@@ -257,7 +264,7 @@ class PodManager:
         self._startable(document, state)
         if state.steps:
             raise PodStateError(
-                f"cannot start pod {document.name}: its last teardown is not complete", hint="kurma gc"
+                f"cannot start pod {document.name}: its last removal from the host is incomplete", hint="kurma gc"
             )
         if state.state != "prepared":
             keep_executions(directory)

@@ -96,7 +96,7 @@ def subject(operation: Operation) -> str:
 
 
 def prepare(operation: Operation, *, private: bool) -> int | None:
-    """Carries out the part on the host. :returns: a detached mount; None: the operation is no mount.
+    """Carries out the part on the host. :returns: a detached mount; None: the operation is not a mount.
 
     :param private: this mount namespace is a new one, and ends with the pod.
     """

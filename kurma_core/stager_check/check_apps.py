@@ -113,7 +113,7 @@ def _devices(main: Probe) -> None:
     for name in _DEVICES:
         mode = main.must("stat", f"/dev/{name}")[0]
         if not stat.S_ISCHR(mode):
-            raise Wrong(f"/dev/{name} is no device")
+            raise Wrong(f"/dev/{name} is not a device")
     for name in main.must("list", "/dev"):
         found = main.ask("stat", f"/dev/{name}")
         if isinstance(found, list) and stat.S_ISBLK(found[0]):

@@ -111,7 +111,7 @@ def _places(root: int) -> None:
             raise Wrong(f"/{name}: {error.strerror}") from None
         try:
             if not stat.S_ISDIR(os.fstat(fd).st_mode) or os.listdir(fd):
-                raise Wrong(f"/{name} is there, and is no empty directory")
+                raise Wrong(f"/{name} is there, and is not an empty directory")
         finally:
             os.close(fd)
 
@@ -199,7 +199,7 @@ _WANTED: dict[str, object] = {
     "plan.memory-policy": "bind:0",
 }
 _IOPRIO_WHO_PROCESS = 1
-#: What the kernel says of a process, by PID.
+#: The kernel's facts about a process, by PID.
 _SHOWN: dict[str, Callable[[int], object]] = {
     "plan.umask": lambda pid: _words_of(pid, "status", "Umask:")[1],
     "plan.limits": lambda pid: {name: resource.prlimit(pid, RLIMITS.index(name)) for name in _PLAN["rlimits"]},

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kurma_core.errors import HostError, StagerError
+from kurma_core.errors import CommandNotFoundError, HostError, StagerError
 from kurma_core.hookspecs.stager import StagerFeatures, StagerHooks
 from kurma_core.json_text import loads
 from kurma_core.linux.cgroups import CgroupTree
@@ -310,16 +310,20 @@ class AciStager(StagerHooks):
 
         :raises StagerError: the stager does not have this call-in, or has ended.
         """
-        return CallIn(
-            self.spawner,
-            running.pid,
-            running.fileno(),
-            _call_record(directory)["cgroup"],
-            (f"/opt/stager/{verb}", *arguments),
-            stdio,
-            document,
-            self.times.document,
-        )
+        try:
+            return CallIn(
+                self.spawner,
+                running.pid,
+                running.fileno(),
+                _call_record(directory)["cgroup"],
+                (f"/opt/stager/{verb}", *arguments),
+                stdio,
+                document,
+                self.times.document,
+            )
+        except CommandNotFoundError:
+            message = f"this pod's stager has no call-in {verb!r} (/opt/stager/{verb})"
+            raise StagerError(message, hint=self._if_outdated(directory)) from None
 
     def app_verbs(self, directory: str) -> frozenset[str]:
         return frozenset(_call_record(directory)["verbs"])
@@ -327,7 +331,23 @@ class AciStager(StagerHooks):
     def no_verb(self, directory: str, verb: str) -> StagerError:
         return StagerError(
             f"its stager {self.name} has no app-{verb}",
-            hint="use a stager whose image declares it by the annotation kurma.io/stager/callins",
+            hint=self._if_outdated(directory)
+            or "use a stager whose image declares it by the annotation kurma.io/stager/callins",
+        )
+
+    def _if_outdated(self, directory: str) -> str | None:
+        """The hint for a call-in that the pod's stager lacks; None: the present Kurma has started the stager, so
+        that a new one would lack it, too."""
+        try:
+            with open(f"{directory}/stager/manifest", "rb") as stream:
+                version = loads(stream.read(), own=True)["kurmaVersion"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if version == self._version:
+            return None
+        uuid = os.path.basename(directory)
+        return (
+            f"Kurma {str(version)[:40]!a} started it; for a stager of Kurma {self._version}: kurma restart {uuid}"
         )
 
     def add_app(self, pod: PodSetup, running: RunningStagerHooks) -> None:

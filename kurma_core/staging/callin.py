@@ -18,7 +18,7 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from kurma_core.errors import CommandNotFoundError, StagerError
+from kurma_core.errors import StagerError
 from kurma_core.hookspecs.stager import CallInHooks
 from kurma_core.linux import process
 from kurma_core.linux.beneath import open_in_root
@@ -81,7 +81,8 @@ class CallIn(CallInHooks):
 
     :param document_timeout: seconds in which the call-in must have read the document.
     :param cgroup: the pod's cgroup; the call-in runs in a child of it, so that it ends with the pod.
-    :raises StagerError: the stager has no such call-in, or cannot be entered.
+    :raises CommandNotFoundError: the stager has no such call-in.
+    :raises StagerError: it cannot be entered.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class CallIn(CallInHooks):
                     parent_death_signal=signal.SIGTERM,
                 )
             )
-        except BaseException as error:
+        except BaseException:
             if self._ours is not None:
                 self._ours.close()
             if process.wait_pidfd(pidfd, 0):
@@ -132,8 +133,6 @@ class CallIn(CallInHooks):
                 # remove that.
                 with contextlib.suppress(OSError):
                     home.remove()
-            if isinstance(error, CommandNotFoundError):
-                raise StagerError(f"this pod's stager has no call-in {self._verb!r} ({argv[0]})") from None
             raise
         finally:
             if theirs is not None:

@@ -64,7 +64,7 @@ class Shift:
     def _id(self, number: int) -> int:
         if number >= self._count:
             raise OSError(
-                errno.EOVERFLOW, f"its owner {number} is none of the {self._count} ids of the pod's user namespace"
+                errno.EOVERFLOW, f"its owner {number} is outside the {self._count} ids of the pod's user namespace"
             )
         return self._first + number
 

@@ -64,6 +64,7 @@ def merge(
     *,
     copy: bool = False,
     check: Callable[[], object] = copying.go_on,
+    done: Callable[[], object] = copying.go_on,
     shift: Shift | None = None,
 ) -> None:
     """Merge the steps' directories into ``target``, in order.
@@ -76,6 +77,7 @@ def merge(
     :param copy: copy files, sharing their blocks if the file system can; else make hard links, and copies only
         where no link is possible.
     :param check: called regularly; an exception of it ends the work.
+    :param done: called after each file and each directory.
     :param shift: maps the owners of copies.
     :raises OSError: with the path, as the kernel says.
     """
@@ -86,13 +88,15 @@ def merge(
         fresh = True
         for step in steps:
             copies.next_source()
-            if _lay(top, step, copies, copy, fresh):
+            if _lay(top, step, copies, copy, fresh, done):
                 fresh = False
     finally:
         os.close(top)
 
 
-def _lay(top: int, step: Step, copies: copying.Copies, copy: bool, fresh: bool) -> bool:
+def _lay(
+    top: int, step: Step, copies: copying.Copies, copy: bool, fresh: bool, done: Callable[[], object]
+) -> bool:
     """Merges one step. :returns: False: the filter excludes all of it, and nothing was done.
 
     :param fresh: no step has been merged yet: the top has no attributes of a step.
@@ -114,7 +118,7 @@ def _lay(top: int, step: Step, copies: copying.Copies, copy: bool, fresh: bool) 
                 _plain_directory(below, copies.shift)
         _take_away(way[-1], step)
         source = os.open(step.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        _Laying(source, os.dup(way[-1]), names, step, copies, copy).run(made)
+        _Laying(source, os.dup(way[-1]), names, step, copies, copy, done).run(made)
         # The directories above the root do not belong to this step: restore their times.
         for fd, before_times in zip(way, times, strict=False):
             os.utime(fd, ns=before_times)
@@ -127,11 +131,19 @@ def _lay(top: int, step: Step, copies: copying.Copies, copy: bool, fresh: bool) 
 class _Laying:
     """Walks through one source directory and, in parallel, the target. It closes both descriptors."""
 
-    __slots__ = ("copies", "copy", "filter", "implied", "names", "root", "source", "target")
+    __slots__ = ("copies", "copy", "done", "filter", "implied", "names", "root", "source", "target")
 
     def __init__(
-        self, source: int, target: int, names: list[str], step: Step, copies: copying.Copies, copy: bool
+        self,
+        source: int,
+        target: int,
+        names: list[str],
+        step: Step,
+        copies: copying.Copies,
+        copy: bool,
+        done: Callable[[], object],
     ) -> None:
+        self.done = done
         self.source = source
         self.target = target
         self.names = names  # from the target's top to where we are
@@ -192,6 +204,7 @@ class _Laying:
         for name in files:
             self.copies.check()
             self._lay_file(name)
+            self.done()
         return directories
 
     def _lay_file(self, name: str) -> None:
@@ -218,6 +231,7 @@ class _Laying:
 
     def _down(self, name: str) -> bool:
         """Enters a directory. :returns: whether the target's was made."""
+        self.done()
         below = os.open(name, _DIRECTORY, dir_fd=self.source)
         try:
             into, made = _directory_in(self.target, name)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from kurma_core.trust.keystore_admin import Enrolment
 
 
+#: The second key of this machine, as errors call it.
+BUILD_KEY = "the key of images built here"
 #: Seconds by which the stamp of a file that is changed after a check may seem to come before it.
 _CLOCKS = 1.0
 
@@ -22,8 +24,10 @@ _CLOCKS = 1.0
 class Trust:
     """:param trusted_host_keys: fingerprints whose images may run with host privilege; empty: this machine's key.
     :param key_dirs: keystores, the weakest first: a later one masks an earlier one.
-    :param state_dir: this machine's key is kept in ``keys`` under it, what is known of the others in
-        ``revocations``.
+    :param state_dir: this machine's key is kept in ``keys`` under it, the key of images built here in
+        ``build_key``, what is known of the others in ``revocations``.
+    :ivar build_key: signs the images that ``kurma image build`` puts into the store. It counts for their names
+        alone: never for host privilege, for grants, or as a key of a publisher.
     """
 
     def __init__(
@@ -35,16 +39,21 @@ class Trust:
         self._trusted_host_keys = tuple(key.replace(" ", "").upper() for key in trusted_host_keys)
         self._key_dirs = tuple(key_dirs)
         self._machine = MachineKey(f"{state_dir}/keys")
+        self.build_key = MachineKey(f"{state_dir}/build_key", BUILD_KEY)
         self._revocations = f"{state_dir}/revocations"
 
     # --- images --------------------------------------------------------------------------------------------------
 
     def keys_for(self, name: str) -> Mapping[str, tuple[str, ...]]:
-        """Files, by fingerprint (upper case), of the keys that may sign the image of that name.
+        """Files, by fingerprint (upper case), of the keys that may sign the image of that name. The key of images
+        built here is never one of them.
 
         :raises TrustError: a keystore cannot be read, or others may write it.
         """
-        return keystore.keys_for(self._key_dirs, name)
+        found = keystore.keys_for(self._key_dirs, name)
+        if not found or (built := self.build_key.known()) not in found:
+            return found
+        return {fingerprint: files for fingerprint, files in found.items() if fingerprint != built}
 
     def lapse(self, name: str, fingerprint: str, since: str) -> str | None:
         """Why a signature that was good once counts no longer: its key is not trusted for the name any more
@@ -55,7 +64,7 @@ class Trust:
             again. Files' times come some milliseconds late, and verifying takes time: a second is allowed for.
         :raises TrustError: a keystore cannot be read, or others may write it.
         """
-        files = keystore.keys_for(self._key_dirs, name).get(fingerprint)
+        files = self.keys_for(name).get(fingerprint)
         if files is None:
             return "unknown"
         return "revoked" if self._revoked(fingerprint, files, since) else None
@@ -110,7 +119,16 @@ class Trust:
         return parse_keys(data, source)
 
     def add_key(self, key: Key, prefix: str | None) -> TrustChange:
-        """See :meth:`.keystore_admin.Enrolment.add`."""
+        """See :meth:`.keystore_admin.Enrolment.add`.
+
+        :raises TrustError: it is the key of images built here, too.
+        """
+        if key.fingerprint == self.build_key.known():
+            raise TrustError(
+                f"cannot trust the key {key.fingerprint}: it is {BUILD_KEY}",
+                hint="to publish images, sign them with a key of your own: kurma image sign --key",
+                fingerprint=key.fingerprint,
+            )
         return self._enrolment().add(key, prefix)
 
     def remove_key(self, reference: str, prefix: str | None, *, dry_run: bool = False) -> TrustChange:
@@ -144,15 +162,27 @@ class Trust:
         """
         return self._machine.sign(source)
 
-    def verify_own(self, path: str, signature: bytes | None) -> str:
-        """:meth:`verify` with nothing but this machine's key."""
-        return self.verify(path, signature, {self.machine_key(): (self._machine.public_key(),)})
+    def verify_own(self, path: str, signature: bytes | None, key: MachineKey | None = None) -> str:
+        """:meth:`verify` with nothing but a key of this machine; None: the first one."""
+        key = key or self._machine
+        return self.verify(path, signature, {key.fingerprint(): (key.public_key(),)})
 
     # --- images that run with the host's power -------------------------------------------------------------------
 
     def host_keys(self) -> tuple[str, ...]:
-        """Fingerprints of the keys that count for images with host privilege."""
-        return self._trusted_host_keys or (self.machine_key(),)
+        """Fingerprints of the keys that count for images with host privilege.
+
+        :raises TrustError: the configuration lists the key of images built here.
+        """
+        if not self._trusted_host_keys:
+            return (self.machine_key(),)
+        if (built := self.build_key.known()) in self._trusted_host_keys:
+            raise TrustError(
+                f"trusted_host_keys in kurma.yml lists {built}: it is {BUILD_KEY}, and must not sign for the host",
+                hint="remove it from trusted_host_keys; a stager's image is signed with another key",
+                fingerprint=built,
+            )
+        return self._trusted_host_keys
 
     def verify_host_image(
         self,
@@ -195,7 +225,7 @@ class Trust:
         if missing:
             # The signature may be by a sub-key of one of them, and names only that.
             hint += f"; of the listed key {missing[0]} the public half is missing: {self._remedy(missing[0])}"
-        message = f"{what}: runs with host privilege, and its signer {signer} is not listed for that"
+        message = f"{what}: cannot run with host privilege: trusted_host_keys does not list its signer {signer}"
         return TrustError(message, hint=hint, **error.data)
 
     def _remedy(self, fingerprint: str) -> str:

@@ -1,6 +1,6 @@
 """Reads public key files: their keys, when these expire, whether they were revoked.
 
-GnuPG is the judge: what it would not import is no key. Read in a home of its own, which ends with the reading.
+GnuPG is the judge: what it would not import is not a key. Read in a home of its own, which ends with the reading.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Every keystore directory looks like this::
 
 A prefix is a way of directories, so that it ends where a name's component ends. A file holds one public key,
 armored or binary. An empty file in a later directory masks the key of an earlier one at the same place; so does
-whatever is no regular file (a link to ``/dev/null``, a broken link). Files whose names are no fingerprints are no
+what is not a regular file (a link to ``/dev/null``, a broken link). Files whose names are no fingerprints are no
 keys. Where others than root (and the caller) may write, nothing is trusted.
 """
 
@@ -136,9 +136,10 @@ def check_writers(path: str, status: os.stat_result) -> None:
     if not others_may_write(status):
         return
     raise TrustError(
-        f"{path}: others than root may write it (owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}), "
+        f"{path}: users other than root can write it (owner {status.st_uid}, mode "
+        f"{stat.S_IMODE(status.st_mode):04o}), "
         "so no key in it is trusted",
-        hint=f"look who put what there, then: chown root {path} && chmod go-w {path}",
+        hint=f"check its content, then: chown root {path} && chmod go-w {path}",
         path=path,
     )
 

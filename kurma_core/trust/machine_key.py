@@ -1,6 +1,6 @@
-"""This machine's own signing key: made once, ed25519, without a passphrase, root's alone.
+"""The signing keys of this machine: each made once, ed25519, without a passphrase, root's alone.
 
-It lies in a GnuPG home of its own, with two files of ours: ``fingerprint`` and, as ``public.asc``, its public
+A key lies in a GnuPG home of its own, with two files of ours: ``fingerprint`` and, as ``public.asc``, its public
 half. An agent runs only while a key is made or used.
 """
 
@@ -20,10 +20,13 @@ _AGENT_ENDS = 5.0  # seconds
 
 
 class MachineKey:
-    """:param home: the GnuPG home; made, 0700, when a key is."""
+    """:param home: the GnuPG home; made, 0700, when a key is.
+    :param called: the key's name in errors and in its user ID.
+    """
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: str, called: str = "this machine's key") -> None:
         self.home = home
+        self._called = called
 
     def known(self) -> str | None:
         """Its fingerprint, if it has been made."""
@@ -34,11 +37,11 @@ class MachineKey:
             return None
         except OSError as error:
             raise TrustError(
-                f"cannot read this machine's key {self.home}: {error.strerror}", path=self.home
+                f"cannot read {self._called} {self.home}: {error.strerror}", path=self.home
             ) from error
         if not keystore.is_fingerprint(text):
             raise TrustError(
-                f"this machine's key is damaged: {self.home}/fingerprint holds no fingerprint",
+                f"{self._called} is damaged: {self.home}/fingerprint holds no fingerprint",
                 hint=f"remove {self.home}; what was signed with the key is built and signed again",
                 path=self.home,
             )
@@ -59,7 +62,7 @@ class MachineKey:
             lock = lock_file(f"{self.home}/lock", flock=cancellation.lock)
         except OSError as error:
             raise TrustError(
-                f"cannot make this machine's key in {self.home}: {error.strerror}", path=self.home
+                f"cannot make {self._called} in {self.home}: {error.strerror}", path=self.home
             ) from error
         try:
             return self.known() or self._make()
@@ -79,16 +82,14 @@ class MachineKey:
                         key_type="EDDSA",
                         key_curve="ed25519",
                         key_usage="sign",
-                        name_real="Kurma, this machine's key",
+                        name_real=f"Kurma, {self._called}",
                         name_email="kurma@localhost",
                         expire_date="0",
                         no_protection=True,
                     )
                 )
                 if not made.fingerprint:
-                    raise TrustError(
-                        f"gpg cannot make this machine's key in {self.home}: {gpg_reason(made.stderr)}"
-                    )
+                    raise TrustError(f"gpg cannot make {self._called} in {self.home}: {gpg_reason(made.stderr)}")
                 there = [made.fingerprint]
             fingerprint = str(there[0])
             self._write("public.asc", gpg.export_keys(fingerprint))
@@ -122,7 +123,7 @@ class MachineKey:
             made, gpg = detached_signature(directory, fingerprint, source, home=(f"--homedir={home}",))
             if made is None:
                 what = source if isinstance(source, str) else "the image"
-                raise TrustError(f"gpg cannot sign {what} with this machine's key: {gpg.reason()}")
+                raise TrustError(f"gpg cannot sign {what} with {self._called}: {gpg.reason()}")
         return made
 
     @contextmanager

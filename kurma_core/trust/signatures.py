@@ -226,7 +226,7 @@ def _judge(said: list[_Signature], keys: Collection[str], what: str, name: str |
             return one.signer
         faults.append((one, fault))
     if not faults:
-        raise TrustError(f"{what}: the signature is none that OpenPGP knows", hint=_DETACHED, reason="malformed")
+        raise TrustError(f"{what}: this is not an OpenPGP signature", hint=_DETACHED, reason="malformed")
     one, (reason, text) = faults[0]
     signer = f" (key {one.signer})" if one.signer else ""
     hint = _HINTS.get(reason)

@@ -350,3 +350,16 @@ def test_template_warns_about_unknown_keys():
     PodTemplate.parse({"apps": [], "network": ["default"]}, warn=warnings.append)
     assert len(warnings) == 1
     assert "$.network " in warnings[0]
+
+
+def test_a_mistyped_key_is_told_with_the_one_that_was_meant() -> None:
+    """19.2: the key is kept all the same."""
+    told: list[str] = []
+    app = {"name": "a", "image": "docker://x", "readonly": True}
+    PodTemplate.parse({"network": "host", "zzz": 1, "apps": [app]}, warn=told.append)
+    kept = "is kept and means nothing to Kurma"
+    assert sorted(told) == [
+        f"unknown key $.apps[0].readonly {kept}; did you mean readOnlyRootFS?",
+        f"unknown key $.network {kept}; did you mean networks?",
+        f"unknown key $.zzz {kept}",
+    ]

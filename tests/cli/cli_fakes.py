@@ -24,6 +24,7 @@ def record(**changes: Any) -> PodRecord:
         "created_at": "2024-05-31T12:00:00Z",
         "apps": (AppStatus("nginx", pid=77, started_at="2024-05-31T12:00:01Z"),),
         "images": {"nginx": "sha512-" + "ab" * 64},
+        "image_names": {"nginx": "registry://nginx:1.27"},
         "stager": "default",
         "renderer": "overlay",
         "attachments": (
@@ -54,6 +55,10 @@ def summary(**changes: Any) -> PodSummary:
             NetworkSummary("lo", "lo", (), base=True),
             NetworkSummary("default", "eth0", ("10.1.0.2/16",)),
         ),
+        "images": {"nginx": "sha512-" + "ab" * 64},
+        "image_names": {"nginx": "registry://nginx:1.27"},
+        "ports": ("8080:80/tcp",),
+        "started_at": "2024-05-31T12:00:01Z",
     }
     return PodSummary(**{**values, **changes})
 

@@ -1,17 +1,20 @@
-"""``docs/json.md`` as values: the keys that each command is documented to print."""
+"""``docs/reference/json.md`` as values: the keys that each command is documented to print."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "json.md"
+from tests.docs.pages import find_page
+
+DOCUMENT = find_page("json.md")
 _ALSO = {  # "the same object, and": what the page says in words
     "image show": "image list",
     "image verify": "image sign",
     "plugins show": "plugins list",
     "list": "show",
+    "ps": "list",
+    "inspect": "show",
     "network list": "network show",
 }
 

@@ -94,11 +94,11 @@ def test_a_terminal_and_an_open_standard_input(fakes: ModuleType) -> None:
         ("add web", "missing argument 'IMAGE'"),
         ("add web img --name Not_a_name", "--name"),
         ("add web img --name ''", "--name"),
-        ("add web img -v data:/data", "-v: 'data' is no path"),
+        ("add web img -v data:/data", "-v: 'data' is not a path"),
         ("add web img --mount data", "--mount"),
         ("add web img --net host", "--net"),
         ("start web", "missing argument 'APP"),
-        ("stop web a --timeout soon", "--timeout: 'soon' is no duration"),
+        ("stop web a --timeout soon", "--timeout: 'soon' is not a duration"),
         ("nothing", "nothing"),
     ],
 )
@@ -137,14 +137,14 @@ APPS = (
 
 
 def test_list(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    manifest = {"apps": [{"name": "db", "image": {"id": "sha512-ab", "name": "example.com/db"}}]}
     images = {"nginx": "sha512-" + "ab" * 64, "db": "sha512-ab", "late": "sha512-ab"}
-    pod = fakes.record(apps=APPS, images=images, manifest=manifest)
+    names = {"nginx": "registry://nginx:1.27", "db": "/srv/images/db.aci"}
+    pod = fakes.record(apps=APPS, images=images, image_names=names)
     assert run(fakes, "list web", pod=pod)[0] == 0
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["APP", "IMAGE", "STATE", "PID", "RESTARTS", "EXIT"],
-        ["nginx", "sha512-ababababababa", "running", "77", "0", "-"],
-        ["db", "example.com/db", "oom", "-", "2", "137"],
+        ["nginx", "registry://nginx:1.27", "running", "77", "0", "-"],
+        ["db", "db.aci", "oom", "-", "2", "137"],
         ["late", "sha512-ab", "created", "-", "0", "-"],
     ]
     run(fakes, "list web --format json", pod=pod)

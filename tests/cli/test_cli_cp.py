@@ -26,7 +26,7 @@ def asked(fakes: ModuleType, *words: str, code: int = 0) -> Any:
 def test_either_side_may_be_the_pods(fakes: ModuleType) -> None:
     plain = {"whole": False, "follow": False}
     assert asked(fakes, "web:/etc/x", "x") == [("copy_out", ("web", None, "/etc/x", "x"), plain)]
-    assert asked(fakes, "web:db:/a:b", "./x:y") == [("copy_out", ("web", "db", "/a:b", "./x:y"), plain)]
+    assert asked(fakes, "web/db:/a:b", "./x:y") == [("copy_out", ("web", "db", "/a:b", "./x:y"), plain)]
     assert asked(fakes, "web:/a:b", "/x:y") == [("copy_out", ("web", None, "/a:b", "/x:y"), plain)]
     assert asked(fakes, "-a", "-L", ".", "web:srv") == [
         ("copy_in", ("web", None, ".", "srv"), {"whole": True, "follow": True})
@@ -38,9 +38,9 @@ def test_either_side_may_be_the_pods(fakes: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("web:/a", "web:/b"), "each of both is a path in a pod"),
-        (("a", "b"), "neither of both is a path in a pod"),
-        (("./web:/a", "-"), "neither of both is a path in a pod"),
+        (("web:/a", "web:/b"), "each of the two is a path in a pod"),
+        (("a", "b"), "neither of the two is a path in a pod"),
+        (("./web:/a", "-"), "neither of the two is a path in a pod"),
         ((":/x", "b"), "malformed ':/x'"),
         (("web:", "b"), "malformed 'web:'"),
         (("web::/x", "b"), "malformed 'web::/x'"),
@@ -52,7 +52,7 @@ def test_what_makes_no_sense(
     assert asked(fakes, *words, code=2) == []
     told = capsys.readouterr().err
     assert f"kurma: cp: {why}" in told
-    assert "hint: write POD:/PATH or POD:APP:/PATH" in told
+    assert "hint: write POD:/PATH or POD/APP:/PATH" in told
 
 
 def test_no_archive_on_a_terminal(
@@ -60,4 +60,4 @@ def test_no_archive_on_a_terminal(
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert asked(fakes, "web:/a", "-", code=2) == []
-    assert "an archive is nothing for a terminal" in capsys.readouterr().err
+    assert "cannot write an archive to a terminal" in capsys.readouterr().err

@@ -235,7 +235,7 @@ def test_which_file_is_no_signature(image: Path, tmp_path: Path, capsys: pytest.
     (tmp_path / "x.asc").write_text("no signature")
     code, _, err = run(capsys, "verify", str(image), "--signature", f"{tmp_path}/x.asc")
     assert code == 125
-    assert err.startswith(f"kurma: {tmp_path}/x.asc: {image}: the signature is none that OpenPGP knows\n  hint: ")
+    assert err.startswith(f"kurma: {tmp_path}/x.asc: {image}: this is not an OpenPGP signature\n  hint: ")
 
 
 def test_a_key_is_named_so_that_one_is_meant(

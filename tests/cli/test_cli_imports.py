@@ -44,6 +44,30 @@ def test_list_imports_nothing_heavy(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
+def test_list_at_a_terminal_imports_nothing_of_bars(tmp_path: Path) -> None:
+    """Nothing that a listing without a terminal does not import."""
+    for name in ("state", "kurma.d"):
+        (tmp_path / name).mkdir()
+    leader, follower = os.openpty()
+    try:
+        program = PROGRAM.replace("file=sys.stderr", "file=sys.__stdout__")
+        done = subprocess.run(
+            [sys.executable, "-c", program, "--dir", str(tmp_path / "state"), "list"],
+            stdout=subprocess.PIPE,
+            stderr=follower,
+            text=True,
+            env={**os.environ, "KURMA_CONFIG": str(tmp_path)},
+            check=True,
+        )
+    finally:
+        os.close(leader)
+        os.close(follower)
+    found = set(done.stdout.partition("MODULES ")[2].split())
+    assert "kurma_core.cli.session" in found
+    assert not {"kurma_core.cancellation", "kurma_core.cli.progress"} & found
+
+
+@pytest.mark.root
 def test_image_list_imports_nothing_heavy(tmp_path: Path) -> None:
     assert not HEAVY & modules(tmp_path, "image", "list")
 

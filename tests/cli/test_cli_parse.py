@@ -12,11 +12,11 @@ from kurma_testing.graphs import examples
 
 from kurma_core.cli import typer_app
 from kurma_core.cli.command_line import Call, Command, Option, load, parse
-from kurma_core.cli.commands import TABLE, Entry, Group
+from kurma_core.cli.commands import TABLE, Alias, Entry, Group, find
 from kurma_core.errors import UsageError
 
 PATHS = [
-    *((name,) for name, entry in TABLE.items() if isinstance(entry, Entry)),
+    *((name,) for name, entry in TABLE.items() if not isinstance(entry, Group)),
     *((name, word) for name, entry in TABLE.items() if isinstance(entry, Group) for word in entry.entries),
 ]
 
@@ -35,8 +35,9 @@ def facts(call: Call | None) -> Any:
 
 
 def command_of(path: tuple[str, ...]) -> Command:
-    entry = TABLE[path[0]]
-    return load(entry.entries[path[1]] if isinstance(entry, Group) else entry)
+    entry = find(path)
+    assert isinstance(entry, Entry | Alias)
+    return load(entry.entry if isinstance(entry, Alias) else entry)
 
 
 WORD = st.sampled_from(
@@ -49,7 +50,12 @@ def option_words(option: Option) -> st.SearchStrategy[list[str]]:
     """An option as people write it, its value right or nearly so."""
     flag = st.sampled_from(option.flags)
     if option.is_flag:
-        return st.one_of(st.builds(lambda f: [f], flag), st.builds(lambda f: [f"{f}=x"], flag))
+        more = st.sampled_from(["i", "t", "it", "eA", "e", "-tty", "x"])
+        return st.one_of(
+            st.builds(lambda f: [f], flag),
+            st.builds(lambda f: [f"{f}=x"], flag),
+            st.builds(lambda f, m: [f"{f}{m}"], flag, more),
+        )
     good = st.sampled_from(option.choices or (("5",) if option.number else ("x", "K=V", "--y", "")))
     value = st.one_of(good, good, good, WORD)
     return st.one_of(
@@ -71,6 +77,8 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     if draw(st.integers(0, 4)) == 0:
         pieces.append([draw(WORD)])
     pieces = draw(st.permutations(pieces))
+    if draw(st.integers(0, 3)) == 0:
+        pieces += [["sh"], ["-c"], ["--nope"]]
     before = draw(st.sampled_from([[], [], ["--debug"], ["--dir=/d", "--config", "c"], ["--dir"]]))
     after = draw(st.sampled_from([[], [], ["--"], ["--", "ls", "--", "-l"]]))
     return [*before, *path, *(word for piece in pieces for word in piece), *after]
@@ -95,11 +103,24 @@ def test_what_the_small_parser_understands_typer_understands_alike(words: list[s
         "run --rm -i -e A=1 -eB=2 --env=C=3 -p 80:80 --net none img.aci -- sh -c 'exit 3' --rm",
         "run img.aci --rm",
         "prepare --pod -",
-        "logs -f -n 5 web app",
+        "logs -ft -n 5 web/app",
         "logs --tail=5 --since 10m web",
         "enter web",
-        "enter web app -- ls -l --",
+        "enter web/app -- ls -l --",
+        "enter web ls -l",
         "exec web -- ls",
+        "exec -it web/app ls -l --help",
+        "exec --app app -eA=b -itu me web sh -c 'exit 3' -- x",
+        "run -itd img.aci sh -c 'exit 3'",
+        "run img.aci --rm ls --rm",
+        "create img.aci",
+        "ps -aq",
+        "images -q",
+        "pull x",
+        "rmi x",
+        "ls -a",
+        "network inspect default",
+        "inspect -t image x y",
         "stop a b c --timeout 10",
         "kill -s KILL web",
         "kill -sKILL web",
@@ -128,6 +149,8 @@ def test_ordinary_lines_need_no_typer_and_mean_the_same(line: str) -> None:
         "run --nope x",
         "logs",
         "logs a b c",
+        "exec web",
+        "exec web --",
         "-x",
         "-fi",
     ],
@@ -141,3 +164,50 @@ def test_what_stands_after_two_dashes_is_untouched() -> None:
     assert call is not None
     assert call.values["arguments"] == ("--rm", "--", "-x", "")
     assert call.values["rm"] is False
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "values"),
+    [
+        (
+            "exec -it web/db ls -l --help",
+            ("exec",),
+            {"pod": "web/db", "words": ("ls", "-l", "--help"), "tty": True},
+        ),
+        ("exec web -- ls", ("exec",), {"pod": "web", "words": ("ls",)}),
+        ("exec web ls -- x", ("exec",), {"words": ("ls", "--", "x")}),
+        ("enter web", ("enter",), {"words": ()}),
+        ("enter -u root web id -u", ("enter",), {"user": "root", "words": ("id", "-u")}),
+        ("enter web -e A id", ("enter",), {"env": ("A",), "words": ("id",)}),
+        ("run -e -- img --rm sh --rm", ("run",), {"env": ("--",), "rm": True, "arguments": ("sh", "--rm")}),
+        ("app add web img sh -c x", ("app", "add"), {"image": "img", "arguments": ("sh", "-c", "x")}),
+        ("images -q", ("image", "list"), {"quiet": True}),
+        ("image inspect x", ("inspect",), {"names": ("x",), "type": "image"}),
+        ("inspect x", ("inspect",), {"type": None}),
+        ("create x", ("prepare",), {"image": "x"}),
+        ("pull x", ("image", "fetch"), {"locators": ("x",)}),
+        ("rmi x", ("image", "rm"), {}),
+        ("ps -a", ("ps",), {"all": True}),
+        ("list --all", ("list",), {"all": True}),
+        ("images -a", ("image", "list"), {"all": True}),
+        ("stop -t 5 web", ("stop",), {"timeout": "5", "pods": ("web",)}),
+        ("stop -a", ("stop",), {"all": True, "pods": ()}),
+        ("rm -af", ("rm",), {"all": True, "force": True}),
+        ("restart -t 5 web", ("restart",), {"timeout": "5"}),
+        ("start -ai web", ("start",), {"attach": True, "interactive": True}),
+        ("run --network none -itd img sh", ("run",), {"net": ("none",), "tty": True, "detach": True}),
+        ("run -u 1:2 -w /srv img", ("run",), {"user": "1:2", "workdir": "/srv"}),
+        ("create -u 1 -w /srv -m 1Gi img", ("prepare",), {"user": "1", "workdir": "/srv", "memory": "1Gi"}),
+        ("exec -u 1 -w /srv --app db web ls", ("exec",), {"user": "1", "workdir": "/srv", "app": "db"}),
+        ("logs -ft shop/web", ("logs",), {"pod": "shop/web", "follow": True, "timestamps": True}),
+        ("attach shop/web", ("attach",), {"pod": "shop/web"}),
+        ("kill --app web -s HUP shop", ("kill",), {"app": "web"}),
+    ],
+)
+def test_words_for_the_program_and_other_names_of_commands(
+    line: str, path: tuple[str, ...], values: dict[str, Any]
+) -> None:
+    call = parse(shlex.split(line))
+    assert call is not None
+    assert call.path == path
+    assert {name: call.values[name] for name in values} == values

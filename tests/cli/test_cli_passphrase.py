@@ -143,7 +143,7 @@ def test_a_file_without_one(
 def test_nothing_to_encrypt_with(environment: dict[str, str], tmp_path: Path) -> None:
     done = kurma(environment, *build(tmp_path, "--encrypt"))
     assert done.returncode == 2
-    assert done.stderr.startswith("kurma: no passphrase to encrypt with\n  hint: ")
+    assert done.stderr.startswith("kurma: cannot encrypt: there is no passphrase\n  hint: ")
     assert sorted(os.listdir(tmp_path)) == ["kurma.json", "root"]
 
 

@@ -82,6 +82,70 @@ def test_ctrl_c_before_anything_is_loaded(module: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
+_AGAIN = """
+import os, signal, sys
+class Sends:
+    def find_spec(self, name, *_):
+        if name in sys.argv[2].split(","):
+            os.kill(os.getpid(), int(sys.argv[1]))
+sys.meta_path.insert(0, Sends())
+from kurma_core.cli.main import main
+code = main(program=lambda words: words[2:])
+os.kill(os.getpid(), int(sys.argv[1]))
+sys.exit(code)
+"""
+_REPORT = "kurma_core.cli.output"
+
+
+@pytest.mark.parametrize(
+    ("number", "when", "ended"),
+    [
+        (signal.SIGTERM, f"kurma_core.client,{_REPORT}", (143, "kurma: interrupted by SIGTERM\n")),
+        (signal.SIGHUP, f"kurma_core.client,{_REPORT}", (129, "kurma: interrupted by SIGHUP\n")),
+        (signal.SIGINT, f"kurma_core.client,{_REPORT}", (130, "")),
+        (signal.SIGTERM, _REPORT, (2, "kurma: --dir: the path is empty")),
+    ],
+)
+def test_a_signal_while_the_end_is_reported_does_nothing(
+    number: signal.Signals, when: str, ended: tuple[int, str]
+) -> None:
+    """19.2: timeout(1) signals its child, then the child's group."""
+    words = ["--dir", "", "rm", "a"] if when == _REPORT else ["image", "list"]
+    command = [sys.executable, "-c", _AGAIN, str(int(number)), when, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    code, err = ended
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith(err)
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+_READER_GONE = """
+import os, signal, sys
+from kurma_core.cli.main import main
+class Client:
+    remote = True
+    def events(self, *_, **__):
+        return iter([])
+    def close(self):
+        pass
+def comes(frame, event, _):
+    if event == "call" and frame.f_code.co_qualname == "WhileRead.__exit__":
+        sys.setprofile(None)
+        os.kill(os.getpid(), signal.SIGURG)
+sys.setprofile(comes)
+sys.exit(main(["events"], connect=lambda _: Client()))
+"""
+
+
+def test_a_reader_that_goes_away_at_the_end() -> None:
+    """19.2: while the command stops watching its reader."""
+    done = subprocess.run(
+        [sys.executable, "-c", _READER_GONE], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
+
+
 _IN_A_DESTRUCTOR = """
 import os, sys, time
 from kurma_core.signals import raise_signals

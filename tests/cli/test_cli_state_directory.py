@@ -21,7 +21,7 @@ def test_others_may_write_it(tmp_path: Path, capsys: pytest.CaptureFixture[str],
     place.chmod(mode)
     assert main(["--dir", str(tmp_path / "state"), "image", "list"]) == 125
     said = capsys.readouterr().err
-    assert "others than root may write" in said
+    assert "users other than root can write" in said
     assert f"chmod go-w {place}" in said
     place.chmod(0o755)
     assert main(["--dir", str(tmp_path / "state"), "image", "list"]) == 0
@@ -106,7 +106,7 @@ def test_a_mistyped_state_directory_is_an_error(
     assert out == ""
     assert err.splitlines() == [
         f"kurma: no state directory {typo}",
-        f"  hint: {by} names it; run, prepare and image fetch make a new one",
+        f"  hint: {by} sets this path; run, prepare and image fetch create it",
     ]
     assert not os.path.exists(typo)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import json
 import os
 import struct
 import termios
+import threading
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from kurma_core.api.host import IsolatorInfo
 from kurma_core.api.pods import Process, ResourceUsage, Usage
 from kurma_core.cli.commands.stats import Screen
 from kurma_core.cli.main import main
@@ -81,8 +85,8 @@ def test_rows_come_until_the_last_pod_has_ended(fakes: ModuleType, capsys: pytes
 
 
 def test_what_is_wrong_at_the_beginning_is_told(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(fakes, "stats a", PodStateError("pod a uses nothing: it is stopped"))[0] == 125
-    assert "kurma: pod a uses nothing: it is stopped" in capsys.readouterr().err
+    assert run(fakes, "stats a", PodStateError("pod a has no resource usage: it is stopped"))[0] == 125
+    assert "kurma: pod a has no resource usage: it is stopped" in capsys.readouterr().err
     assert run(fakes, "stats", [], KurmaError("the daemon is gone"))[0] == 125
     assert "the daemon is gone" in capsys.readouterr().err
     assert main(["stats", "--interval", "0"], connect=fakes.FakeClient().connect) == 2
@@ -122,7 +126,7 @@ PROCESSES = [
 def test_the_processes_of_a_pod(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     """What an app calls itself moves no cursor."""
     client = fakes.FakeClient(answers={"processes": PROCESSES})
-    assert main(["top", "web", "main"], connect=client.connect) == 0
+    assert main(["top", "web/main"], connect=client.connect) == 0
     assert client.calls == [("processes", ("web", "main"), {})]
     head, first, second = capsys.readouterr().out.splitlines()
     assert head.split() == ["PID", "INSIDE", "APP", "USER", "STATE", "CPU", "MEMORY", "TIME", "COMMAND"]
@@ -168,9 +172,9 @@ def test_lines_are_drawn_in_their_place(monkeypatch: pytest.MonkeyPatch) -> None
         screen = Screen.of(out)
         assert screen is not None
         screen.show(["a", "0123456789"])
-        assert out.shows("a\x1b[K\n012345678\x1b[K\n\x1b[J")
+        assert out.shows("a\x1b[K\n01234567\u2026\x1b[K\n\x1b[J")
         screen.show(["a", "b", "c", "d"])
-        assert out.shows("\x1b[2Fa\x1b[K\nb\x1b[K\n… and 2 m\x1b[K\n\x1b[J")
+        assert out.shows("\x1b[2Fa\x1b[K\nb\x1b[K\n… and 2 …\x1b[K\n\x1b[J")
         screen.show([])
         assert out.shows("\x1b[3F\x1b[J")
         screen.show(["e"])
@@ -184,3 +188,60 @@ def test_lines_are_drawn_in_their_place(monkeypatch: pytest.MonkeyPatch) -> None
         assert Screen.of(out) is None
         os.close(out.master)
     assert Screen.of(io.StringIO()) is None
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, columns: int, words: list[str], connect: Any = None) -> list[str]:
+    """What a command prints at a terminal of that width."""
+    out, pieces = Terminal(40, columns), list[bytes]()
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # so a terminal ends
+            while piece := os.read(out.master, 65536):
+                pieces.append(piece)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with out, monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", out)
+        assert main(words, connect=connect) == 0
+    reader.join()
+    os.close(out.master)
+    return b"".join(pieces).decode().splitlines()
+
+
+NOTE = "cgroup v1 does not hold back what is written by way of the cache; a long note of twenty words at least"
+
+
+def test_tables_at_80_columns(fakes: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """19.2: no line is longer, no unit is cut off, and no word of a text is left out."""
+    (tmp_path / "kurma.d").mkdir()
+    monkeypatch.setenv("KURMA_CONFIG", str(tmp_path))
+    image = "docker://docker.io/library/nginx:1.27"
+    pod = fakes.summary(image_names={"a": image, "b": "docker://alpine:3", "c": image, "d": "docker://redis:7"})
+    isolator = IsolatorInfo(
+        "os/linux/capabilities-retain-set", "linux", ("app", "pod"), outcome="modified", note=NOTE
+    )
+    usage = Usage("a1234567-aaaa", "web", 1.0, ResourceUsage(*[123_456_789] * 8), 123_456_789, 123_456_789, {})
+
+    class Client(fakes.FakeClient):  # type: ignore[name-defined,misc]
+        def usage(self, pods: Any = ()) -> Any:
+            return [usage]
+
+    answers = {"summaries": [pod], "isolators": [isolator]}
+    found = {
+        words: printed(monkeypatch, 80, words.split(), Client(answers=answers).connect)
+        for words in ("list", "stats --no-stream --interval 0.1", "isolators list")
+    }
+    found["config"] = printed(monkeypatch, 80, ["--dir", str(tmp_path / "state"), "config", "show"])
+    assert [line for lines in found.values() for line in lines if len(line) > 80] == []
+    assert "nginx:1.27,+2  running" in found["list"][1]
+    table = found["stats --no-stream --interval 0.1"]
+    assert "UUID" not in table[0]
+    assert table[1].split()[-2:] == ["123.5", "MB"]
+    assert " ".join(line[60:] for line in found["isolators list"][1:]).split() == NOTE.split()
+    assert any("overlay" in line for line in found["config"])
+    wide = printed(monkeypatch, 80, ["list", "--no-trunc"], Client(answers=answers).connect)
+    assert f"{image},docker://alpine:3,docker://redis:7" in wide[1]
+    assert len(printed(monkeypatch, 400, ["--dir", str(tmp_path / "state"), "config", "show"])) < len(
+        found["config"]
+    )

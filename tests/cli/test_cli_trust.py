@@ -100,7 +100,7 @@ def test_it_is_shown_and_asked_for_at_a_terminal(keys: Path, file: str, signers:
 def test_nobody_to_ask_is_a_refusal_that_says_so(keys: Path, file: str, signers: Signers) -> None:
     done = program("trust", "add", "--prefix", NAME, file, stdin=subprocess.DEVNULL)
     assert done.returncode == 2
-    assert "no terminal to ask at" in done.stderr
+    assert "cannot ask whether to trust the key: no terminal" in done.stderr
     assert f"--fingerprint {signers.fingerprints['alice']}, or --yes" in done.stderr
     assert not keys.exists()
 
@@ -141,9 +141,9 @@ def test_a_key_from_a_pipe(keys: Path, signers: Signers) -> None:
     [
         (["add", "FILE"], "either --prefix NAME or --root"),
         (["add", "--root", "--prefix", NAME, "FILE"], "either --prefix NAME or --root"),
-        (["add", "--root", "--yes"], "no name to look for one by"),
-        (["add", "--prefix", "UPPER", "--yes", "FILE"], "begins no image's name"),
-        (["add", "--root", "--fingerprint", "12345678", "FILE"], "is none"),
+        (["add", "--root", "--yes"], "cannot look for a key"),
+        (["add", "--prefix", "UPPER", "--yes", "FILE"], "is not the start of an image's name"),
+        (["add", "--root", "--fingerprint", "12345678", "FILE"], "is not a fingerprint"),
         (["rm", "A" * 40], "either --prefix NAME or --root"),
     ],
 )

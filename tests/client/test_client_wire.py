@@ -151,7 +151,7 @@ def test_a_daemon_that_dies_on_the_way_is_told_of(say: Say) -> None:
 
 def test_a_stranger_is_told_of(say: Say) -> None:
     for said in (b"220 mail.example.com ESMTP\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"x" * 70000):
-        with pytest.raises(HostError, match=r"what listens at .*\.sock is no kurmad"):
+        with pytest.raises(HostError, match=r"the server at .*\.sock is not kurmad"):
             say(said).pods()
 
 
@@ -168,18 +168,18 @@ def test_a_daemon_of_another_version_is_understood_as_far_as_it_goes(say: Say) -
 
 
 def test_where_a_daemon_of_another_version_is_not_understood_that_is_told(say: Say) -> None:
-    unknown = {"kind": "UsageError", "message": "there is nothing there", "exitCode": 2, "data": {"unknown": True}}
+    unknown = {"kind": "UsageError", "message": "no such path", "exitCode": 2, "data": {"unknown": True}}
     old = answer({"error": unknown}, status="404 Not Found", version="0.0.1")
     with pytest.raises(
-        HostError, match=f"the daemon is kurma 0.0.1, and this is {VERSION}: there is nothing"
+        HostError, match=f"kurmad has version 0.0.1, and this command {VERSION}: no such path"
     ) as one:
         say(old).pods()
     assert one.value.exit_code == 125
-    assert "restart the daemon" in str(one.value.hint)
-    with pytest.raises(UsageError, match="nothing there"):
+    assert "restart kurmad with this version" in str(one.value.hint)
+    with pytest.raises(UsageError, match="no such path"):
         say(answer({"error": unknown}, status="404 Not Found")).pods()
     for value in ([{"uuid": "x"}], {"a": 1}, 7):
-        with pytest.raises(HostError, match=r"is not understood: it is kurma 0\.0\.1, and this is"):
+        with pytest.raises(HostError, match=r"cannot understand .*: it is kurma 0\.0\.1, and this is"):
             say(answer(value, version="0.0.1")).pods()
 
 

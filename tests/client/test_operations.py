@@ -13,12 +13,14 @@ import pytest
 from kurma_core.api.operations import OPERATIONS, Operation, Transport
 from kurma_core.api.pods import EnterRequest, PodRequest
 from kurma_core.appc.template import PodTemplate
+from kurma_core.cancellation import Cancellation, current, governing
 from kurma_core.client import Settings, in_process
 from kurma_core.client.client import Client
 from kurma_core.client.local.managers import Managers
 from kurma_core.client.remote.transport import Remote
 from kurma_core.config import load
 from kurma_core.errors import UsageError
+from kurma_core.schema import List, Maybe, Shape
 
 #: Operations that only kurmad does.
 OF_KURMAD = {"answer", "healthz", "metrics", "openapi", "reload"}
@@ -95,7 +97,7 @@ def test_this_process_has_it_or_says_that_it_lacks_it(name: str, managers: Manag
     client = in_process(managers)
     transport: Any = client.transport
     if name in OF_KURMAD:
-        with pytest.raises(UsageError, match="is done by kurmad alone"):
+        with pytest.raises(UsageError, match="needs kurmad, and none serves"):
             getattr(client, operation.method)(**given(operation, tmp_path))
         return
     method = getattr(transport.operations(operation), operation.method)
@@ -111,6 +113,10 @@ def test_a_transport_that_lacks_an_operation_fails() -> None:
         Client(Settings(), Nothing(), here).pods()
 
 
+def _is_list(shape: Shape) -> bool:
+    return isinstance(shape.inner if isinstance(shape, Maybe) else shape, List)
+
+
 def test_names_places_and_types() -> None:
     assert len({(one.verb, one.path) for one in OPERATIONS.values()}) == len(OPERATIONS)
     assert len({one.method for one in OPERATIONS.values()}) == len(OPERATIONS)
@@ -121,6 +127,8 @@ def test_names_places_and_types() -> None:
         }
         for one in operation.parameters:
             assert one.shape is not None
+            # A query has no empty list: an absent key is the default.
+            assert one.place != "query" or not _is_list(one.shape) or one.default == ()
         assert operation.result is None or operation.result is not None  # it can be resolved
     assert OPERATIONS["pod_stop"].arguments(("a",), {"force": True}) == {
         "pod": "a",
@@ -131,3 +139,16 @@ def test_names_places_and_types() -> None:
     for wrong in (((), {}), (("a", "b"), {}), (("a",), {"zork": 1})):
         with pytest.raises(TypeError):
             OPERATIONS["pod_stop"].arguments(*wrong)
+
+
+def test_the_managers_of_a_draft_leave_the_progress_of_the_client(managers: Managers) -> None:
+    """As of ``kurma network create``, which checks a configuration before it writes it."""
+    settings = Settings(signals=False, progress=lambda: None)
+    with governing(Cancellation()):
+        here = Managers(settings, managers.config)
+        assert here.images
+        with contextlib.closing(Managers(settings, managers.config)) as draft:
+            assert draft.images
+        assert current().reporter is settings.progress
+        here.close()
+        assert current().reporter is None

@@ -116,4 +116,4 @@ def test_the_default_configuration_is_right(tmp_path, capsys):
     file = tmp_path / "kurma.json"
     file.write_text("{}")
     assert main(["--config", str(file), "--dir", str(tmp_path / "state"), "config", "check"]) == 0
-    assert capsys.readouterr().out == f"the configuration is right: {file}\n"
+    assert capsys.readouterr().out == f"the configuration is valid: {file}\n"

@@ -32,7 +32,8 @@ def failing(tmp_path, text, name="kurma.yml"):
             "plugins.networks.cni.enable: unknown key; the nearest known one is 'enabled'",
         ),
         ("stagers: {x: {imge: y}}", "stagers.x.imge: unknown key; the nearest known one is 'image'"),
-        ("trust: {ftp: any}", "trust.ftp: unknown key; the nearest known one is 'http'"),
+        ("trust: {ftp: any}", "trust.ftp: unknown key"),
+        ("nope: 1", "nope: unknown key"),
     ],
 )
 def test_an_unknown_key_names_the_nearest(tmp_path, text, message):
@@ -48,11 +49,11 @@ def test_an_unknown_key_names_the_nearest(tmp_path, text, message):
             "initial_pods: [{apps: []}]",
             "initial_pods[0]: expected an image's locator, or a pod template with a name",
         ),
-        ("initial_pods: [{name: A B, apps: []}]", "initial_pods[0].name: 'A B' is no name for a pod"),
-        ("initial_pods: [{name: names, apps: []}]", "initial_pods[0].name: 'names' is no name for a pod"),
+        ("initial_pods: [{name: A B, apps: []}]", "initial_pods[0].name: 'A B' is not a valid pod name"),
+        ("initial_pods: [{name: names, apps: []}]", "initial_pods[0].name: 'names' is not a valid pod name"),
         ("initial_pods: [{name: web}]", "initial_pods[0]: invalid manifest: $.apps: expected a list of apps"),
         ("initial_pods: [{name: web, apps: [], ap: 1}]", "initial_pods[0]: unknown key $.ap"),
-        ("initial_pods: [a/b, c, a/b]", "initial_pods[2]: a/b stands there twice"),
+        ("initial_pods: [a/b, c, a/b]", "initial_pods[2]: a/b is given twice"),
         (
             "initial_pods: [a/b, ./x/none.aci]",
             "initial_pods[1]: './x/none.aci' is a relative path, and a configuration is read from anywhere",
@@ -63,7 +64,7 @@ def test_an_unknown_key_names_the_nearest(tmp_path, text, message):
             "initial_pods[0].apps[1].image: '../b.aci' is a relative path",
         ),
         ("prefetch_images: [docker:///a, ./x.aci]", "prefetch_images[1]: './x.aci' is a relative path"),
-        ("initial_pods: ['x://u:p@h/b', 'x://u:p@h/b']", "initial_pods[1]: the same stands there twice"),
+        ("initial_pods: ['x://u:p@h/b', 'x://u:p@h/b']", "initial_pods[1]: the same is given twice"),
         ("stagers: {x: {image: ./x.aci}}", "stagers.x.image: './x.aci' is a relative path"),
         ("stagers: {x: {driver: y, image: x.aci}}", "stagers.x.image: 'x.aci' is a relative path"),
         ("container_networks: [{name: a, aci: ../x}]", "container_networks.a.aci: '../x' is a relative path"),
@@ -163,8 +164,8 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("kurma.yml", "renderer: a\nrenderer: b\n", "line 2: the key 'renderer' stands twice in one mapping"),
-        ("kurma.yml", "plugins:\n  networks: {a: {}, a: {}}\n", "line 2: the key 'a' stands twice in one mapping"),
+        ("kurma.yml", "renderer: a\nrenderer: b\n", "line 2: the key 'renderer' is given twice"),
+        ("kurma.yml", "plugins:\n  networks: {a: {}, a: {}}\n", "line 2: the key 'a' is given twice"),
         (
             "kurma.json",
             '{"renderer": "a", "renderer": "b"}',

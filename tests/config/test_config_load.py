@@ -85,7 +85,7 @@ def test_nothing_configured_is_a_configuration(directory):
         "registry": "digest",
         "file": "any",
     }
-    assert set(config.origins.values()) == {"default"}
+    assert set(config.origins.values()) == {"default", "beside the configuration"}
     assert config.plugin("kurma.networks", "cni").enabled
 
 
@@ -249,11 +249,14 @@ def test_it_is_frozen(directory):
 
 
 def test_credentials_lie_beside_the_files(directory):
-    assert load(str(directory)).auth_dir == "/etc/kurma/auth.d"
-    (directory / "auth.d").mkdir()
-    config = load(str(directory))
-    assert config.auth_dir == str(directory / "auth.d")
-    assert config.origins["auth_dir"] == "beside the configuration"
+    """Also before the directory exists: ``kurma login`` creates it."""
+    (directory / "kurma.yml").write_text("")
+    for named in (directory, directory / "kurma.yml"):
+        config = load(str(named))
+        assert config.auth_dir == str(directory / "auth.d")
+        assert config.origins["auth_dir"] == "beside the configuration"
+    (directory / "kurma.yml").write_text("auth_dir: /credentials\n")
+    assert load(str(directory)).auth_dir == "/credentials"
 
 
 def test_kinds_are_those_of_the_hooks():

@@ -22,6 +22,7 @@ from tests.kit.waiting import until
 #: For who may only look. Whoever adds an operation says here which it is: it changes nothing, starts nothing, and
 #: shows no secrets, which apps have in their environments, their logs and their files.
 READ = {
+    "disk",
     "events",
     "healthz",
     "host_checks",
@@ -73,6 +74,7 @@ FULL = {
     "pod_run",
     "pod_start",
     "pod_stop",
+    "prune",
     "reload",
     "stager_build",
     "stager_check",

@@ -68,11 +68,11 @@ def test_what_is_said_is_heard(ends):
     [
         (b"GET / HTTP/1.1", "a frame of kind 71"),
         (bytes([INPUT]) + (LIMIT + 1).to_bytes(4, "big"), f"and {LIMIT + 1} bytes"),
-        (frame(LOG, b"x"), "a client sends no frames of kind 4"),
+        (frame(LOG, b"x"), "a client must not send frames of kind 4"),
         (frame(MESSAGE, b"{"), "cannot read a message: "),
         (frame(MESSAGE, b"\xff"), "cannot read a message: "),
         (frame(MESSAGE, b"[" * 5000), "cannot read a message: "),
-        (frame(MESSAGE, b"[1]"), "does not say what it is"),
+        (frame(MESSAGE, b"[1]"), "lacks the key"),
     ],
 )
 def test_garbage(ends, said, why):
@@ -101,7 +101,7 @@ def test_half_a_frame_and_nothing_more(ends, monkeypatch):
     monkeypatch.setattr(streams, "REQUEST_PATIENCE", 0.2)
     ends.listen()
     ends.client.sendall(frame(INPUT, b"whole") + frame(INPUT, b"half")[:-1])
-    assert ends.last()["error"]["message"] == "the stream is broken: the rest of a frame does not come"
+    assert ends.last()["error"]["message"] == "the stream is broken: a frame is incomplete"
     assert ends.heard == [(INPUT, b"whole")]
 
 
@@ -232,7 +232,7 @@ def test_for_want_of_threads_none_is_left_open(ends, monkeypatch, terminal, name
 
     monkeypatch.setattr(threading.Thread, "start", refused)
     with (
-        pytest.raises(BusyError, match="as many threads as the host lets it have"),
+        pytest.raises(BusyError, match="cannot start a thread: the host's limit is reached"),
         Caller(ends.stream, ends.arguments) as caller,
     ):
         caller.open(terminal=terminal)

@@ -1,4 +1,4 @@
-"""Machines on which the values of ``docs/isolators.md`` are compiled: made up, the same wherever the test runs.
+"""Machines on which the values of ``isolators.md`` are compiled: made up, the same wherever the test runs.
 
 Who adds an isolator that reads the machine adds to :func:`stock` what a common machine has, and to :data:`HOSTS` a
 machine that differs.

@@ -1,4 +1,4 @@
-"""The bridge network that docs/networking.md and the plugin's README show is one, and the keys are all told."""
+"""The bridge network that bridges.md and the plugin's README show is one, and the keys are all told."""
 
 import re
 from pathlib import Path
@@ -8,13 +8,14 @@ from kurma_net_bridge.settings import Settings, parse_settings
 
 from kurma_core.config import load
 from kurma_core.schema import members
+from tests.docs.pages import find_page
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/networking.md").read_text().partition("## Bridges\n")[2].partition("\n## ")[0]
+PAGE = find_page("bridges.md").read_text().partition("\n## ")[0]
 README = (ROOT / "plugins/net_bridge/README.md").read_text()
 
 
-@pytest.mark.parametrize("text", [PAGE, README], ids=["networking.md", "README.md"])
+@pytest.mark.parametrize("text", [PAGE, README], ids=["bridges.md", "README.md"])
 def test_the_example_is_a_network(tmp_path, text):
     (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     file = tmp_path / "kurma.yml"

@@ -1,16 +1,16 @@
-"""docs/early_documents.md: its examples become what it says, and so does each row of its table of isolators."""
+"""early_documents.md: its examples become what it says, and so does each row of its table of isolators."""
 
 from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 from kurma_core.appc.early_image import convert_any
 from kurma_core.appc.early_pod import convert_pod
 from tests.appc.early_samples import APP, changed
+from tests.docs.pages import find_page
 
-PAGE = (Path(__file__).parents[2] / "docs" / "early_documents.md").read_text()
+PAGE = find_page("early_documents.md").read_text()
 
 
 def test_docs_early_examples_become_what_the_page_says():

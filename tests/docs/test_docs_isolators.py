@@ -1,4 +1,4 @@
-"""``docs/isolators.md`` is true: what its tables say is what the plugin compiles, on made-up machines.
+"""``docs/reference/isolators.md`` is true: what its tables say is what the plugin compiles, on made-up machines.
 
 ``python tests/docs/test_docs_isolators.py`` writes them anew: the first one whole; of the second one, whose first
 two columns are written by hand, the last column.
@@ -22,10 +22,11 @@ from kurma_core.json_text import dumps, loads
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.value import fields, replace
 from tests.docs.isolator_hosts import HOSTS
+from tests.docs.pages import find_page
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "isolators.md"
+DOCUMENT = find_page("isolators.md")
 FIRST = "| isolator | of | value | example | on cgroup v1 | on cgroup v2 |"
-SECOND = "| isolator | where | what becomes of it |"
+SECOND = "| isolator | where | result |"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``docs/json.md``: its tables are what ``./dev docs`` makes of the classes, and lack nothing (issue 16)."""
+"""``json.md``: its tables are what ``./dev docs`` makes of the classes, and lack nothing (issue 16)."""
 
 from __future__ import annotations
 

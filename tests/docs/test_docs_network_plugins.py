@@ -1,4 +1,4 @@
-"""``docs/network_plugins.md``: what it shows is in the examples, which are tested, and its configuration loads."""
+"""``write_a_network_plugin.md``: the examples have what it shows, and its configuration loads."""
 
 import re
 from pathlib import Path
@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.docs.pages import find_page
+
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs/network_plugins.md").read_text()
+TEXT = find_page("write_a_network_plugin.md").read_text()
 EXCERPTS = re.findall(r"```(?:sh|python)\n# (examples/\S+)\n(.*?)```", TEXT, re.DOTALL)
 
 

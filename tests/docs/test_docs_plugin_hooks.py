@@ -1,4 +1,4 @@
-"""``docs/plugin_hooks.md`` and ``docs/hooks`` introduce every kind of plugin; what they show is in the code.
+"""``docs/reference/plugin_hooks.md`` and ``hooks`` introduce every kind of plugin; what they show is in the code.
 
 ``test_docs_reference.py`` looks at the parts of these pages that are made from the code."""
 
@@ -12,12 +12,14 @@ import pytest
 from docs import reference
 from kurma_core.hookspecs import GROUPS
 from kurma_core.plugins.contract import CHECKS
+from tests.docs.pages import DOCS, find_page
 
 ROOT = Path(__file__).parents[2]
-SHARED = (ROOT / "docs/plugin_hooks.md").read_text()
+SHARED = find_page("plugin_hooks.md").read_text()
 #: The page of each kind, by its hook: ``# Fetchers: `kurma_fetcher```.
 PAGES = {
-    page.split("`")[1]: page for page in (file.read_text() for file in sorted((ROOT / "docs/hooks").glob("*.md")))
+    page.split("`")[1]: page
+    for page in (file.read_text() for file in sorted((DOCS / "reference/hooks").glob("*.md")))
 }
 #: The texts that are written by hand.
 TEXT = reference.MARKER.sub("", "\n".join((SHARED, *PAGES.values())))

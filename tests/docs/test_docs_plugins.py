@@ -1,4 +1,4 @@
-"""``docs/plugins.md``: what it shows is in the examples, what it names is there."""
+"""``docs/howto/plugin_packages.md``: what it shows is in the examples, what it names is there."""
 
 import ast
 import importlib
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import find_page
+
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs/plugins.md").read_text()
+TEXT = find_page("plugin_packages.md").read_text()
 EXCERPTS = re.findall(r"```\w+\n# (examples/\S+)\n(.*?)```", TEXT, re.DOTALL)
 SUITES = re.findall(r"`(kurma_testing\.\w+)\.(\w+)`", TEXT)
 

@@ -1,4 +1,4 @@
-"""``docs/registries.md``: its configuration loads, its credentials are read as it says, its options are all there.
+"""``registries.md``: its configuration loads, its credentials are read as it says, its options are all there.
 (Its commands are run in tests/integration/fetching.)"""
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from kurma_fetch_docker.plugin import OPTIONS
 
 from kurma_core.config import load
 from kurma_core.errors import FetchUnauthorizedError
+from tests.docs.pages import find_page
 
-TEXT = (Path(__file__).parents[2] / "docs/registries.md").read_text()
+TEXT = find_page("registries.md").read_text()
 BLOCKS = re.findall(r"```(yaml|json)\n(.*?)```", TEXT, re.DOTALL)
 YAML = [text for kind, text in BLOCKS if kind == "yaml"]
 FILES = [text for kind, text in BLOCKS if kind == "json"]

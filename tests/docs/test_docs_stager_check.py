@@ -1,4 +1,4 @@
-"""docs/stager_protocol.md names every line of the contract suite, as the suite tells it."""
+"""docs/reference/stager_protocol.md names every line of the contract suite, as the suite tells it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kurma_core.stager_check.report import LINES
+from tests.docs.pages import find_page
 
 #: What the stager in shell says that it does not do.
 NOT_IN_SHELL = {
@@ -39,11 +40,11 @@ NOT_IN_SHELL = {
     "changing.rm",
 }
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "stager_protocol.md").read_text()
+PAGE = find_page("stager_protocol.md").read_text()
 
 
 def test_docs_stager_check_names_every_line() -> None:
-    section = PAGE.split("## What the check looks at\n")[1].split("\n## ")[0]
+    section = PAGE.split("## The contract suite\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `([\w.-]+)` \| (.+) \|$", section, re.MULTILINE)
     assert [(name, about.replace("\\|", "|")) for name, about in rows] == list(LINES.items())
 
@@ -55,7 +56,7 @@ def test_docs_stager_check_quotes_it_rightly() -> None:
 
 def guide() -> str:
     """The commands of the guide, as one takes them over."""
-    section = PAGE.split("## From nothing to a checked stager\n")[1].split("\n## ")[0]
+    section = PAGE.split("## A first stager\n")[1].split("\n## ")[0]
     (block,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     return str(block)
 
@@ -63,11 +64,8 @@ def guide() -> str:
 @pytest.mark.root
 @pytest.mark.full
 def test_docs_stager_guide_leads_to_a_checked_stager(tmp_path: Path) -> None:
-    commands = (
-        guide()
-        .replace("/tmp/mine", f"{tmp_path}/mine")
-        .replace("stager check mine", "stager check mine --format json")
-    )
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    commands = guide().replace("stager check mine", "stager check mine --format json")
     environment = {
         **os.environ,
         "KURMA_DIR": str(tmp_path / "state"),
@@ -75,7 +73,7 @@ def test_docs_stager_guide_leads_to_a_checked_stager(tmp_path: Path) -> None:
     }
     command = ["sh", "-euc", commands]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
     lines = json.loads(done.stdout[done.stdout.index("[") :])

@@ -1,4 +1,4 @@
-"""The walk-through of ``docs/trust.md`` works as it is written, with a real GnuPG home."""
+"""The walk-through of ``docs/howto/trust.md`` works as it is written, with a real GnuPG home."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from kurma_core.trust.machine_key import _end_agent
+from tests.docs.pages import find_page
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "trust.md"
+DOCUMENT = find_page("trust.md")
 
 
 def walk() -> list[str]:

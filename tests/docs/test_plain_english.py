@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 #: Texts that may match. Most of these are quotations, or clauses that read well.
-ALLOWED = 60
+ALLOWED = 20
 
 _BEGINS = re.compile(r"^\W*(who|what|which|whoever|whose|whom|whatever)\b", re.I)
 _SPEAKS_OF = re.compile(

@@ -233,7 +233,7 @@ def test_progress_has_the_size_and_counts_all_bytes(fetching: Fetching) -> None:
             self.calls: list[object] = []
             self.count = 0
 
-        def start(self, what: str, total: int | None) -> None:
+        def start(self, what: str, total: int | None, kind: str = "bytes") -> None:
             self.calls.append((what, total))
 
         def skip(self, count: int) -> None:

@@ -115,7 +115,7 @@ def test_an_existing_archive_needs_no_dot_before_it(tmp_path: Path, monkeypatch:
     (tmp_path / "app.aci").touch()
     (tmp_path / "app").touch()
     assert parse("app.aci").path == f"{tmp_path}/app.aci"
-    assert parse("app").name is not None, "a file whose name is no archive's must not hide an image's name"
+    assert parse("app").name is not None, "a file whose name is not an archive's must not hide an image's name"
 
 
 def test_a_name_of_bytes_survives(tmp_path: Path) -> None:

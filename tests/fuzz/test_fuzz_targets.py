@@ -31,7 +31,7 @@ def test_nothing_is_found(name: str, tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="there is no atheris for this machine")
 def test_what_is_found_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The fuzzer is no use if it does not stop at the first input that a parser cannot take."""
+    """The fuzzer is of no use if it does not stop at the first input that a parser cannot take."""
     held, line = run.fuzz("broken", 20, tmp_path)
     assert not held
     assert "FOUND" in line

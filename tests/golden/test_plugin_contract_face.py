@@ -1,7 +1,7 @@
 """18: the face of the plugin contract: each hook, signature and field of a value that passes between the core and
 plugins. It is in ``tests/golden/plugin_contract.json``, and changes only with the version of the contract.
 
-After a change that is meant, raise ``CONTRACT`` (and ``OLDEST``, as ``docs/plugin_contract.md`` says), add a row
+After a change that is meant, raise ``CONTRACT`` (and ``OLDEST``, as ``plugin_contract.md`` says), add a row
 to that page, and then:
 
     KURMA_GOLDEN=write ./dev test tests/golden/test_plugin_contract_face.py
@@ -22,13 +22,14 @@ import pytest
 
 from kurma_core import VERSION, hookspecs
 from kurma_core.hookspecs import CONTRACT, GROUPS, NEEDED, OLDEST
+from tests.docs.pages import find_page
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "tests/golden/plugin_contract.json"
-PAGE = (ROOT / "docs/plugin_contract.md").read_text()
+PAGE = find_page("plugin_contract.md").read_text()
 #: What specifications are made of, and no part of the contract.
 MACHINERY = {"Answer", "Hook", "Hooks"}
-#: The client's API, which services and commands get, has rules and a golden file of its own (``docs/api.md``).
+#: The client's API, which services and commands get, has rules and a golden file of its own (``api.md``).
 API = "kurma_core.api"
 
 
@@ -156,7 +157,8 @@ def test_the_face_of_the_contract_changes_with_its_version() -> None:
 def test_the_page_says_which_release_brings_the_version() -> None:
     rows = re.findall(r"^\| (\d+) \| ([\d.]+) \| .+ \|$", PAGE, re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, CONTRACT + 1))
-    assert f"this Kurma has version {CONTRACT}, and serves plugins that\nneed version {OLDEST}" in PAGE
+    said = f"This Kurma has version {CONTRACT}, and loads plugins that need version {OLDEST}."
+    assert said in " ".join(PAGE.split())
 
 
 def test_the_face_has_all_kinds_and_the_values_that_they_pass() -> None:

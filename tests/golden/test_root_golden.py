@@ -34,10 +34,10 @@ FILES = Path(__file__).parent
 WRITE = os.environ.get("KURMA_GOLDEN") == "write"
 #: Values that differ from one run or machine to the next, by the last part of their path.
 VOLATILE = re.compile(
-    r"""(^|\.)(pid|innerPid|parent|stagerPid|owner|uptime|clock|cpu|elapsed|memory|memoryReclaimable|memoryLimit|pids
-    |pidsLimit|blockRead|blockWritten|networkReceived|networkSent|size|rendered|bytes|free|freed|used|total|port|hostPort|fd|mtime|ctime|inode
+    r"""(^|\.)(pid|innerPid|parent|stagerPid|stagerVersion|owner|uptime|clock|cpu|elapsed|memory|memoryReclaimable|memoryLimit|pids
+    |pidsLimit|blockRead|blockWritten|networkReceived|networkSent|size|archiveSize|rendered|bytes|free|freed|used|total|port|hostPort|fd|mtime|ctime|inode
     |kernel|kernelVersion|release|process|python|cpus|capabilities|machine|hostname|mac|interval|threads|state_dir
-    |available|features|controllers|entries|version)$""",
+    |available|features|controllers|entries|version|loaded)$""",
     re.VERBOSE,
 )
 PATTERNS = (
@@ -187,7 +187,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("kill", "ended"),
     ("rm", "nothing"),
     ("cp", "nothing:/x", "/tmp/x"),
-    ("logs", "ended", "nothing"),
+    ("logs", "ended/nothing"),
     ("image", "show", "nothing"),
     ("image", "rm", "example.com/busybox"),
     ("image", "show", "sha512-00000000"),
@@ -203,6 +203,16 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("image", "gc", "--format", "json"),
     ("network", "rm", "default"),
     ("list", "--format", "json"),
+    # Other words for commands
+    ("create", "--name", "made", "--net", "none", "{image}", "sh", "-c", "exit"),
+    ("ps", "-q"),
+    ("inspect", "nothing"),
+    ("network", "inspect", "default"),
+    ("exec", "made"),
+    ("exec", "made/nothing", "ls", "-l"),
+    ("rmm", "made"),
+    ("rum", "made"),
+    ("push", "made"),
 )
 
 
@@ -284,7 +294,7 @@ GOOD |= {"kind": "networks", "name": "bridge", "key": "0123", "answer": "none"}
 ENDLESS = ("/v1/events", "/wait", "/logs", "/attach", "/enter", "/stats")
 
 #: What they answer is as the machine is.
-OF_THE_HOST = ("/v1/info", "/v1/isolators")
+OF_THE_HOST = ("/v1/info", "/v1/info/checks", "/v1/isolators")
 
 
 def test_the_api(fresh: Kurma, tmp_path: Path, kurmad: str) -> None:

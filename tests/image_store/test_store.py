@@ -53,7 +53,8 @@ def test_stage_then_commit(store: ImageStore) -> None:
     assert (image_record.name, image_record.version) == ("example.com/thing", "1.0.0")
     assert image_record.provenance == (LOCAL,)
     assert image_record.trust == "local"
-    assert image_record.size > len(archive)
+    assert image_record.size > 0
+    assert image_record.archive_size > len(archive)
     (layer,) = store.layers(image_record.id)
     assert layer.key == image_record.id
     assert (layer.removed, layer.opaque) == ((), ())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -230,6 +232,32 @@ def test_a_link_that_took_the_place_of_another(store: ImageStore, stored: ImageR
     forge(f"{os.path.dirname(layer.path)}/files", f" {was.st_ino} ", f" {os.lstat(path).st_ino} ")
     with pytest.raises(StoreError, match="'link' has another target"):
         store.verify(stored.id)
+
+
+def copy_of(store: ImageStore, path: Path) -> ImageStore:
+    subprocess.run(["cp", "-a", store.root, path], check=True)
+    return ImageStore(str(path))
+
+
+def test_a_copied_store(store: ImageStore, stored: ImageRecord, tmp_path: Path) -> None:
+    """Each file has another inode. The deep check reads them all, and the records then hold the new ones."""
+    copy = copy_of(store, tmp_path / "copy")
+    with pytest.raises(StoreError, match="has changed since it was extracted"):
+        copy.verify(stored.id)
+    copy.verify(stored.id, deep=True)
+    copy.verify(stored.id)
+
+
+@pytest.mark.parametrize("how", TAMPERING)
+def test_tampering_with_a_copied_store_is_found(
+    how: str, store: ImageStore, stored: ImageRecord, tmp_path: Path
+) -> None:
+    tamper, where = TAMPERING[how]
+    copy = copy_of(store, tmp_path / "copy")
+    tamper(copy.layers(stored.id)[0].path)
+    with pytest.raises(StoreError, match="damaged") as caught:
+        copy.verify(stored.id, deep=True)
+    assert where in str(caught.value)
 
 
 @pytest.mark.root

@@ -56,8 +56,8 @@ def test_the_archive_does_not_lie_in_what_it_packs(
     (here / "rootfs" / "below").mkdir()
     (here / "link").symlink_to("rootfs/below")
     error, hint = refused(capfd, "--from-rootfs", "rootfs", *NAMED, "-o", place)
-    assert error == f"kurma: {place}: lies in rootfs, which is to be packed"
-    assert hint == "  hint: name a file outside of it"
+    assert error == f"kurma: {place}: is inside rootfs, the directory to pack"
+    assert hint == "  hint: name a file outside it"
     assert os.listdir("rootfs/below") == []
     (here / "rootfs-2").mkdir()
     assert built(capfd, "--from-rootfs", "rootfs", *NAMED, "-o", "rootfs-2/x.aci").startswith("sha512-")
@@ -71,7 +71,7 @@ def test_the_word_of_a_person_counts_once(here: Path, capfd: pytest.CaptureFixtu
     assert "'a' is given twice" in refused(capfd, *options, "--label", "a=2", "--label", "a=2")[0]
     (here / "secret").write_text("secret\n")
     error, hint = refused(capfd, *options, "--passphrase-file", "secret")
-    assert error == "kurma: --passphrase-file is given, and --encrypt is not"
+    assert error == "kurma: --passphrase-file has no effect without --encrypt"
     assert "--encrypt" in hint
     error, hint = refused(capfd, *options[:-1], "x.tar")
     assert error == "kurma: cannot write an image to x.tar: its name must end in .aci"
@@ -86,7 +86,7 @@ def test_a_directory_that_is_no_image_s(here: Path, capfd: pytest.CaptureFixture
     assert error == "kurma: . holds no manifest"
     assert "--from-rootfs ./rootfs" in hint
     error, hint = refused(capfd, "rootfs", *NAMED, "-o", "x.aci")
-    assert error == "kurma: rootfs/rootfs is no directory"
+    assert error == "kurma: rootfs/rootfs is not a directory"
     assert hint == "  hint: a root filesystem alone is built by --from-rootfs rootfs"
 
 

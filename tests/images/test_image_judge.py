@@ -49,7 +49,7 @@ def test_plain_http_is_recorded() -> None:
 
 
 def test_where_a_signature_is_wanted_there_is_none() -> None:
-    with pytest.raises(TrustError, match="carry no signatures"):
+    with pytest.raises(TrustError, match="images from registries have none"):
         judge(registry="signed").judge_layers(remote("https://r.example/v2/a"))
 
 

@@ -148,8 +148,8 @@ def test_what_is_odd_is_told_when_it_is_built(path: Path, capfd: pytest.CaptureF
 
 
 NO_IMAGE = [
-    (("show", "key.asc"), "the store holds no image key.asc", "the file of that name is meant by ./key.asc"),
-    (("verify", "key.asc"), "the store holds no image key.asc", "the file of that name is meant by ./key.asc"),
+    (("show", "key.asc"), "the store holds no image key.asc", "to use the file of that name, write ./key.asc"),
+    (("verify", "key.asc"), "the store holds no image key.asc", "to use the file of that name, write ./key.asc"),
     (("cat-manifest", "./key.asc"), "/key.asc: not an image archive", ""),
     (("convert", "key.asc"), "key.asc: not an image archive", ""),
     (("sign", "key.asc"), "key.asc: not an image archive", ""),
@@ -182,7 +182,7 @@ def test_the_same_mistake_is_told_alike(
 def test_a_signature_goes_with_a_file(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capfd, "image", "verify", "example.com/hello", "--signature", "hello.asc")
     assert code == 2
-    assert err.startswith("kurma: --signature goes with a file, and example.com/hello is none\n  hint: ")
+    assert err.startswith("kurma: --signature needs an image file: example.com/hello is not a file\n  hint: ")
     (path.parent / "plain").write_bytes(TAR)
     code, _, err = run(capfd, "image", "verify", "plain", "--signature", "hello.asc")
     assert (code, err) == (125, "kurma: hello.asc: cannot be read: no such file or directory\n")

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from kurma_core.images.trust_policy import TrustPolicy, loose_parts
-from kurma_core.models.image import ImageRecord, Provenance
+from kurma_core.models.image import REGISTRY, ImageRecord, Provenance
 from kurma_core.value import replace
 
 ID = "sha512-" + "0" * 128
@@ -78,3 +78,13 @@ def test_what_it_names_by_its_whole_id_is_settled_and_nothing_else() -> None:
     # At any depth, below what is settled itself, too.
     deep = node("deep", (None, tools), (ID, base))
     assert list(loose_parts(node("app", (ID, deep), (None, libs)))) == ["tools", "libs"]
+
+
+def test_names_are_those_that_callers_type() -> None:
+    """A registry's image by the address, without a password; any other by its own name and version (19.3)."""
+    registry = Provenance(
+        "docker://me:secret@example.com/web:1", "2026-01-02T03:04:05Z", "digest", source=REGISTRY
+    )
+    file = replace(came("local"), locator="file:///srv/web.aci", source="file")
+    assert record(file, registry, file, registry).names == ("docker://example.com/web:1", "example.com/app")
+    assert replace(record(file), version="1.0").names == ("example.com/app:1.0",)

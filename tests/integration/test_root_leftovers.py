@@ -42,6 +42,12 @@ def in_pod(pod):
         process.communicate()
 
 
+def test_directories_of_the_machine_are_covered():
+    """``/etc/kurma`` too if the machine lacks it."""
+    for directory in ("/etc/kurma", "/etc", "/run", "/var/lib"):
+        assert Path(directory).is_mount()
+
+
 def test_a_network_is_noticed():
     """The bridge of a default network stays when its pods have gone."""
     subprocess.run(["ip", "link", "add", "kurma-0badcafe", "type", "bridge"], check=True)

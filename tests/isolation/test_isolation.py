@@ -185,9 +185,9 @@ def wrong_times() -> Scheduling:
         ("pod", lambda: IsolatorPlan(umask=0), "umask: expected no value in the plan of the pod"),
         ("pod", lambda: IsolatorPlan(rlimits={"nofile": (1, 1)}), "rlimits: expected no value in the plan"),
         ("app", lambda: IsolatorPlan(sysctls={"net.a": "1"}), "sysctls: expected no value in the plan of the app"),
-        ("pod", lambda: IsolatorPlan(sysctls={"kernel.core_pattern": "x"}), "is no setting of a pod's own"),
-        ("pod", lambda: IsolatorPlan(sysctls={"net.//.kernel.x": "x"}), "is no setting of a pod's own"),
-        ("pod", lambda: IsolatorPlan(sysctls={"kernel.hostname": "x"}), "is no setting of a pod's own"),
+        ("pod", lambda: IsolatorPlan(sysctls={"kernel.core_pattern": "x"}), "is not a setting of a pod's own"),
+        ("pod", lambda: IsolatorPlan(sysctls={"net.//.kernel.x": "x"}), "is not a setting of a pod's own"),
+        ("pod", lambda: IsolatorPlan(sysctls={"kernel.hostname": "x"}), "is not a setting of a pod's own"),
         ("pod", lambda: IsolatorPlan(sysctls={"user.max_net_namespaces": "1"}), "is of the host's user namespace"),
     ],
 )
@@ -600,9 +600,9 @@ def test_under_a_stager_that_does_not_apply_them_they_are_ignored() -> None:
 
 def test_one_that_stands_twice_is_refused() -> None:
     twice = [Isolator("example.com/a", 1), Isolator("example.com/b", 1), Isolator("example.com/a", 1)]
-    with pytest.raises(IsolatorError, match=r"isolator example\.com/a of the pod stands there twice"):
+    with pytest.raises(IsolatorError, match=r"isolator example\.com/a of the pod is given twice"):
         run(twice, [])
-    with pytest.raises(IsolatorError, match=r"isolator example\.com/a of app app stands there twice"):
+    with pytest.raises(IsolatorError, match=r"isolator example\.com/a of app app is given twice"):
         run([], twice)
 
 

@@ -210,7 +210,7 @@ def kurmad_place(kurma_command: Kurma, tmp_path_factory: pytest.TempPathFactory)
     directory = tmp_path_factory.mktemp("kurmad-cli")
     command = Kurma(directory / "state", directory / "kurma.json", kurma_command.image)
     # No prestarted pods: they would outlast the test that has them made.
-    command.config.write_text('{"daemon": {"waiting_stagers": 0}}')
+    command.config.write_text('{"daemon": {"prestarted_stagers": 0}}')
     command.out("stager", "build", "default")
     return command
 

@@ -9,7 +9,7 @@ import json
 import socket
 import subprocess
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,17 +122,20 @@ def free_port() -> int:
 class Registry:
     """A running docker-registry.
 
-    :param storage: where it keeps its blobs.
+    :param storage: where it keeps its blobs. :param inside: words before a command that is to reach it.
     """
 
     host: str
     storage: Path
+    inside: Sequence[str] = ()
 
     def push(self, source: str, name: str, *options: str) -> None:
         """Copies an image with skopeo, every platform of it."""
         target = f"docker://{self.host}/{name}"
         command = ["skopeo", "--insecure-policy", "copy", "--quiet", "--all", "--dest-tls-verify=false", *options]
-        done = subprocess.run([*command, source, target], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*self.inside, *command, source, target], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
 
     def blob_file(self, digest: str) -> Path:
@@ -141,9 +144,10 @@ class Registry:
 
 
 @contextmanager
-def running_registry(directory: Path, **http: Any) -> Iterator[Registry]:
+def running_registry(directory: Path, inside: Sequence[str] = (), **http: Any) -> Iterator[Registry]:
     """``docker-registry serve`` with a configuration of its own; the one shipped asks for authentication.
 
+    :param inside: words that run a command in the network of the registry, in place of themselves; none: this one.
     :param http: further keys of its configuration: ``auth``, ``tls``.
     """
     directory.mkdir()
@@ -159,11 +163,11 @@ def running_registry(directory: Path, **http: Any) -> Iterator[Registry]:
     (directory / "config.yml").write_text(json.dumps(config))
     with open(directory / "log", "wb") as log:
         process = subprocess.Popen(
-            ["docker-registry", "serve", str(directory / "config.yml")], stdout=log, stderr=log
+            [*inside, "docker-registry", "serve", str(directory / "config.yml")], stdout=log, stderr=log
         )
     try:
         _wait_for(process, port, directory / "log")
-        yield Registry(f"127.0.0.1:{port}", directory / "storage")
+        yield Registry(f"127.0.0.1:{port}", directory / "storage", inside)
     finally:
         process.terminate()
         process.wait(10)
@@ -172,10 +176,8 @@ def running_registry(directory: Path, **http: Any) -> Iterator[Registry]:
 def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
     def listens() -> bool:
         assert process.poll() is None, log.read_text()
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            return False
-        return True
+        # Of the process's own network.
+        sockets = Path(f"/proc/{process.pid}/net/tcp").read_text()
+        return f" 0100007F:{port:04X} 00000000:0000 0A " in sockets
 
     until(listens, lambda: f"docker-registry listens: {log.read_text()}")

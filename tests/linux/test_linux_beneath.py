@@ -1,9 +1,11 @@
 import errno
 import os
+import stat
 import threading
 
 import pytest
 
+from kurma_core.errors import Cancelled
 from kurma_core.linux import beneath, libc
 from kurma_core.trees import mount_targets
 
@@ -97,8 +99,8 @@ def test_a_racing_swap_for_a_link_never_leads_out(root):
     assert not (directory.parent / "outside" / "made").exists()
 
 
-def test_remove_tree_of_any_depth_and_missing(root):
-    directory, fd = root
+def deep_tree(directory):
+    """Directories one in the other, each with a file, whose path is longer than the kernel permits."""
     at = os.open(directory, os.O_PATH)
     os.mkdir("deep", dir_fd=at)
     top = at
@@ -111,10 +113,80 @@ def test_remove_tree_of_any_depth_and_missing(root):
         os.close(at)
         at = deeper
     os.close(at)
+
+
+def test_remove_tree_of_any_depth_and_missing(root):
+    directory, fd = root
+    deep_tree(directory)
     before = len(os.listdir("/proc/self/fd"))
     beneath.remove_tree(fd, "deep")
     beneath.remove_tree(fd, "deep")
     assert list(directory.iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def files_below(path, then=lambda: None):
+    """The number of files and directories that the walk finds. :param then: called after the first file."""
+    first = [then]
+
+    def count(status):
+        if stat.S_ISREG(status.st_mode) and first:
+            first.pop()()
+        return 1
+
+    return beneath.bytes_below(str(path), count)
+
+
+def test_bytes_below_of_any_depth_and_missing(root):
+    directory, fd = root
+    deep_tree(directory)
+    before = len(os.listdir("/proc/self/fd"))
+    assert files_below(directory) == 2 + 2 * 3000
+    assert files_below(directory / "missing") == 0
+    assert len(os.listdir("/proc/self/fd")) == before
+    beneath.remove_tree(fd, "deep")
+
+
+def test_bytes_below_follows_no_link_that_replaces_a_directory(root):
+    directory, _ = root
+    for name in ("a", "b"):
+        (directory / name).mkdir()
+        (directory / name / "file").touch()
+    (directory.parent / "outside" / "more").touch()
+
+    def replace():
+        """The walk has listed both directories, and is in one of them: replaces the other."""
+        for name in ("a", "b"):
+            (directory / name).rename(directory.parent / name)
+            (directory / name).symlink_to("../outside")
+
+    assert files_below(directory, replace) == 3
+    assert (directory / "a" / "secret").exists()
+
+
+def test_bytes_below_ends_where_a_directory_is_moved_away(root):
+    directory, _ = root
+    (directory / "a" / "b").mkdir(parents=True)
+    (directory / "a" / "b" / "file").touch()
+    moved = directory.parent / "outside" / "b"
+    before = len(os.listdir("/proc/self/fd"))
+    assert files_below(directory, lambda: (directory / "a" / "b").rename(moved)) == 4
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_bytes_below_that_is_cancelled_leaves_no_descriptor(root):
+    directory, _ = root
+    (directory / "a").mkdir()
+    inode = (directory / "a").stat().st_ino
+
+    def count(status):
+        if status.st_ino == inode:
+            raise Cancelled("the caller has gone")
+        return 1
+
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(Cancelled):
+        beneath.bytes_below(str(directory), count)
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -15,7 +15,7 @@ def test_detach_keys_are_characters_and_control_keys() -> None:
 
 @pytest.mark.parametrize("text", ["ctrl-1", "ctrl-", "ctrl-ab", "ab", "a,,b", "\u00fc", "\x01", "alt-x"])
 def test_what_is_no_key_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match="is no key"):
+    with pytest.raises(ValueError, match="is not a key"):
         parse(text)
 
 

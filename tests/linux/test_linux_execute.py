@@ -74,7 +74,7 @@ CASES = {
         0o755,
         "the script's interpreter /dev/null: is not a regular file",
     ),
-    "interpreter is no program": (
+    "interpreter is not a program": (
         b"#!/etc/passwd x\n",
         0o755,
         "the script's interpreter /etc/passwd: is not executable (mode 0644)",

@@ -1,3 +1,4 @@
+import _thread
 import os
 import signal
 import subprocess
@@ -118,3 +119,10 @@ def test_clone_and_close_others():
     assert code == "5"
     # 1, the copy of it, and the descriptor by which the directory is read
     assert len(left.split(",")) == 3
+
+
+def test_a_thread_runs_once_it_is_started():
+    before, end = set(sys._current_frames()), _thread.allocate_lock()
+    with end:
+        process.start_thread(end.acquire)
+        assert len(set(sys._current_frames()) - before) == 1

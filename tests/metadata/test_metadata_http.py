@@ -105,7 +105,7 @@ def test_what_is_refused(text, wanted):
 
 
 def test_the_limits_are_those_of_the_guide():
-    """docs/metadata.md"""
+    """docs/reference/metadata.md"""
     assert (HEAD_LIMIT, BODY_LIMIT, HEADER_LIMIT) == (8 << 10, 64 << 10, 64)
 
 

@@ -79,7 +79,7 @@ def test_impossible_names_say_why(template, why):
 
 
 def test_a_taken_name_is_refused():
-    with pytest.raises(NetworkError, match="has an interface eth0 already"):
+    with pytest.raises(NetworkError, match="already has an interface eth0"):
         render("eth0", ("eth0",), UUID, "mynet")
 
 
@@ -169,7 +169,7 @@ def test_numbers_end_where_names_do():
 
 
 def test_chance_that_finds_no_free_name_says_so():
-    with pytest.raises(NetworkError, match=r"the pod has an interface \w already"):
+    with pytest.raises(NetworkError, match=r"the pod already has an interface \w"):
         assign(wanted(["{{random 1}}"] * 33), UUID)
 
 

@@ -528,7 +528,7 @@ def test_an_optional_network_may_fail(make, driver, notes, where):
     done = networking.add_all([Attachment.from_json(one.to_json()) for one in plan], **POD)
     assert [one.network for one in done] == ["lo", "b"]
     assert "delete a" in driver.calls
-    assert notes == ["the pod goes without the optional network a: no"]
+    assert notes == ["the pod runs without the optional network a: no"]
 
 
 def test_ports_are_not_left_to_an_optional_network(make, driver, notes):
@@ -542,7 +542,7 @@ def test_ports_are_not_left_to_an_optional_network(make, driver, notes):
     assert {one.network for one in plan if one.ports} == {"a"}, "better than none"
     driver.fail["add a"] = NetworkError("no")
     optional.add_all(plan, **POD)
-    assert notes == ["the pod goes without the optional network a, and its ports 8080/tcp are not published: no"]
+    assert notes == ["the pod runs without the optional network a, and its ports 8080/tcp are not published: no"]
 
 
 @pytest.mark.parametrize("address", ["224.0.0.1", "ff02::1"])
@@ -566,7 +566,7 @@ def test_loopback_is_never_optional(make, driver):
         (
             NetworkResult((AddressResult("hello"),)),
             None,
-            "network \"a\" gave the pod 'hello', which is no address",
+            "network \"a\" gave the pod 'hello', which is not an address",
         ),
         (
             None,
@@ -605,7 +605,7 @@ def test_a_result_without_address_fails(make, driver, result):
 def test_a_result_that_is_no_address_fails(make, driver, result, wrong):
     networking = make(entries("a"))
     driver.results = {"a": result}
-    with pytest.raises(NetworkError, match=f"gave the pod '{wrong}', which is no address"):
+    with pytest.raises(NetworkError, match=f"gave the pod '{wrong}', which is not an address"):
         networking.add_all(networking.plan(requests("a"), (), UUID), **POD)
     assert driver.calls[-2:] == ["delete a", "delete lo"]
 

@@ -34,9 +34,9 @@ def test_networks(text, expected):
         ("", "a name is missing"),
         (":eth0", "a name is missing"),
         ("a:", "the interface is missing"),
-        ("a,ip=10.1.2", '"10.1.2" is no address'),
-        ("a,ip=10.1.2.3/33", '"10.1.2.3/33" is no address'),
-        ("a,ip=10.1.2.3\x00", "is no address"),
+        ("a,ip=10.1.2", '"10.1.2" is not an address'),
+        ("a,ip=10.1.2.3/33", '"10.1.2.3/33" is not an address'),
+        ("a,ip=10.1.2.3\x00", "is not an address"),
         ("a,mac=02:00:00:00:00", "is no MAC address"),
         ("a,mac=01:00:00:00:00:00", "is a multicast address"),
         ("a,mac=00:00:00:00:00:00", "is nobody's: all of it is zero"),
@@ -125,8 +125,8 @@ def test_malformed_ports(text):
             "one mapping is wanted, or a range of ports",
             "write: -p 8080:80 -p 8081:81/udp",
         ),
-        ("-1:80", '"-1" is no port (1 to 65535)', "write [IP:]HOST:POD"),
-        ("80:8-", '"8-" is no port (1 to 65535)', "write [IP:]HOST:POD"),
+        ("-1:80", '"-1" is not a port (1 to 65535)', "write [IP:]HOST:POD"),
+        ("80:8-", '"8-" is not a port (1 to 65535)', "write [IP:]HOST:POD"),
     ],
 )
 def test_words_for_what_is_often_mistaken(text, why, hint):

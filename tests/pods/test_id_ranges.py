@@ -228,5 +228,5 @@ def test_option_annotation_and_default() -> None:
 def test_an_empty_volumes_owner_must_be_in_it() -> None:
     manifest = PodManifest(apps=(), volumes=(Volume("e", "empty", uid=99, gid=100),))
     check_owners(manifest, IdRange(1, 101))
-    with pytest.raises(VolumeError, match=r"volume e: its owner 99:100 is outside .* the ids 0 to 99"):
+    with pytest.raises(VolumeError, match=r"volume e: its owner 99:100 is outside .* the IDs 0 to 99"):
         check_owners(manifest, IdRange(1, 100))

@@ -184,9 +184,9 @@ def test_times_that_are_none(text: str) -> None:
     from kurma_core.cli import values
     from kurma_core.errors import UsageError
 
-    with pytest.raises(logs.UsageError, match="is no time"):
+    with pytest.raises(logs.UsageError, match="is not a time"):
         logs.Wanted(["a", "--since", text])
-    with pytest.raises(UsageError, match="is no time") as caught:
+    with pytest.raises(UsageError, match="is not a time") as caught:
         values.since(text)
     assert caught.value.exit_code == 2
 

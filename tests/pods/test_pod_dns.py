@@ -224,7 +224,7 @@ def test_no_more_than_resolvers_take(ask: Asked) -> None:
     assert ask(text, ETH)[0] == five[:3]
     assert ask.notes == []
     assert ask("", ETH, said=(five, (), ()))[0] == five[:3]
-    assert ask.notes == ["resolvers ask no more than 3 name servers: 192.0.2.3, 192.0.2.4 is left out"]
+    assert ask.notes == ["resolvers use at most 3 name servers: 192.0.2.3, 192.0.2.4 is ignored"]
     domains = tuple(f"d{n}" for n in range(40))
     assert ask(f"search {' '.join(domains)}\n", ETH)[1] == domains[:32]
 

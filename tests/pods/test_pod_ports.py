@@ -89,6 +89,7 @@ def another(store, *ports, state, steps=()):
         ("stopping", (), True),
         ("errored", ("networks",), True),  # nobody has taken it down yet
         ("prepared", (), False),
+        ("preparing", ("cgroup", "network-namespace"), False),  # prestarted: it claims its ports when it starts
         ("stopped", (), False),
         ("errored", (), False),
     ],
@@ -203,6 +204,7 @@ def refused(store, claims, port=HTTP, uuid=UUID):
         ("stopping", (), True),
         ("errored", ("networks",), True),
         ("prepared", (), False),
+        ("preparing", ("cgroup", "network-namespace"), False),  # prestarted: it claims its ports when it starts
         ("stopped", (), False),
     ],
 )
@@ -309,7 +311,9 @@ def test_an_address_that_the_host_has_not(store, claims, address):
     os.makedirs(store.root)
     port = PortMapping(61235, 80, host_ip=address)
     check_free(store, UUID, (port,), nobody, claims)
-    with pytest.raises(NetworkError, match=f"cannot be published: the host has no address {address}$") as caught:
+    with pytest.raises(
+        NetworkError, match=f"cannot be published: no interface of the host has the address {address}$"
+    ) as caught:
         with claimed(store.directory(UUID), store, "web", (port,), claims):
             pytest.fail("it was claimed")
     assert "ip_nonlocal_bind" in caught.value.hint

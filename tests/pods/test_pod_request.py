@@ -82,6 +82,6 @@ def test_another_user_brings_its_own_groups() -> None:
 )
 def test_what_cannot_be_a_pods_name(name: str, hint: str) -> None:
     """Usage, also where nothing like it could be one."""
-    with pytest.raises(UsageError, match="is no name for a pod") as caught:
+    with pytest.raises(UsageError, match="is not a valid pod name") as caught:
         PodManager._name(PodRequest(PodTemplate.parse({"apps": []}), name=name), "u")
     assert (caught.value.hint or "").endswith(hint)

@@ -11,6 +11,7 @@ from kurma_core.appc.image import ImageManifest, NameValue
 from kurma_core.appc.pod import PodManifest
 from kurma_core.errors import ImageNotFoundError, UsageError
 from kurma_core.models.pod import PodRestart
+from kurma_core.pods.record.document import RESTART_POLICY
 from kurma_core.pods.record.state import PodState, RestartRecord, mark
 from kurma_core.pods.run import pod_restarts
 from kurma_core.value import replace
@@ -21,7 +22,7 @@ IMAGE = "sha512-" + "a" * 128
 
 def manifest(policy: str | None = None, *, app: str | None = None, apps: str | None = None) -> PodManifest:
     """:param app: what the app says; ``apps``: what the pod says of its apps."""
-    said = [(pod_restarts.POLICY, policy), ("kurma.io/restart", apps)]
+    said = [(RESTART_POLICY, policy), ("kurma.io/restart", apps)]
     value: dict[str, Any] = {
         "acKind": "PodManifest",
         "acVersion": "0.8.11",
@@ -167,7 +168,7 @@ def test_what_cannot_be_meant() -> None:
     with pytest.raises(UsageError, match="is 'sometimes'") as caught:
         pod_restarts.check(manifest("sometimes"), ephemeral=False)
     assert caught.value.hint == "it is never, on-failure, always"
-    with pytest.raises(UsageError, match="removed once it has ended"):
+    with pytest.raises(UsageError, match="cannot combine --rm with the restart policy"):
         pod_restarts.check(manifest("always"), ephemeral=True)
     pod_restarts.check(manifest("never"), ephemeral=True)
     pod_restarts.check(manifest("on-failure"), ephemeral=False)

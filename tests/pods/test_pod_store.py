@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from kurma_core.appc.image import ImageManifest, NameValue
+from kurma_core.appc.pod import PodApp, PodManifest, RuntimeImage
 from kurma_core.errors import (
     AmbiguousReferenceError,
     FormatVersionError,
@@ -20,9 +22,12 @@ from kurma_core.errors import (
     PodExistsError,
     PodNotFoundError,
 )
+from kurma_core.models.network import Attachment, NetworkRequest, PortMapping
+from kurma_core.pods.prepare.prepare_pod import image_name
 from kurma_core.pods.record.pod_directory import PodDirectory
-from kurma_core.pods.record.pod_store import PodStore
-from kurma_core.pods.record.state import PodState
+from kurma_core.pods.record.pod_store import PodStore, summary
+from kurma_core.pods.record.state import PodState, RestartRecord
+from tests.pods.documents import pod_document
 
 A = "aaaa0000-0000-4000-8000-000000000001"
 B = "aaaabbbb-0000-4000-8000-000000000002"
@@ -70,12 +75,12 @@ def test_found_by_uuid_prefix_and_name(store: PodStore) -> None:
     assert store.find(A.upper()).uuid == A
     assert store.find("aaaab").uuid == B
     assert store.find("two").uuid == B
-    with pytest.raises(AmbiguousReferenceError, match="2 pods begin so"):
+    with pytest.raises(AmbiguousReferenceError, match="2 pods match"):
         store.find("aaaa")
 
 
 @pytest.mark.parametrize(
-    ("reference", "hint"), [("aaa", "kurma list; of a UUID, 4 characters are"), ("x", "kurma list$")]
+    ("reference", "hint"), [("aaa", "kurma list; a UUID needs at least 4 characters"), ("x", "kurma list$")]
 )
 def test_too_little_of_a_uuid_is_told(store: PodStore, reference: str, hint: str) -> None:
     store.create(A, "one")
@@ -212,3 +217,29 @@ def test_delete_frees_the_name_and_is_repeatable(store: PodStore) -> None:
     assert store.uuids() == []
     assert os.listdir(store.names) == []
     assert os.path.exists("/etc/passwd")
+
+
+def test_a_summary_has_what_a_table_shows(store: PodStore) -> None:
+    """From pod.json and state.json alone (19.3)."""
+    manifest = PodManifest((), user_labels={"tier": "front"})
+    document = pod_document(manifest=manifest, image_names={"web": "docker://web:1"})
+    ports = (PortMapping(8080, 80), PortMapping(53, 53, "udp", "::1"))
+    joined = Attachment("default", "bridge", "eth0", {}, NetworkRequest("default"), ports=ports)
+    state = PodState("stopped", exit_code=3, attachments=(joined,), restart=RestartRecord(count=2))
+    found = summary(store.directory(document.uuid), document, state)
+    assert found.ports == ("8080:80/tcp", "[::1]:53:53/udp")
+    assert (found.exit_code, found.restarts, dict(found.labels)) == (3, 2, {"tier": "front"})
+    assert found.image_names == {"web": "docker://web:1"}
+    assert summary(store.directory(document.uuid), document, PodState("prepared")).restarts == 0
+
+
+def test_images_are_named_as_the_caller_typed_them() -> None:
+    """Without passwords; an ID by the image's own name (19.3)."""
+    manifest = ImageManifest("example.com/web", labels=(NameValue("version", "1.0"),))
+
+    def named(text: str) -> str:
+        return image_name(PodApp("web", RuntimeImage(None, locator=text)), manifest)
+
+    assert named("docker://web:1") == "docker://web:1"
+    assert named("https://me:secret@example.com/web.aci") == "https://example.com/web.aci"
+    assert named("sha512-" + "ab" * 64) == named("abcdef12") == "example.com/web:1.0"

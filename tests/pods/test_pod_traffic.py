@@ -46,7 +46,7 @@ def test_the_first_that_can_gets_all_limits() -> None:
     notes = held(DOCUMENT, first, second)
     assert first.calls == [(DOCUMENT.network_namespace, (OWN, APPS), {"eth0": HELD})]
     assert second.calls == []
-    assert notes == [f"pod {DOCUMENT.name} has no interface eth9, whose traffic was to be limited"]
+    assert notes == [f"pod {DOCUMENT.name} has no interface eth9, whose traffic cannot be limited"]
 
 
 def test_the_last_limit_is_removed() -> None:

@@ -24,7 +24,7 @@ def test_a_missing_source_is_refused_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(VolumeError) as twice:
         check_sources(pod(tmp_path / "none"), allow_links=True)
     assert str(twice.value).count(str(tmp_path / "none")) == 1
-    assert "create it first" in (caught.value.hint or "")
+    assert "create the directory first" in (caught.value.hint or "")
     assert os.listdir(tmp_path) == []
 
 

@@ -106,7 +106,7 @@ def test_a_single_file(plugins, etc):
 @pytest.mark.parametrize(
     ("words", "code", "message", "hint"),
     [
-        (("networcs", "one"), 2, "no kind of plugin 'networcs'", "did you mean networks? kinds: fetchers, "),
+        (("networcs", "one"), 2, "unknown kind of plugin 'networcs'", "did you mean networks? kinds: fetchers, "),
         (("networks", "oen"), 125, "no network plugin 'oen' is installed", "did you mean one?"),
     ],
 )
@@ -155,7 +155,7 @@ def test_what_lacks_a_disabled_plugin_is_told(plugins, etc):
     assert f"isolator plugin 'linux' {off}" in err
     assert "gone" not in err
     _, _, err = plugins("disable", "fetchers", "file")
-    assert err == "kurma: images that are given as paths cannot be fetched: fetchers.paths is file\n"
+    assert err == "kurma: images by paths cannot be fetched: fetchers.paths is file\n"
     _, _, err = plugins("disable", "fetchers", "docker")
     assert err == ""
     assert plugins("enable", "fetchers", "file")[2] == ""
@@ -171,3 +171,39 @@ def test_a_write_that_was_killed_leaves_the_old_file(plugins, etc):
     assert not enabled(etc)
     assert plugins("enable", "networks", "one")[0] == 0
     assert enabled(etc)
+
+
+STARTS = """
+    def __init__(self, context):
+        argv = ("/bin/true",)
+        started = context.start_program(HostProgram(argv, {}, "/"))
+        os.waitpid(started.pid, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plugins", "enable", "networks", "one"),
+        ("network", "create", "--driver", "one", "shop"),
+        ("network", "rm", "old"),
+    ],
+)
+def test_nothing_that_a_plugin_has_started_stays(words, etc, tmp_path, install, network):
+    """Plugins are loaded for the old and the new configuration; a plugin may have a program started, for which the
+    command starts the spawner."""
+    source = network.replace("    def __init__(self, context): self.context = context\n", STARTS)
+    source = source.replace("import Driver, ", "import Driver, HostProgram, ")
+    install("kurma-test", {"one": f"import os\n{source}"})
+    (tmp_path / "state").mkdir()
+    (etc / "kurma.d/50-networks.yml").write_text(
+        "# written by kurma network create|rm\ncontainer_networks: [{name: old, plugin: one}]\n"
+    )
+    before = children()
+    assert main(["--dir", str(tmp_path / "state"), "--config", str(etc), *words]) == 0
+    assert children() == before
+
+
+def children():
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return file.read()

@@ -1,13 +1,28 @@
 """``kurma info --check``: what the host lacks, as the core and plugins tell it."""
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
+from kurma_isolators_linux.plugin import apparmor_checks
 
 from kurma_core.client import Settings
-from kurma_core.client.local.host_checks import host_checks, of_host
+from kurma_core.client.local.host_checks import (
+    host_checks,
+    of_host,
+    of_kernel,
+    of_process,
+    of_space,
+    start_of_kurmad,
+)
 from kurma_core.client.local.managers import Managers
 from kurma_core.config import load
 from kurma_core.errors import PluginError
 from kurma_core.hookspecs.driver import HostCheck
+from kurma_core.linux import programs
+from kurma_core.linux.capabilities import NAMES
+from kurma_core.linux.cgroups import Hierarchy, Layout
 
 CHECKS = """
 import threading
@@ -104,6 +119,11 @@ def test_a_hook_without_a_mark_or_with_a_wrong_argument_is_refused(install, regi
         registry().options("kurma.networks", "two")
 
 
+def test_a_check_that_passes_has_no_hint(checked):
+    found = checked({"one": source(checks="return [HostCheck('x', True, 'not all', 'rm a wall')]")})
+    assert (found["networks/one", "x"].detail, found["networks/one", "x"].hint) == ("not all", "")
+
+
 def test_a_plugin_without_the_argument(checked):
     found = checked(
         {"one": source(checks="return [HostCheck('x', True)]").replace("kurma_checks(context)", "kurma_checks()")}
@@ -114,9 +134,161 @@ def test_a_plugin_without_the_argument(checked):
 def test_a_poor_host(tmp_path):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/filesystems").write_text("nodev\tproc\n\text4\n")
-    found = {check.name: check for check in of_host({"cpu": 1}, str(tmp_path))}
+    found = {check.name: check for check in of_host(Layout(()), str(tmp_path))}
     assert found["cgroups"] == HostCheck(
-        "cgroups", False, "no controller for memory, pids", "boot with them, see cgroups(7)"
+        "cgroups", False, "none are mounted", "mount -t cgroup2 cgroup2 /sys/fs/cgroup"
     )
     assert not any(check.ok for check in found.values())
-    assert found["overlay"].hint == "modprobe overlay"
+    directory = "/etc/modules-load.d"
+    assert found["overlay"].hint == (
+        f"modprobe overlay && mkdir -p {directory} && echo overlay > {directory}/kurma-overlay.conf"
+    )
+    assert all(check.detail and check.hint for check in found.values())
+    newer = [check for check in found.values() if "linux-image" in check.hint]
+    assert [check.name for check in newer] == ["namespaces", "user namespaces", "seccomp"]
+    assert all(check.detail.endswith("takes effect after a reboot") for check in newer)
+
+
+@pytest.fixture
+def poor(tmp_path):
+    """``poor(kind, controllers, table)``: the check of a host with these hierarchies of cgroups.
+
+    ``controllers`` are those of the v2 hierarchy; v1 has one hierarchy for each word of ``kind`` but ``v2``.
+    """
+
+    def check(kind, controllers="", table="", of_container=False):
+        (tmp_path / "proc").mkdir(exist_ok=True)
+        (tmp_path / "proc/cgroups").write_text(f"#subsys_name\thierarchy\tnum_cgroups\tenabled\n{table}")
+        made = []
+        for word in kind.split():
+            directory = tmp_path / word
+            directory.mkdir(exist_ok=True)
+            made.append(Hierarchy(2 if word == "v2" else 1, (word,) if word != "v2" else (), str(directory), word))
+        if "v2" in kind:
+            (tmp_path / "v2/cgroup.controllers").write_text(f"{controllers}\n")
+            if of_container:
+                (tmp_path / "v2/cgroup.type").write_text("domain\n")
+        return next(of_host(Layout(made), str(tmp_path)))
+
+    return check
+
+
+def rows(**of):
+    """``/proc/cgroups``: hierarchy and whether the controller is enabled, by its name."""
+    return "".join(f"{name}\t{number}\t1\t{enabled}\n" for name, (number, enabled) in of.items())
+
+
+def test_controllers_of_both_versions(poor):
+    assert poor("v2", "cpuset cpu io memory pids").ok
+    assert poor("cpu memory pids blkio").ok
+    assert poor("v2 memory blkio", "cpu pids").ok
+
+
+def test_a_container_without_controllers(poor):
+    """Neither a unit nor systemd is there: the person who starts the container changes it."""
+    found = poor("v2", "cpu pids", rows(cpu=(0, 1), memory=(0, 1), blkio=(0, 1), pids=(0, 1)), of_container=True)
+    assert not found.ok
+    assert found.detail == (
+        "the controllers memory, io or blkio are missing: the host does not delegate them to this container; "
+        "the hint shows all cgroups of the host to it"
+    )
+    assert found.hint == "start the container with the host's cgroups: podman run --cgroupns host"
+
+
+def test_a_controller_that_the_kernel_disables(poor, tmp_path):
+    """Only the file of a Raspberry Pi is changed by a command: the hint is run, and it reboots nothing."""
+    table = rows(cpu=(0, 1), memory=(0, 0), blkio=(0, 1), pids=(0, 1))
+    found = poor("v2", "cpu io pids", table)
+    assert (found.ok, found.hint) == (False, "remove memory from cgroup_disable= on the kernel's command line")
+    assert found.detail.endswith("the hint takes effect after a reboot")
+    file = tmp_path / "boot/firmware/cmdline.txt"
+    file.parent.mkdir(parents=True)
+    file.write_text("console=tty1 root=/dev/mmcblk0p2 rootwait\n")
+    found = poor("v2", "cpu io pids", table)
+    assert found.detail.endswith("the hint takes effect after a reboot")
+    subprocess.run(["sh", "-ec", found.hint.replace("/boot", f"{tmp_path}/boot")], check=True)
+    assert file.read_text() == "console=tty1 root=/dev/mmcblk0p2 rootwait cgroup_enable=memory\n"
+
+
+def test_a_controller_that_the_kernel_lacks(poor):
+    found = poor("v2", "cpu io memory", rows(cpu=(0, 1), memory=(0, 1), blkio=(0, 1)))
+    assert found.detail == (
+        "the controllers pids are missing: the kernel was built without them; "
+        "a new kernel takes effect after a reboot"
+    )
+    assert found.hint.startswith("apt-get install linux-image-")
+
+
+def test_a_hierarchy_that_is_not_mounted(poor):
+    """What shares a hierarchy is mounted together."""
+    at = "/sys/fs/cgroup"
+    table = rows(cpu=(2, 1), cpuacct=(2, 1), memory=(3, 1), blkio=(4, 1), pids=(0, 1))
+    assert poor("memory blkio", "", table).hint == (
+        f"mkdir -p {at}/cpu,cpuacct && mount -t cgroup -o cpu,cpuacct cgroup {at}/cpu,cpuacct && "
+        f"mkdir -p {at}/pids && mount -t cgroup -o pids cgroup {at}/pids"
+    )
+    found = poor("v2", "memory io pids", table)
+    assert found.hint == "unmount that hierarchy: findmnt -t cgroup shows it"
+
+
+def test_an_old_kernel():
+    found = of_kernel("4.19.0-27-amd64")
+    assert found.detail == (
+        "it is 4.19.0-27-amd64, but Kurma needs 5.10 or later; a new kernel takes effect after a reboot"
+    )
+    assert found.hint.startswith("apt-get install linux-image-")
+    assert of_kernel("5.10.0-33-amd64") == of_kernel("6.18+") == HostCheck("kernel", True)
+
+
+def test_apparmor_without_its_parts(tmp_path, monkeypatch):
+    def found():
+        return [(check.ok, check.hint) for check in apparmor_checks(str(tmp_path))]
+
+    assert found() == [], "the kernel has none"
+    enabled = tmp_path / "sys/module/apparmor/parameters/enabled"
+    enabled.parent.mkdir(parents=True)
+    enabled.write_text("Y\n")
+    assert found() == [(False, "mount -t securityfs securityfs /sys/kernel/security")]
+    (tmp_path / "sys/kernel/security/apparmor").mkdir(parents=True)
+    (tmp_path / "sys/kernel/security/apparmor/profiles").touch()
+    program = tmp_path / "bin/apparmor_parser"
+    program.parent.mkdir()
+    monkeypatch.setenv("PATH", str(program.parent))
+    monkeypatch.setattr(programs, "DEFAULT_PATH", str(program.parent))  # the host may have the program
+    assert found() == [(False, "apt-get install apparmor")]
+    program.touch(0o755)
+    assert found() == [(True, "")]
+    enabled.write_text("N\n")
+    assert found() == []
+
+
+def test_kurmad_is_started_by_its_unit_if_that_serves_the_state_directory(tmp_path):
+    units = (str(tmp_path / "etc"), str(tmp_path / "lib"))
+    root = "run Kurma as root: sudo kurma list"
+    assert start_of_kurmad("/run/kurma", units) == root
+    (tmp_path / "lib").mkdir()
+    unit = Path(__file__).parents[2] / "packaging/systemd/kurmad.socket"
+    (tmp_path / "lib/kurmad.socket").write_text(unit.read_text())
+    assert start_of_kurmad("/run/kurma", units) == "sudo systemctl start kurmad.socket"
+    assert start_of_kurmad("/srv/other/run", units) == root
+
+
+def test_a_process_without_a_capability(tmp_path):
+    status = tmp_path / "status"
+    status.write_text(f"Name:\tx\nCapEff:\t{(1 << 41) - 1 & ~(1 << NAMES.index('CAP_NET_ADMIN')):016x}\n")
+    (found,) = of_process(str(status))
+    if os.geteuid() == 0:
+        assert (found.ok, found.detail) == (False, "this process lacks CAP_NET_ADMIN")
+        assert found.hint.endswith("podman run --cap-add NET_ADMIN")
+    else:
+        assert (found.ok, found.hint) == (False, "run Kurma as root: sudo kurma list")
+
+
+def test_a_state_directory_without_room(tmp_path):
+    there = of_space(str(tmp_path / "none/yet"))
+    assert there == HostCheck("space", True, f"{tmp_path}/none/yet does not exist yet")
+    full = of_space(str(tmp_path), (1 << 60, 0))
+    assert not full.ok
+    assert "MiB are free" in full.detail
+    assert full.hint == "kurma system prune"
+    assert "inodes are free" in of_space(str(tmp_path), (0, 1 << 60)).detail

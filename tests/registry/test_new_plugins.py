@@ -164,7 +164,7 @@ OTHER = "choose another name"
         ("observer box --distribution json", "cannot make distribution 'json': there is a module json", OTHER),
         ("command box --distribution typer", "cannot make distribution 'typer': there is a module typer", OTHER),
         ("command box --distribution PyYAML", "cannot make distribution 'PyYAML': it is installed", OTHER),
-        ("isolatr box", "no kind of plugin 'isolatr'", f"did you mean isolators? kinds: {', '.join(KINDS)}"),
+        ("isolatr box", "unknown kind of plugin 'isolatr'", f"did you mean isolators? kinds: {', '.join(KINDS)}"),
     ],
 )
 def test_wrong_words(run_kurma, tmp_path, words, message, hint):
@@ -262,7 +262,7 @@ def place(tmp_path):
 @pytest.mark.root
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_life_beside_a_kurmad_that_runs(kind, place, tmp_path):
-    """18: installed, listed, reloaded, upgraded, broken, mended, uninstalled, as docs/plugins.md says."""
+    """18: installed, listed, reloaded, upgraded, broken, mended, uninstalled, as write_a_plugin.md says."""
     distribution = f"kurma-{kind.removesuffix('s')}-box"
     make_package(kind, "box", "made")
     module = next((tmp_path / "made").glob("kurma_*/plugin.py"))

@@ -554,7 +554,7 @@ def test_a_disabled_driver_takes_down_and_does_nothing_else(install, registry, n
         plugins.driver(NETWORKS, "gone", teardown=True)
 
 
-INSTEAD = "; network plugin 'one' takes down what pods have of it with defaults instead"
+INSTEAD = "; network plugin 'one' cleans up after pods with default options"
 
 
 def test_a_driver_with_wrong_options_takes_down_without_them(install, registry, network, tmp_path):

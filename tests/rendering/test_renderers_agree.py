@@ -29,7 +29,6 @@ from kurma_core.linux import mounts
 from kurma_core.models.image import ImageRecord, Provenance, RenderedLayer
 from kurma_core.rendering import render
 from kurma_core.trees.overlay import mount_overlay
-from kurma_core.trees.unmount import unmount_below
 
 pytestmark = pytest.mark.root
 
@@ -55,7 +54,7 @@ def mounted(layers: tuple[RenderedLayer, ...]) -> Iterator[str]:
         try:
             yield target
         finally:
-            unmount_below(target)
+            mounts.umount(target, mounts.MNT_DETACH)
 
 
 def seen(layers: tuple[RenderedLayer, ...]) -> dict[str, trees.Entry]:

@@ -67,7 +67,7 @@ def test_layers_carry_the_manifests_of_their_images(image: ImageNode, store: Sto
     [
         (lambda image, cache: (), "no layer at all"),
         (lambda image, cache: (layer(image), layer(image)), "twice"),
-        (lambda image, cache: (RenderedLayer("../etc", image.layers[0].path),), "proper ID"),
+        (lambda image, cache: (RenderedLayer("../etc", image.layers[0].path),), "whose ID is malformed"),
         (lambda image, cache: (RenderedLayer(image.id, "/etc"),), "neither of the graph nor cached"),
         (lambda image, cache: (RenderedLayer(image.id, image.dependencies[0].layers[0].path),), "neither of the"),
         (lambda image, cache: ("sha512-0",), "not tuple"),
@@ -99,7 +99,7 @@ def test_a_layer_that_is_gone(image: ImageNode, store: Store) -> None:
 def test_a_link_is_no_layer(image: ImageNode, store: Store) -> None:
     os.rmdir(image.layers[0].path)
     os.symlink("/etc", image.layers[0].path)
-    with pytest.raises(PluginError, match="no directory"):
+    with pytest.raises(PluginError, match="is not a directory"):
         run(image, store, lambda image, cache: (layer(image),))
 
 

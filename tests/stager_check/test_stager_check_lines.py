@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-from pathlib import Path
 
 import pytest
 from kurma_testing.stagers import StagerContract, StagerImageSourceContract
@@ -17,6 +16,7 @@ from kurma_core.stager_check import probe
 from kurma_core.stager_check.pods import Probe
 from kurma_core.stager_check.report import LINES, NotDone, Report, Untidy, Wrong, equal
 from tests.cli.cli_fakes import FakeClient
+from tests.docs.pages import find_page
 
 
 def test_the_suites_for_drivers_say_the_same() -> None:
@@ -28,8 +28,8 @@ def test_the_suites_for_drivers_say_the_same() -> None:
         for name in getattr(test, "lines", ())
     }
     assert found <= LINES.keys()
-    page = (Path(__file__).parents[2] / "docs/stager_protocol.md").read_text()
-    paragraph = page.partition("\nThe suites for authors of stagers")[2].partition("\n\n")[0]
+    page = find_page("stager_protocol.md").read_text()
+    paragraph = page.partition("\nThe test suites for authors of stagers")[2].partition("\n\n")[0]
     assert {name for name in LINES if f"`{name}`" in paragraph} == found
 
 

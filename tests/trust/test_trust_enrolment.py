@@ -144,7 +144,7 @@ def test_a_revocation_is_taken_in_and_stays(
 def test_a_keystore_that_others_may_write_is_not_added_to(trust: Trust, local: Path, signers) -> None:
     local.mkdir(parents=True)
     local.chmod(0o777)
-    with pytest.raises(TrustError, match="others than root may write it"):
+    with pytest.raises(TrustError, match="users other than root can write it"):
         trust.add_key(*key(trust, signers, "alice"), None)
 
 
@@ -284,7 +284,7 @@ def test_a_keystore_that_cannot_be_trusted_is_in_the_listing(trust: Trust, local
     (local / "root.d").chmod(0o777)
     (row,) = trust.trusted_keys()
     assert (row.state, row.scope) == ("refused", "root")
-    assert "others than root may write it" in (row.problem or "")
+    assert "users other than root can write it" in (row.problem or "")
 
 
 # --- what came in by a key ---

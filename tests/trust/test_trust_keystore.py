@@ -93,7 +93,7 @@ def test_where_others_may_write_nothing_is_trusted(trust: Trust, local: Path, wh
     put(local, "prefix.d/a", KEYS["A"])
     path = local / which
     path.chmod(path.stat().st_mode | mode)
-    with pytest.raises(TrustError, match="others than root may write it") as caught:
+    with pytest.raises(TrustError, match="users other than root can write it") as caught:
         trust.keys_for("a/b")
     assert f"chmod go-w {local / which}".rstrip("/") in (caught.value.hint or "")
 
@@ -103,7 +103,7 @@ def test_a_link_leads_to_what_others_may_write(trust: Trust, local: Path, tmp_pa
     elsewhere.chmod(0o666)
     (local / "root.d").mkdir(parents=True)
     (local / "root.d" / KEYS["A"]).symlink_to(elsewhere)
-    with pytest.raises(TrustError, match="others than root may write it"):
+    with pytest.raises(TrustError, match="users other than root can write it"):
         trust.keys_for("a")
 
 

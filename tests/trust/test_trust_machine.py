@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import stat
 import subprocess
 import sys
@@ -58,8 +59,9 @@ def test_made_once_and_private(trust: Trust, state: str) -> None:
     assert not os.path.exists(f"{state}/keys/S.gpg-agent")
 
 
-def test_two_processes_make_one_key(state: str) -> None:
-    program = f"from kurma_core.trust import Trust; print(Trust((), (), {state!r}).machine_key())"
+@pytest.mark.parametrize("key", ["machine_key()", "build_key.fingerprint()"])
+def test_two_processes_make_one_key(state: str, key: str) -> None:
+    program = f"from kurma_core.trust import Trust; print(Trust((), (), {state!r}).{key})"
     with ThreadPoolExecutor(3) as pool:
         done = list(
             pool.map(
@@ -99,6 +101,30 @@ def test_nothing_stays_but_the_key(trust: Trust, archive: Path, place) -> None:
     assert place.left() == []
 
 
+def test_the_key_of_images_built_here_is_another(trust: Trust, state: str, archive: Path, tmp_path: Path) -> None:
+    """It counts neither for the host nor as a publisher's, wherever its public half lies (19.3)."""
+    key = trust.build_key.fingerprint()
+    assert key != trust.machine_key()
+    assert Trust((), (), state).build_key.fingerprint() == key
+    assert stat.S_IMODE(os.stat(f"{state}/build_key").st_mode) == 0o700
+    signature = trust.build_key.sign(str(archive))
+    assert trust.verify_own(str(archive), signature, trust.build_key) == key
+    for check in (trust.verify_own, trust.verify_host_image):
+        with pytest.raises(TrustError, match=key):
+            check(str(archive), signature)
+    for place in ("root.d", "host.d"):
+        (tmp_path / "store" / place).mkdir(parents=True)
+        shutil.copy(trust.build_key.public_key(), tmp_path / "store" / place / key)
+    known = Trust((), (str(tmp_path / "store"),), state)
+    assert known.keys_for("example.com/web") == {}
+    assert known.lapse("example.com/web", key, "2026-01-01T00:00:00Z") == "unknown"
+    with pytest.raises(TrustError, match=key):
+        known.verify_host_image(str(archive), signature)
+    listed = Trust((known.machine_key(), key), (str(tmp_path / "store"),), state)
+    with pytest.raises(TrustError, match=r"lists .* the key of images built here"):
+        listed.host_keys()
+
+
 def test_a_damaged_record(trust: Trust, state: str) -> None:
     trust.machine_key()
     Path(state, "keys/fingerprint").write_text("")
@@ -125,7 +151,7 @@ def test_another_key_is_refused_with_the_line_to_add(trust: Trust, archive: Path
     mallory = signers.fingerprints["mallory"]
     with pytest.raises(TrustError, match=mallory) as caught:
         trust.verify_host_image(str(archive), signers.sign(archive, "mallory"), what="example.com/stager")
-    assert str(caught.value).startswith("example.com/stager: runs with host privilege")
+    assert str(caught.value).startswith("example.com/stager: cannot run with host privilege")
     assert caught.value.hint is not None
     assert f"trusted_host_keys: [{mallory}]" in caught.value.hint
 
@@ -136,7 +162,7 @@ def test_keys_trusted_for_images_are_not_for_the_host(state: str, tmp_path: Path
     for place in ("root.d", "host.d"):
         signers.put("alice", tmp_path / "keys", place)
     signature = signers.sign(archive, "alice")
-    with pytest.raises(TrustError, match="not listed"):
+    with pytest.raises(TrustError, match="does not list"):
         Trust((), (str(tmp_path / "keys"),), state).verify_host_image(str(archive), signature)
     listed = Trust((alice.lower(),), (str(tmp_path / "keys"),), state)
     assert listed.verify_host_image(str(archive), signature) == alice
@@ -159,7 +185,7 @@ def test_a_listed_key_whose_public_half_is_missing(state: str, tmp_path: Path, a
         trust.verify_host_image(str(archive), signers.sign(archive, f"{alice}!"))
     assert caught.value.hint == f"gpg --armor --export {alice} > {keys}/host.d/{alice}"
     by_sub_key = signers.sign(archive, "alice")
-    with pytest.raises(TrustError, match="not listed") as caught:
+    with pytest.raises(TrustError, match="does not list") as caught:
         trust.verify_host_image(str(archive), by_sub_key)
     assert f"{keys}/host.d/{alice}" in str(caught.value.hint)
     signers.put("alice", keys, "host.d")

@@ -187,6 +187,8 @@ def test_hints_name_the_nearest_word():
     assert nearest("netwroks", ["renderers", "networks"]) == "networks"
     assert nearest("zzz", ["renderers", "networks"]) is None
     assert nearest("zzz", ["renderers"], 0) == "renderers"
+    assert nearest("dir", ["directory", "door"]) == "directory", "the only word that begins so"
+    assert nearest("dir", ["directory", "direction"]) is None
 
 
 def test_one_place_looks_for_similar_words():

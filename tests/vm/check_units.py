@@ -3,6 +3,7 @@
 What is tested is in ``units_inside.py``, which runs there. Not found by pytest itself: it needs qemu and a kernel.
 """
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -56,23 +57,31 @@ def test_units_under_systemd(tmp_path):
     os.mkdir(root)
     tree.build(root, run.PROJECT, (*_PROGRAMS, "systemd"))
     machine.put_modules(root)
-    _put(f"{root}/usr/sbin/init", _INIT, 0o755)
-    _put(f"{root}/job", _JOB.format(project=shlex.quote(run.PROJECT), tests=shlex.join([_INSIDE, *wanted])))
-    _put(f"{root}/etc/systemd/system/kurma-test.service", _UNIT)
-    os.makedirs(f"{root}/etc/systemd/system/multi-user.target.wants")
-    os.symlink("../kurma-test.service", f"{root}/etc/systemd/system/multi-user.target.wants/kurma-test.service")
-    for target, link in (
-        ("/lib/systemd/system/multi-user.target", "default.target"),
-        ("/dev/null", "getty@tty1.service"),
-        ("/dev/null", "serial-getty@ttyS0.service"),
-    ):
-        os.symlink(target, f"{root}/etc/systemd/system/{link}")
-    _put(f"{root}/etc/machine-id", "0123456789abcdef0123456789abcdef\n")  # nobody is asked for anything
+    boot_to_job(root, _JOB.format(project=shlex.quote(run.PROJECT), tests=shlex.join([_INSIDE, *wanted])))
     for name in ("kurma", "kurmad"):
         os.symlink(f"{run.PROJECT}/.venv/bin/{name}", f"{root}/usr/bin/{name}")
     machine.make_disk(root)
     shutil.rmtree(root)
     verdict.check(machine.run(run._PATIENCE), expected)
+
+
+def boot_to_job(root, job):
+    """Has systemd run a shell script at the end of its boot. :param root: a tree."""
+    _put(f"{root}/usr/sbin/init", _INIT, 0o755)
+    _put(f"{root}/job", job)
+    _put(f"{root}/etc/systemd/system/kurma-test.service", _UNIT)
+    os.makedirs(f"{root}/etc/systemd/system/multi-user.target.wants", exist_ok=True)
+    for target, link in (
+        ("../kurma-test.service", "multi-user.target.wants/kurma-test.service"),
+        ("/lib/systemd/system/multi-user.target", "default.target"),
+        ("/dev/null", "getty@tty1.service"),
+        ("/dev/null", "serial-getty@ttyS0.service"),
+    ):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{root}/etc/systemd/system/{link}")
+        os.symlink(target, f"{root}/etc/systemd/system/{link}")
+    # Without it, systemd takes the boot for the first one, and asks questions.
+    _put(f"{root}/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
 
 
 def _put(path, text, mode=0o644):

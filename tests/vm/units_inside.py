@@ -1,4 +1,4 @@
-"""Runs in a virtual machine whose first program is systemd (see ``check_units.py``): the units as docs/daemon.md
+"""Runs in a virtual machine whose first program is systemd (see ``check_units.py``): the units as daemon.md
 has them installed, what their pods outlive, and clocks that jump. In this order: each goes on where the one before
 has ended."""
 
@@ -15,6 +15,7 @@ import pytest
 
 from kurma_core.client.remote.http import Connection
 from kurma_core.linux.cgroups import CgroupTree
+from tests.docs.pages import find_page
 from tests.kit import waiting
 from tests.kit.images import archive, busybox_root
 
@@ -101,8 +102,8 @@ def start(name, script, *options):
 
 @pytest.fixture(scope="module", autouse=True)
 def installed(tmp_path_factory):
-    """What docs/daemon.md says."""
-    text = (_PROJECT / "docs" / "daemon.md").read_text()
+    """What docs/howto/daemon.md says."""
+    text = find_page("daemon.md").read_text()
     (block,) = re.findall(r"^## By systemd\n.*?^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     commands = "\n".join(line.removeprefix("# ") for line in block.splitlines())
     subprocess.run(["sh", "-ec", commands], cwd=_PROJECT, check=True, timeout=_PATIENCE)

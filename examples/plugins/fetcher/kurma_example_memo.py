@@ -55,7 +55,7 @@ class Memo:
         except FileNotFoundError:
             raise FetchNotFoundError(f"{locator}: no {path}", url=locator) from None
         except (OSError, ValueError) as error:  # a name that is too long, or that no file can have
-            raise FetchError(f"{locator}: cannot be looked for: {error}", url=locator) from None
+            raise FetchError(f"{locator}: cannot be discovered: {error}", url=locator) from None
         key = f"memo {path} {info.st_ino} {info.st_size} {info.st_mtime_ns}"
         return RemoteArchive(locator, locator, "file", File(path, key, info.st_size))
 

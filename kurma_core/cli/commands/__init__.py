@@ -1,174 +1,243 @@
-"""The table of commands: the module and the function of each, and its line in listings.
+"""The table of commands: the module and the function of each, its line in listings, and other words for it.
 
-The line is kept here so that ``kurma --help`` imports no command; a test compares it with the docstrings.
+Both readers of the command line, help, suggestions and the reference in docs/reference/cli.md are made from this
+table. It has the lines of help so that ``kurma --help`` imports no command; a test compares them with the
+docstrings.
 """
 
 from __future__ import annotations
 
 
 class Entry:
-    """:param module: below :mod:`kurma_core.cli.commands`. :param attribute: the command in it."""
+    """A command.
 
-    __slots__ = ("attribute", "help", "module")
+    :param module: below :mod:`kurma_core.cli.commands`. :param attribute: the command in it.
+    :param harm: it ends or removes something: a mistyped harmless word never leads to it.
+    """
 
-    def __init__(self, module: str, attribute: str, help: str) -> None:
+    __slots__ = ("attribute", "harm", "help", "module")
+
+    def __init__(self, module: str, attribute: str, help: str, *, harm: bool = False) -> None:
         self.module = module
         self.attribute = attribute
         self.help = help
+        self.harm = harm
+
+
+class Alias:
+    """Another word for a command, for the habits of other container engines.
+
+    :param path: the command's words, such as ``image list``.
+    :param preset: defaults of its options that differ.
+    """
+
+    __slots__ = ("path", "preset")
+
+    def __init__(self, path: str, **preset: str) -> None:
+        self.path = tuple(path.split())
+        self.preset = preset
+
+    @property
+    def entry(self) -> Entry:
+        found = find(self.path)
+        assert isinstance(found, Entry)
+        return found
+
+    @property
+    def help(self) -> str:
+        return self.entry.help
+
+    @property
+    def harm(self) -> bool:
+        return self.entry.harm
 
 
 class Group:
     """A group of commands, such as ``kurma image``."""
 
     __slots__ = ("entries", "help")
+    harm = False
 
-    def __init__(self, help: str, entries: dict[str, Entry]) -> None:
+    def __init__(self, help: str, entries: dict[str, Entry | Alias]) -> None:
         self.help = help
         self.entries = entries
 
 
-TABLE: dict[str, Entry | Group] = {
-    "run": Entry("run", "run", "Run a pod in the foreground, to its end, or by -d in the background."),
-    "prepare": Entry("run", "prepare", "Prepare a pod, and print its UUID."),
-    "run-prepared": Entry(
-        "run", "run_prepared", "Run a prepared pod in the foreground, to its end, or by -d in the background."
-    ),
-    "start": Entry("run", "start", "Run an ended pod again, from a clean copy, under the same UUID."),
-    "restart": Entry(
-        "run", "restart", "Stop a pod if it runs, and run it again, in the foreground or by -d in the background."
-    ),
-    "list": Entry("pods", "list_", "List pods."),
-    "show": Entry("pods", "show", "Show everything that is known of a pod."),
-    "status": Entry("pods", "status", "Show the state of a pod and of its apps."),
-    "wait": Entry("pods", "wait", "Wait for a pod's end, and exit with its exit code."),
-    "cat-manifest": Entry("pods", "cat_manifest", "Print a pod's manifest, as it runs."),
-    "logs": Entry("logs", "logs", "Print what the apps of a pod have written."),
-    "stats": Entry("stats", "stats", "Show what pods use, again and again."),
-    "top": Entry("stats", "top", "Show the processes of a pod; without POD, what pods use, the busiest first."),
-    "events": Entry("events", "events", "Print what happens to pods and images, as it happens."),
-    "enter": Entry("enter", "enter", "Run a command inside an app of a running pod."),
-    "exec": Entry("enter", "enter", "Run a command inside an app of a running pod."),
-    "attach": Entry("enter", "attach", "Join an app of a running pod: its output, and its standard input."),
-    "cp": Entry("enter", "cp", "Copy files from an app that runs, or to it."),
-    "stop": Entry("pods", "stop", "Stop pods."),
-    "kill": Entry("pods", "kill", "Send a signal to the apps of a pod."),
-    "rm": Entry("pods", "rm", "Remove pods that do not run."),
-    "gc": Entry("pods", "gc", "Take down what is dead, and remove pods that ended a while ago."),
-    "app": Group(
-        "The apps of a pod, and changing them while it runs.",
-        {
-            "list": Entry("app", "list_", "List the apps of a pod."),
-            "add": Entry("app", "add", "Add an app to a pod that runs."),
-            "start": Entry("app", "start", "Start apps that were added or have ended, each from a clean root."),
-            "stop": Entry("app", "stop", "Stop apps; the rest of the pod goes on."),
-            "rm": Entry("app", "rm", "Remove apps that do not run from a pod that does."),
-        },
-    ),
-    "image": Group(
-        "Fetch, build and look at images.",
-        {
-            "fetch": Entry("image", "fetch", "Fetch images into the store, and print their IDs."),
-            "list": Entry("image", "list_", "List the images of the store."),
-            "show": Entry("image", "show", "Show everything that is known of an image."),
-            "cat-manifest": Entry("image", "cat_manifest", "Print an image's manifest, byte for byte."),
-            "build": Entry("image_archive", "build", "Build an image archive from a directory."),
-            "validate": Entry(
-                "image_archive", "validate", "Check that files are image archives that Kurma accepts."
-            ),
-            "export": Entry("image", "export", "Write an image of the store to a file."),
-            "extract": Entry("image", "extract", "Extract an image's root filesystem, and print the image's ID."),
-            "sign": Entry("image_archive", "sign", "Sign an image archive."),
-            "verify": Entry(
-                "image_archive",
-                "verify",
-                "Check an image of the store against what was extracted, or the signature of a file.",
-            ),
-            "render": Entry("image", "render", "Render an image, and print its directories, top first."),
-            "convert": Entry("convert", "image", "Print the late form of an early image's manifest."),
-            "rm": Entry("image", "rm", "Remove images from the store."),
-            "gc": Entry("image", "gc", "Remove images that were not used for a while."),
-            "login": Entry("image", "login", "Check credentials with a source of images, and keep them."),
-            "logout": Entry("image", "logout", "Remove credentials that login keeps."),
-        },
-    ),
-    "trust": Group(
-        "Whose signatures on images count.",
-        {
-            "add": Entry("trust", "add", "Trust a key's signatures on images."),
-            "list": Entry("trust", "list_", "List trusted keys, and keys that are no longer trusted."),
-            "rm": Entry("trust", "rm", "Trust a key no longer."),
-        },
-    ),
-    "pod": Group(
-        "The manifests of pods.",
-        {"convert": Entry("convert", "pod", "Print the late form of an early pod's manifest.")},
-    ),
-    "stager": Group(
-        "The programs that run the inside of pods.",
-        {
-            "list": Entry("stager", "list_", "List the stagers that --stager accepts."),
-            "build": Entry("stager", "build", "Build, or fetch, and verify a stager's image; print its ID."),
-            "check": Entry(
-                "stager",
-                "check",
-                "Run the contract suite on a stager's image, line by line.",
-            ),
-            "export": Entry(
-                "stager", "export", "Write a stager as an image for another container engine; print its ID."
-            ),
-        },
-    ),
-    "network": Group(
-        "The networks that pods may join.",
-        {
-            "list": Entry("network", "list_", "List networks."),
-            "show": Entry("network", "show", "Show everything that is known of a network."),
-            "check": Entry("network", "check", "Tell what is wrong with networks, and what pods have left."),
-            "rm": Entry("network", "rm", "Take from the host what networks share among pods, such as a bridge."),
-        },
-    ),
-    "isolators": Group(
-        "Isolators: limits and powers of apps and pods.",
-        {"list": Entry("plugins", "list_isolators", "List isolators, and what this host makes of each.")},
-    ),
-    "plugins": Group(
-        "The plugins of this installation.",
-        {
-            "list": Entry("plugins", "list_", "List plugins, and why one does not work."),
-            "show": Entry("plugins", "show", "Show a plugin and the options that it takes."),
-            "new": Entry("plugins", "new", "Make the package of a new plugin, which works and has tests."),
-            "enable": Entry("plugins", "enable", "Enable a plugin in kurma.d/50-plugins.yml."),
-            "disable": Entry("plugins", "disable", "Disable a plugin in kurma.d/50-plugins.yml."),
-        },
-    ),
-    "config": Group(
-        "The configuration.",
-        {
-            "show": Entry(
-                "system", "show_config", "Show the effective configuration, and where each value comes from."
-            ),
-            "check": Entry("system", "check_config", "Check the configuration, with the plugins that it names."),
-        },
-    ),
-    "daemon": Group(
-        "The daemon, kurmad.",
-        {
-            "run": Entry("daemon", "run", "Serve the state directory: run the daemon, in the foreground."),
-            "reload": Entry(
-                "daemon", "reload", "Have kurmad read its configuration again, and print what has changed."
-            ),
-        },
-    ),
-    "info": Entry("system", "info", "Show what this host and this installation are."),
-    "version": Entry("system", "version", "Print Kurma's version."),
-    "completion": Entry("system", "completion", "Print a shell's completion for kurma."),
+#: By heading of ``kurma --help``, in its order.
+SECTIONS: dict[str, dict[str, Entry | Alias | Group]] = {
+    "Run pods": {
+        "run": Entry("run", "run", "Create a pod and run it; with -d, in the background."),
+        "prepare": Entry("run", "prepare", "Create a pod without running it, and print its UUID."),
+        "create": Alias("prepare"),
+        "run-prepared": Entry("run", "run_prepared", "Run a prepared pod; with -d, in the background."),
+        "start": Entry("run", "start", "Run ended pods again, with clean root filesystems."),
+        "restart": Entry("run", "restart", "Stop pods that run, then run them again.", harm=True),
+        "stop": Entry("pods", "stop", "Stop pods.", harm=True),
+        "kill": Entry("pods", "kill", "Send a signal to the apps of pods.", harm=True),
+        "rm": Entry("pods", "rm", "Remove pods that do not run.", harm=True),
+        "wait": Entry("pods", "wait", "Wait until a pod ends, and exit with its exit code."),
+        "app": Group(
+            "List and change the apps of a running pod.",
+            {
+                "list": Entry("app", "list_", "List the apps of a pod."),
+                "ls": Alias("app list"),
+                "add": Entry("app", "add", "Add an app to a running pod."),
+                "start": Entry("app", "start", "Start added or ended apps of a running pod."),
+                "stop": Entry("app", "stop", "Stop apps of a running pod.", harm=True),
+                "rm": Entry("app", "rm", "Remove ended apps from a running pod.", harm=True),
+            },
+        ),
+        "pod": Group(
+            "Inspect pods, and convert old pod manifests.",
+            {
+                "convert": Entry("convert", "pod", "Convert a pod manifest of App Container 0.1.0."),
+                "inspect": Alias("inspect", type="pod"),
+            },
+        ),
+    },
+    "Look at pods": {
+        "ps": Entry("pods", "ps", "List running pods; with -a, all pods."),
+        "list": Entry("pods", "list_", "List all pods."),
+        "ls": Alias("list"),
+        "show": Entry("pods", "show", "Show all facts about a pod."),
+        "inspect": Entry("pods", "inspect", "Print a pod, an image or a network as JSON."),
+        "status": Entry("pods", "status", "Show the state of a pod and of its apps."),
+        "logs": Entry("logs", "logs", "Print the output of a pod's apps."),
+        "top": Entry("stats", "top", "Show the processes of a pod, or the busiest pods."),
+        "stats": Entry("stats", "stats", "Show the resource usage of pods, continuously."),
+        "events": Entry("events", "events", "Print events of pods and images as they happen."),
+        "cat-manifest": Entry("pods", "cat_manifest", "Print the manifest of a pod, with all overrides."),
+    },
+    "Enter pods": {
+        "exec": Entry("enter", "exec_", "Run a command in an app of a running pod."),
+        "enter": Entry("enter", "enter", "Run a shell or a command in an app of a running pod."),
+        "attach": Entry("enter", "attach", "Attach to an app's output and standard input."),
+        "cp": Entry("enter", "cp", "Copy files to a running app or from it."),
+    },
+    "Images": {
+        "pull": Alias("image fetch"),
+        "fetch": Alias("image fetch"),
+        "images": Alias("image list"),
+        "rmi": Alias("image rm"),
+        "login": Entry("image", "login", "Check credentials with a registry, and save them."),
+        "logout": Entry("image", "logout", "Remove the credentials that login saved.", harm=True),
+        "image": Group(
+            "Fetch, build, list and remove images.",
+            {
+                "fetch": Entry("image", "fetch", "Fetch images into the store, and print their IDs."),
+                "pull": Alias("image fetch"),
+                "list": Entry("image", "list_", "List stored images."),
+                "ls": Alias("image list"),
+                "show": Entry("image", "show", "Show all facts about an image."),
+                "inspect": Alias("inspect", type="image"),
+                "cat-manifest": Entry("image", "cat_manifest", "Print an image's manifest, byte for byte."),
+                "build": Entry("image_archive", "build", "Build an image from a directory."),
+                "validate": Entry("image_archive", "validate", "Check that Kurma accepts image archives."),
+                "export": Entry("image", "export", "Write a stored image to a file."),
+                "extract": Entry("image", "extract", "Extract an image's root filesystem."),
+                "sign": Entry("image_archive", "sign", "Sign an image archive."),
+                "verify": Entry("image_archive", "verify", "Check a stored image, or the signature of a file."),
+                "render": Entry("image", "render", "Render an image, and print its layer directories, top first."),
+                "convert": Entry("convert", "image", "Convert an image manifest of App Container 0.1.0."),
+                "rm": Entry("image", "rm", "Remove stored images.", harm=True),
+                "gc": Entry("image", "gc", "Remove images that no pod has used for some time.", harm=True),
+                "login": Alias("login"),
+                "logout": Alias("logout"),
+            },
+        ),
+        "trust": Group(
+            "Manage the keys whose signatures on images are trusted.",
+            {
+                "add": Entry("trust", "add", "Trust a key's signatures on images."),
+                "list": Entry("trust", "list_", "List trusted, masked and revoked keys."),
+                "ls": Alias("trust list"),
+                "rm": Entry("trust", "rm", "Stop trusting a key.", harm=True),
+            },
+        ),
+    },
+    "Networks": {
+        "network": Group(
+            "List, create, check, repair and remove networks.",
+            {
+                "list": Entry("network", "list_", "List networks."),
+                "ls": Alias("network list"),
+                "show": Entry("network", "show", "Show all facts about a network."),
+                "inspect": Alias("inspect", type="network"),
+                "create": Entry("network", "create", "Create a network in kurma.d/50-networks.yml."),
+                "check": Entry("network", "check", "Check networks; with --repair repair them."),
+                "rm": Entry("network", "rm", "Remove a network's bridge and rules from the host.", harm=True),
+            },
+        ),
+    },
+    "This host": {
+        "info": Entry("system", "info", "Show facts about this host and this installation."),
+        "gc": Entry("pods", "gc", "Remove old ended pods, and leftovers of crashes.", harm=True),
+        "system": Group(
+            "Show and free what Kurma keeps on the disk.",
+            {
+                "df": Entry("system", "df", "Show what Kurma keeps on the disk."),
+                "prune": Entry("system", "prune", "Remove ended pods, and what nothing uses.", harm=True),
+                "info": Alias("info"),
+            },
+        ),
+        "daemon": Group(
+            "Run and reload kurmad, the daemon.",
+            {
+                "run": Entry("daemon", "run", "Run kurmad in the foreground."),
+                "reload": Entry("daemon", "reload", "Make kurmad reload its configuration."),
+            },
+        ),
+        "config": Group(
+            "Show and check the configuration.",
+            {
+                "show": Entry("system", "show_config", "Show the configuration, and the origin of each value."),
+                "check": Entry("system", "check_config", "Check the configuration and its plugins."),
+            },
+        ),
+        "version": Entry("system", "version", "Print Kurma's version."),
+        "completion": Entry("system", "completion", "Print the completion script for a shell."),
+    },
+    "Plugins": {
+        "plugins": Group(
+            "List, enable, disable and create plugins.",
+            {
+                "list": Entry("plugins", "list_", "List plugins, and the reasons of their failures."),
+                "ls": Alias("plugins list"),
+                "show": Entry("plugins", "show", "Show a plugin and its options."),
+                "new": Entry("plugins", "new", "Create the package of a new plugin, with tests."),
+                "enable": Entry("plugins", "enable", "Enable a plugin in kurma.d/50-plugins.yml."),
+                "disable": Entry("plugins", "disable", "Disable a plugin in kurma.d/50-plugins.yml.", harm=True),
+            },
+        ),
+        "isolators": Group(
+            "List isolators: limits and powers of apps and pods.",
+            {
+                "list": Entry("plugins", "list_isolators", "List isolators, and their effect on this host."),
+                "ls": Alias("isolators list"),
+            },
+        ),
+        "stager": Group(
+            "List, build, check and export stagers.",
+            {
+                "list": Entry("stager", "list_", "List the stagers that --stager accepts."),
+                "ls": Alias("stager list"),
+                "build": Entry("stager", "build", "Build or fetch a stager's image, and verify it."),
+                "check": Entry("stager", "check", "Run the contract suite on a stager's image."),
+                "export": Entry("stager", "export", "Write a stager as an image for another engine."),
+            },
+        ),
+    },
+}
+
+TABLE: dict[str, Entry | Alias | Group] = {
+    word: entry for section in SECTIONS.values() for word, entry in section.items()
 }
 
 
-def find(path: tuple[str, ...]) -> Entry | Group | None:
-    """The command or group of these words."""
-    found: Entry | Group | None = None
-    entries: dict[str, Entry | Group] | dict[str, Entry] = TABLE
+def find(path: tuple[str, ...]) -> Entry | Alias | Group | None:
+    """The command, alias or group of these words."""
+    found: Entry | Alias | Group | None = None
+    entries: dict[str, Entry | Alias | Group] | dict[str, Entry | Alias] = TABLE
     for word in path:
         found = entries.get(word)
         if found is None:

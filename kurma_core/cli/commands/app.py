@@ -17,7 +17,7 @@ _POD = Argument("pod", "POD", "The pod.")
 _APPS = Argument("apps", "APP", "The apps.", many=True)
 
 
-@command(_POD, FORMAT, NO_LEGEND)
+@command(_POD, FORMAT, NO_LEGEND, example="kurma app list shop")
 def list_(session: Session, *, pod: str) -> None:
     """List the apps of a pod.
 
@@ -25,11 +25,12 @@ def list_(session: Session, *, pod: str) -> None:
     start-failed.
     """
     from kurma_core.api.pods import AppRow
+    from kurma_core.cli.output import without_directory
 
     record = session.client.pod(pod)
     columns: list[Column] = [
         ("APP", "name"),
-        ("IMAGE", lambda app: app.image_name or (app.image or "")[:20]),
+        ("IMAGE", lambda app: without_directory(app.image_name or (app.image or "")[:20]), (1, -12)),
         "state",
         "pid",
         "restarts",
@@ -38,11 +39,17 @@ def list_(session: Session, *, pod: str) -> None:
     session.listing([AppRow.of(record, app) for app in record.apps], columns)
 
 
-@command(_POD, *app_options(), Option("start", "--start", "Start the app, too."), root=True)
+@command(
+    _POD,
+    *app_options(),
+    Option("start", "--start", "Also start the app."),
+    root=True,
+    example="kurma app add --start --name debug shop ./tools.aci sleep 1000",
+)
 def add(session: Session, *, pod: str, start: bool, **options: Any) -> None:
-    """Add an app to a pod that runs.
+    """Add an app to a running pod.
 
-    It shares the pod's namespaces and may mount the pod's volumes. It runs once it is started.
+    The app shares the pod's namespaces and may mount the pod's volumes. kurma app start or --start runs it.
     """
     from kurma_core.cli.commands.run import tell_of_isolators
 
@@ -53,11 +60,11 @@ def add(session: Session, *, pod: str, start: bool, **options: Any) -> None:
     session.line(name)
 
 
-@command(_POD, _APPS, root=True)
+@command(_POD, _APPS, root=True, example="kurma app start shop debug")
 def start(session: Session, *, pod: str, apps: tuple[str, ...]) -> int:
-    """Start apps that were added or have ended, each from a clean root.
+    """Start added or ended apps of a running pod.
 
-    Returns once they run.
+    Each app gets a clean root filesystem. Returns once the apps run.
     """
     return session.each(apps, lambda app: session.client.app_start(pod, app))
 
@@ -65,23 +72,31 @@ def start(session: Session, *, pod: str, apps: tuple[str, ...]) -> int:
 @command(
     _POD,
     _APPS,
-    Option("timeout", "--timeout", "How long they have before they are ended by force.", metavar="TIME"),
-    Option("force", "--force", "End them at once."),
+    Option("timeout", "--timeout", "Kill apps that still run after TIME.", metavar="TIME"),
+    Option("force", "--force", "Kill the apps at once."),
     root=True,
+    example="kurma app stop shop debug",
 )
 def stop(session: Session, *, pod: str, apps: tuple[str, ...], timeout: str | None, force: bool) -> int:
-    """Stop apps; the rest of the pod goes on.
+    """Stop apps of a running pod.
 
-    Their restart policy does not start them again. A pod that was made with apps ends with its last app.
+    The restart policy does not start stopped apps again. The other apps keep running. A pod that was created with
+    apps ends with its last app.
     """
     patience = None if timeout is None else values.seconds(timeout, "--timeout")
     return session.each(apps, lambda app: session.client.app_stop(pod, app, timeout=patience, force=force))
 
 
-@command(_POD, _APPS, Option("force", "--force -f", "Stop those that run, at once."), root=True)
+@command(
+    _POD,
+    _APPS,
+    Option("force", "--force -f", "Kill running apps first."),
+    root=True,
+    example="kurma app rm shop debug",
+)
 def rm(session: Session, *, pod: str, apps: tuple[str, ...], force: bool) -> int:
-    """Remove apps that do not run from a pod that does.
+    """Remove ended apps from a running pod.
 
-    Removes their logs, too, and the volumes that came with them.
+    Also removes their logs, and the volumes that kurma app add created for them.
     """
     return session.each(apps, lambda app: session.client.app_rm(pod, app, force=force))

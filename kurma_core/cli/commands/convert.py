@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     Argument(
         "files",
         "FILE|IMAGE",
-        "An app manifest, a fileset manifest, both, an archive, or an image of the store.",
+        "An app manifest, a fileset manifest, both, an archive, or a stored image.",
         many=True,
     ),
     PASSPHRASE_FILE,
     makes=True,
+    example="kurma image convert early.aci",
 )
 def image(session: Session, *, files: tuple[str, ...]) -> None:
-    """Print the late form of an early image's manifest.
+    """Convert an image manifest of App Container 0.1.0.
 
-    An app manifest and a fileset manifest that are given together become one. A late manifest is printed in
+    Merges an app manifest and a fileset manifest that are given together. Prints a manifest of a later version in
     Kurma's form.
     """
     if len(files) == 1 and not _holds_json(files[0]):
@@ -40,12 +41,15 @@ def image(session: Session, *, files: tuple[str, ...]) -> None:
     session.json(manifest.to_json())
 
 
-@command(Argument("file", "FILE", "The pod's manifest, JSON or YAML; - is standard input."))
+@command(
+    Argument("file", "FILE", "The pod's manifest, JSON or YAML; - is standard input."),
+    example="kurma pod convert early.json",
+)
 def pod(session: Session, *, file: str) -> None:
-    """Print the late form of an early pod's manifest.
+    """Convert a pod manifest of App Container 0.1.0.
 
-    If the store has an app's image, values that are missing for the app come from the image's manifest; run --pod
-    completes the others.
+    Values that the pod manifest lacks for an app come from the manifest of the app's image, if the store has it.
+    kurma run --pod accepts the printed manifest.
     """
     from kurma_core.appc.early_image import is_early_image
     from kurma_core.appc.template import PodTemplate

@@ -18,23 +18,24 @@ if TYPE_CHECKING:
     Option(
         "log_format",
         "--log-format",
-        "How each line of the log is written.",
+        "Write log lines in this format.",
         choices=("plain", "json"),
         default="plain",
     ),
     Option(
         "log_level",
         "--log-level",
-        "The least severe messages that are logged.",
+        "Log messages of this level and above.",
         choices=("debug", "info", "warning", "error"),
         default="info",
     ),
-    Option("log_file", "--log-file", "Log to FILE, which is turned over at 4 MiB.", metavar="FILE"),
-    Option("idle_timeout", "--idle-timeout", "End after TIME with nothing to do.", metavar="TIME"),
-    Option("stop_pods", "--stop-pods", "Stop its pods when it ends."),
+    Option("log_file", "--log-file", "Log to FILE, and rotate it at 4 MiB.", metavar="FILE"),
+    Option("idle_timeout", "--idle-timeout", "Exit after TIME without work.", metavar="TIME"),
+    Option("stop_pods", "--stop-pods", "Stop kurmad's pods when it ends."),
     root=True,
     here=True,
     makes=True,
+    example="kurma daemon run",
 )
 def run(
     session: Session,
@@ -45,10 +46,11 @@ def run(
     idle_timeout: str | None,
     stop_pods: bool,
 ) -> None:
-    """Serve the state directory: run the daemon, in the foreground.
+    """Run kurmad in the foreground.
 
-    Commands for this state directory then use the daemon. SIGTERM ends it, and running pods keep running. On
-    SIGHUP, it reloads, as by kurma daemon reload. It logs to standard error. The program kurmad does the same.
+    kurmad serves one state directory: commands for this directory then connect to kurmad. SIGTERM ends kurmad;
+    running pods keep running. SIGHUP reloads the configuration, as kurma daemon reload does. kurmad logs to
+    standard error. The program kurmad is the same command.
     """
     from kurma_core.cli.values import seconds
     from kurma_core.daemon.process import log
@@ -66,12 +68,12 @@ def run(
         Daemon(settings, stop_pods=stop_pods, service=session.service).serve(ready, idle)
 
 
-@command(FORMAT)
+@command(FORMAT, example="kurma daemon reload")
 def reload(session: Session) -> int:
-    """Have kurmad read its configuration again, and print what has changed.
+    """Make kurmad reload its configuration.
 
-    kurmad looks for plugins, too. If kurma config check would find a problem, kurmad keeps the configuration that
-    it has, and the command prints the problems and exits with 125.
+    Prints the changes. kurmad also looks for new plugins. If kurma config check would find a problem, kurmad keeps
+    its current configuration, and the command prints the problems and exits with 125.
     """
     from kurma_core.api.wire import error_from_json
     from kurma_core.errors import HostError
@@ -79,8 +81,8 @@ def reload(session: Session) -> int:
     if not session.client.remote:
         state_dir = session.client.config.state_dir
         raise HostError(
-            f"cannot reload kurmad: none serves {state_dir}",
-            hint="a command without kurmad reads the configuration by itself",
+            f"cannot reload kurmad: it does not run for {state_dir}",
+            hint="without kurmad, each command reads the configuration itself",
         )
     report = session.client.reload()
     for problem in report.problems:
@@ -88,7 +90,7 @@ def reload(session: Session) -> int:
     lines = "\n".join(report.lines()) or "nothing that takes effect is new"
     if report.problems:
         lines = f"kurmad keeps the configuration that it read at {report.in_force}"
-    session.show(report.to_json(), lambda: lines)
+    session.show(report, lambda: lines)
     return 125 if report.problems else 0
 
 

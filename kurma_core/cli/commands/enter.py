@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 from kurma_core.cli import values
-from kurma_core.cli.command_line import Argument, Option, Rest, command
+from kurma_core.cli.command_line import APP, POD_OR_APP, Argument, Option, Rest, command
 from kurma_core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from kurma_core.cli.session import Session
 
 
 _SHELL = ("/bin/sh",)
 
 
-@command(
-    Argument("pod", "POD", "The pod."),
-    Argument("app", "APP", "The app; it may be left out where the pod has one.", required=False),
-    Rest("words", "COMMAND..."),
-    Option("interactive", "--interactive -i", "No terminal, unless -t asks for one."),
-    Option("tty", "--tty -t", "Give the command a terminal."),
+_ENTER_OPTIONS = (
+    APP,
+    Option("interactive", "--interactive -i", "Connect standard input without a terminal, unless -t is given."),
+    Option("tty", "--tty -t", "Allocate a terminal for the command."),
     Option(
         "user",
-        "--user",
-        "Run as this user, and group, by name or number; the app's own otherwise.",
+        "--user -u",
+        "Run as this user and group, by name or number; default: the app's.",
         metavar="USER[:GROUP]",
     ),
     Option("group", "--group", "Run as this group, by name or number.", metavar="GROUP"),
-    Option("env", "--env -e", "Set a variable; NAME alone takes it from here.", metavar="NAME[=VALUE]", many=True),
-    Option("workdir", "--workdir", "Run in this directory of the app.", metavar="PATH"),
-    root=True,
+    Option(
+        "env",
+        "--env -e",
+        "Set an environment variable; NAME alone copies the caller's.",
+        metavar="NAME[=VALUE]",
+        many=True,
+    ),
+    Option("workdir", "--workdir -w", "Run in this directory of the app's root.", metavar="PATH"),
 )
+
+
+@command(POD_OR_APP, Rest("words", "COMMAND..."), *_ENTER_OPTIONS, root=True, example="kurma enter shop/web")
 def enter(
     session: Session,
     *,
@@ -44,30 +52,62 @@ def enter(
     env: tuple[str, ...],
     workdir: str | None,
 ) -> int:
-    """Run a command inside an app of a running pod.
+    """Run a shell or a command in an app of a running pod.
 
-    COMMAND follows --; the default is /bin/sh. Standard input, output and error are relayed, and the exit code is
-    the command's: 126 if it cannot be executed, 127 if it is not found.
+    The default of COMMAND is /bin/sh. Write options before COMMAND: all words after it belong to it. Kurma relays
+    standard input, output and error. The exit code is the command's, 126 if it cannot be executed, and 127 if it
+    is not found.
 
-    If all three are a terminal, or with -t, the command gets a terminal of its own, of the same size; when it
-    ends, the processes that it left in its session end, too. With -i alone it gets pipes: input arrives line by
-    line, and processes that it leaves behind keep running.
+    If all three are a terminal, or with -t, the command gets a terminal of the same size. When the command ends,
+    the kernel ends the other processes of its session. With -i alone the command gets pipes: input arrives line by
+    line, and processes in the background keep running.
     """
+    return _run_inside(session, pod, app, words or _SHELL, interactive, tty, user, group, env, workdir)
+
+
+@command(
+    POD_OR_APP,
+    Rest("words", "COMMAND...", required=True),
+    *_ENTER_OPTIONS,
+    root=True,
+    example="kurma exec shop/web ls -l /srv",
+)
+def exec_(session: Session, **given: Any) -> int:
+    """Run a command in an app of a running pod.
+
+    Works like kurma enter, but COMMAND has no default.
+    """
+    return _run_inside(session, **given)
+
+
+def _run_inside(
+    session: Session,
+    pod: str,
+    app: str | None,
+    words: tuple[str, ...],
+    interactive: bool,
+    tty: bool,
+    user: str | None,
+    group: str | None,
+    env: tuple[str, ...],
+    workdir: str | None,
+) -> int:
     import os
 
+    pod, app = values.pod_and_app(pod, app)
     terminal = tty or (not interactive and all(os.isatty(number) for number in range(3)))
     if not terminal:
         _end_at_once()
     elif not os.isatty(0):
         session.note(
-            "standard input is no terminal: the command gets one all the same, with what comes in as typed"
+            "standard input is not a terminal: the command gets a terminal, and the input is typed into it"
         )
     user, group = values.user_and_group(user, group)
     from kurma_core.api.pods import EnterRequest
 
     request = EnterRequest(
         app=app,
-        exec=words or _SHELL,
+        exec=words,
         user=user,
         group=group,
         environment=values.environment(env),
@@ -87,30 +127,32 @@ def _end_at_once() -> None:
 
 
 @command(
-    Argument("pod", "POD", "The pod."),
-    Argument("app", "APP", "The app; it may be left out where the pod has one.", required=False),
-    Option("no_stdin", "--no-stdin", "Only show output: no input goes to the app."),
+    POD_OR_APP,
+    APP,
+    Option("no_stdin", "--no-stdin", "Show output only; send the app no input."),
     Option(
         "detach_keys",
         "--detach-keys",
-        "The keys to leave an app's terminal by; ctrl-p,ctrl-q unless given, none where it is empty.",
+        "Detach from the app's terminal by these keys; default: ctrl-p,ctrl-q; empty: none.",
         metavar="KEYS",
     ),
     root=True,
+    example="kurma attach web",
 )
 def attach(session: Session, *, pod: str, app: str | None, no_stdin: bool, detach_keys: str | None) -> int:
-    """Join an app of a running pod: its output, and its standard input.
+    """Attach to an app's output and standard input.
 
-    Shows output from now on. Several clients can be attached at once: each sees all output, and the app gets the
-    input of all. The app's standard input ends when the last client with input has closed it. Apps have a terminal
-    or an open standard input by -t and -i of run and app add, or by their annotations kurma.io/terminal and
-    kurma.io/stdin.
+    Shows new output. Several clients can be attached at once: each sees all output, and the app gets the input of
+    all. The app's standard input ends when the last client with input has closed it. -t and -i of kurma run and
+    kurma app add, or the annotations kurma.io/terminal and kurma.io/stdin, give an app a terminal or an open
+    standard input.
 
-    The exit code is the app's if it ends meanwhile, 0 after the detach keys. If the app has no terminal, input
+    The exit code is 0 after the detach keys, and the app's if the app ends first. Without a terminal, input
     arrives line by line, and Ctrl-C ends this command, not the app.
     """
     if detach_keys is not None:
         _check_keys(detach_keys)
+    pod, app = values.pod_and_app(pod, app)
     return session.client.attach(pod, app, session.stdio(), stdin=not no_stdin, detach_keys=detach_keys)
 
 
@@ -126,31 +168,40 @@ def _check_keys(text: str) -> None:
         ) from None
 
 
-_SEE = "write POD:/PATH or POD:APP:/PATH for one side; a path of the host with a colon begins with / or ./"
+_SEE = "write POD:/PATH or POD/APP:/PATH for one side; a path of the host with a colon begins with / or ./"
 
 
 @command(
-    Argument("source", "SRC", "The source: a path, POD:[APP:]PATH, or - for a tar archive on standard input."),
-    Argument("target", "DST", "The target: likewise, - for standard output."),
-    Option("archive", "--archive -a", "Copy owners, and all permission bits, too."),
-    Option("follow", "--follow-link -L", "If SRC is a link, copy what it leads to."),
+    Argument(
+        "source",
+        "SRC",
+        "The source: a path of the host, POD[/APP]:PATH, or - for a tar archive on standard input.",
+    ),
+    Argument(
+        "target",
+        "DST",
+        "The target: a path of the host, POD[/APP]:PATH, or - for a tar archive on standard output.",
+    ),
+    Option("archive", "--archive -a", "Also copy owners and all permission bits."),
+    Option("follow", "--follow-link -L", "Copy the target of SRC if SRC is a symbolic link."),
     root=True,
     here="it reaches into the app's root and the host's files by itself, and no kurmad does it for others",
+    example="kurma cp web:/etc/nginx/nginx.conf .",
 )
 def cp(session: Session, *, source: str, target: str, archive: bool, follow: bool) -> None:
-    """Copy files from an app that runs, or to it.
+    """Copy files to a running app or from it.
 
-    One side is POD:PATH, or POD:APP:PATH if the pod has several apps. PATH begins at the app's root, and links in
-    the app cannot lead out of it. A directory is copied with its contents: into DST if that exists, else under the
-    name DST; SRC/. copies only the contents of SRC. Links are copied as links. Devices, sockets and pipes are
-    neither copied nor replaced, and nothing is written to the kernel's /dev, /proc and /sys.
+    One side is POD:PATH, or POD/APP:PATH if the pod has several apps. PATH is relative to the app's root, and
+    links in the app cannot lead out of it. If DST is a directory, SRC is copied into it, else to the name DST;
+    SRC/. copies only the contents of SRC. Links are copied as links. Devices, sockets and pipes are neither copied
+    nor replaced, and nothing is written to /dev, /proc and /sys of the kernel.
 
-    Copies to the host belong to the caller, copies to the pod to its root, unless -a is given. A file gets its
-    name once it is complete.
+    Copies on the host belong to the caller, and copies in the pod to its root user, unless -a is given. A file
+    appears under its name when it is complete.
     """
     inner, outer = _place(source), _place(target)
     if (inner is None) == (outer is None):
-        raise UsageError(f"cp: {'neither' if inner is None else 'each'} of both is a path in a pod", hint=_SEE)
+        raise UsageError(f"cp: {'neither' if inner is None else 'each'} of the two is a path in a pod", hint=_SEE)
     if inner is not None:
         _out(session, inner, target, whole=archive, follow=follow)
         return
@@ -170,7 +221,8 @@ def _out(session: Session, inner: tuple[str, str | None, str], target: str, *, w
         return
     if session.out.isatty():
         raise UsageError(
-            "cp: an archive is nothing for a terminal", hint="lead standard output to a file, or to tar"
+            "cp: cannot write an archive to a terminal",
+            hint="redirect standard output to a file, or pipe it to tar",
         )
     try:
         session.client.copy_out(pod, app, path, session.out.buffer, whole=whole, follow=follow)
@@ -189,9 +241,7 @@ def _place(text: str) -> tuple[str, str | None, str] | None:
     pod, colon, rest = text.partition(":")
     if not colon or text.startswith(("/", ".")):
         return None
-    app: str | None = None
-    if not rest.startswith("/") and ":" in rest:
-        app, _, rest = rest.partition(":")
-    if not pod or app == "" or not rest:
+    if not pod or not rest or rest.startswith(":"):
         raise UsageError(f"cp: malformed {text!r}", hint=_SEE)
+    pod, app = values.pod_and_app(pod, None)
     return pod, app, rest

@@ -14,12 +14,13 @@ _KINDS = tuple(dict.fromkeys(kind for kinds in KINDS.values() for kind in kinds)
 
 
 @command(
-    Option("since", "--since", "Begin behind event NUMBER; 0: with the oldest that is kept.", metavar="NUMBER"),
-    Option("no_follow", "--no-follow", "End with the last event that there is."),
-    Option("pod", "--pod", "Only of this pod: its name, or the beginning of its UUID.", metavar="POD"),
-    Option("subject", "--subject", "Only of such.", choices=SUBJECTS, many=True),
-    Option("kind", "--kind", "Only such.", choices=_KINDS, many=True),
+    Option("since", "--since", "Begin after event NUMBER; 0 is the oldest kept event.", metavar="NUMBER"),
+    Option("no_follow", "--no-follow", "Exit after the last kept event."),
+    Option("pod", "--pod", "Print only events of this pod.", metavar="POD"),
+    Option("subject", "--subject", "Print only events of this subject.", choices=SUBJECTS, many=True),
+    Option("kind", "--kind", "Print only events of this kind.", choices=_KINDS, many=True),
     FORMAT,
+    example="kurma events --since 0 --no-follow",
 )
 def events(
     session: Session,
@@ -30,24 +31,30 @@ def events(
     subject: tuple[str, ...],
     kind: tuple[str, ...],
 ) -> None:
-    """Print what happens to pods and images, as it happens.
+    """Print events of pods and images as they happen.
 
-    Prints new events; with --since, also the kept events after that number; with --no-follow, only kept events.
-    The state directory keeps the events of all processes, with or without a daemon. Event numbers only grow;
-    missing numbers are of events that are no longer kept.
+    Prints new events; with --since, also the kept events after that number; with --no-follow, kept events only.
+    The state directory keeps the events of all processes, with or without a daemon. Event numbers increase; a gap
+    means that Kurma has discarded old events.
     """
     from kurma_core.cli.commands.logs import WhileRead
     from kurma_core.errors import UsageError
 
     if since is not None and not (since.isascii() and since.isdigit() and len(since) < 19):
-        raise UsageError(f"--since: {since!r} is no number of an event")
+        raise UsageError(
+            f"--since: {since!r} is not an event number",
+            hint="0 is the oldest event; each line begins with its number",
+        )
     begin = None if since is None else int(since)
     found = session.client.events(
         0 if begin is None and no_follow else begin, follow=not no_follow, pod=pod, subject=subject, kind=kind
     )
     with WhileRead(not no_follow):
         for event in found:
-            session.line(_told(event, session.format))
+            if "{{" in session.format:
+                session.listing([event], ())
+            else:
+                session.line(_told(event, session.format))
             if not no_follow:
                 session.flush()
 
@@ -65,7 +72,10 @@ def _told(event: Event, format: str) -> str:
 
 
 def _row(event: Event) -> str:
+    from kurma_core.cli import output
+
     what = event.subject if event.subject == "daemon" else f"{event.subject} {event.name or '-'}"
     short = "" if event.id is None else f" ({event.id[:20] if event.subject == 'image' else event.id[:8]})"
-    detail = " ".join(f"{key}={value}" for key, value in event.detail.items())
+    facts = {key: output.pairs(one) if key == "labels" else one for key, one in event.detail.items()}
+    detail = " ".join(f"{key}={value}" for key, value in facts.items())
     return f"{event.seq} {event.at} {what}{short} {event.kind} {detail}".rstrip()

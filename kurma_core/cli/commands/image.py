@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import shlex
-
 from kurma_core.cli import values
 from kurma_core.cli.command_line import (
+    FILTER,
     FORMAT,
     INSECURE_OPTIONS,
     NO_LEGEND,
+    NO_TRUNC,
     PASSPHRASE_FILE,
     Argument,
     Option,
     command,
 )
-from kurma_core.cli.output import ago, facts, moment, pairs, size, table
+from kurma_core.cli.output import ago, facts, has_label, kept, moment, pairs, size, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-    from kurma_core.api.images import ImageGc
+    from kurma_core.api.images import ImageGc, ListedImage, Removal
     from kurma_core.appc.image import App, ImageManifest, MountPoint, Port
-    from kurma_core.cli.output import Column
+    from kurma_core.cli.output import Column, Filters
     from kurma_core.cli.session import Session
     from kurma_core.image_store.archive_layout import ArchiveFacts
     from kurma_core.models.image import ImageRecord, Provenance
@@ -40,12 +40,13 @@ _ORDERS: dict[str, Callable[[ImageRecord], Any]] = {
 _IMAGE = Argument(
     "image",
     "IMAGE",
-    "The image: its ID, the beginning of it (6 digits or more), its name, or the address it came by.",
+    "The image: its ID or the start of it (6 digits or more), its name, or the address that it was fetched from.",
 )
 _IMAGE_OR_FILE = Argument(
     "image",
     "IMAGE",
-    "The image: its ID, the start of it (6 digits or more), its name, the address it came by, or a file's path.",
+    "The image: its ID or the start of it (6 digits or more), its name, the address that it was "
+    "fetched from, or the path of a file.",
 )
 
 
@@ -54,7 +55,7 @@ _IMAGE_OR_FILE = Argument(
     Option(
         "pull",
         "--pull",
-        "Fetch what is not in the store, always, or never.",
+        "Fetch images that the store lacks (new), all (always) or none (never).",
         choices=("new", "always", "never"),
         default="new",
     ),
@@ -62,6 +63,7 @@ _IMAGE_OR_FILE = Argument(
     PASSPHRASE_FILE,
     root=True,
     makes=True,
+    example="kurma image fetch example.com/web:1.0",
 )
 def fetch(
     session: Session,
@@ -72,8 +74,8 @@ def fetch(
 ) -> int:
     """Fetch images into the store, and print their IDs.
 
-    A locator is a path, an address (SCHEME:…) of an installed fetcher, or an image's name (example.com/app:1.0).
-    Its dependencies are fetched, too, if they can be found.
+    A locator is a path, an address (SCHEME:…) that an installed fetcher accepts, or an image's name
+    (example.com/app:1.0). Also fetches the image's dependencies that can be found.
     """
     insecure = values.insecure(insecure_options)
     client = session.client
@@ -88,70 +90,114 @@ def fetch(
     Option(
         "sort",
         "--sort",
-        "By what: the largest, the newest or the last used stands first.",
+        "Sort by name, or with the largest, newest or last used image first.",
         choices=("name", "size", "fetched", "used"),
         default="name",
     ),
-    Option("quiet", "--quiet -q", "Print IDs only, whole, one a line."),
+    Option("all", "--all -a", "List all images, as without this option."),
+    Option("quiet", "--quiet -q", "Print only full IDs, one per line."),
+    FILTER,
     FORMAT,
+    NO_TRUNC,
     NO_LEGEND,
+    example="kurma image list --sort size",
 )
-def list_(session: Session, *, sort: str, quiet: bool) -> None:
-    """List the images of the store.
+def list_(session: Session, *, sort: str, all: bool, quiet: bool, filter: tuple[str, ...]) -> None:
+    """List stored images.
 
-    Errors of images with damaged records are printed on standard error.
+    NAME is the argument of kurma image fetch for an image of a registry, and the image's own name and version for
+    others. SIZE is the size of the extracted image; kurma image show also prints the size of the stored archive.
+    Keys of --filter: id, reference (a name; * matches any text), label (NAME or NAME=VALUE), trust, before and
+    since (an image that was fetched later or earlier).
+    Prints an error on standard error for each image with a damaged record.
     """
+    from kurma_core.api.images import ListedImage
+
     listing = session.client.images_list()
     listed = listing.images
     if sort in _ORDERS:
         listed = tuple(sorted(listed, key=lambda image: _ORDERS[sort](image.record), reverse=True))
+    listed = tuple(kept(listed, filter, _filters(listing.images)))
     columns: list[Column] = [
-        ("ID", lambda image: image.record.id[:20]),
-        ("NAME", "record.name"),
-        ("VERSION", "record.version"),
+        ("ID", lambda image: image.record.id if session.no_trunc else image.record.id[:20]),
+        ("NAME", lambda image: ",".join(image.record.names), (3, -16)),
         ("SIZE", lambda image: size(image.record.size)),
-        "trust",
+        ("TRUST", "trust", (2, 0)),
         ("FETCHED", lambda image: ago(image.record.fetched_at)),
-        ("LAST USED", lambda image: ago(image.record.last_used) or "never"),
+        ("LAST USED", lambda image: ago(image.record.last_used) or "never", (1, 0)),
     ]
     if quiet:
         for image in listed:
             session.line(image.record.id)
     else:
-        session.listing(listed, columns)
+        session.listing(listed, columns, ListedImage)
     for error in listing.damaged:
         session.problem(error)
 
 
-@command(_IMAGE_OR_FILE, PASSPHRASE_FILE, FORMAT, makes=True)
-def show(session: Session, *, image: str) -> None:
-    """Show everything that is known of an image.
+def _filters(images: tuple[ListedImage, ...]) -> Filters:
+    def fetched(reference: str) -> str:
+        for image in images:
+            if reference in (image.record.name, *image.record.names) or _begins(image.record.id, reference):
+                return image.record.fetched_at
+        from kurma_core.errors import ImageNotFoundError
 
-    For a path, shows the archive in that file, without the store.
+        raise ImageNotFoundError(f"the store holds no image {reference}", hint="kurma image list shows its images")
+
+    return {
+        "id": lambda image, value: _begins(image["id"], value),
+        "reference": _has_name,
+        "label": lambda image, value: has_label(image["labels"], value),
+        "trust": lambda image, value: image["trust"] == value,
+        "before": lambda image, value: image["fetchedAt"] < fetched(value),
+        "since": lambda image, value: image["fetchedAt"] > fetched(value),
+    }
+
+
+def _begins(image: str, start: str) -> bool:
+    return image.removeprefix("sha512-").startswith(start.removeprefix("sha512-"))
+
+
+def _has_name(image: Any, pattern: str) -> bool:
+    from fnmatch import fnmatchcase
+
+    return any(
+        fnmatchcase(text, pattern)
+        for name in (image["name"], *image["names"])
+        for text in (name, name.rpartition("/")[2])
+    )
+
+
+@command(_IMAGE_OR_FILE, PASSPHRASE_FILE, FORMAT, makes=True, example="kurma image show example.com/web")
+def show(session: Session, *, image: str) -> None:
+    """Show all facts about an image.
+
+    With a path, shows the archive in that file.
     """
     client = session.client
     file = client.archive_path(image)
     if file is not None:
         archive = client.here.images.files.inspect(file)
-        session.show(archive.to_json(), lambda: archive_page(archive))
+        session.show(archive, lambda: archive_page(archive))
         return
     found = client.image(image)
     words = trust_words(found.trust, found.record, found.lapse)
-    session.show(found.to_json(), lambda: page(found.record, found.manifest, words))
+    session.show(found, lambda: page(found.record, found.manifest, words))
 
 
 @command(
     _IMAGE_OR_FILE,
-    Option("original", "--original", "Of an early image, print its own documents."),
+    Option("original", "--original", "Print the original documents of an App Container 0.1.0 image."),
     PASSPHRASE_FILE,
     makes=True,
+    example="kurma image cat-manifest example.com/web",
 )
 def cat_manifest(session: Session, *, image: str, original: bool) -> None:
     """Print an image's manifest, byte for byte.
 
-    On a terminal, control characters are escaped.
+    Escapes control characters if standard output is a terminal.
 
-    For an early image (0.1.0), prints the late form that Kurma made of its manifest.
+    For an image of App Container 0.1.0, prints the converted manifest.
     """
     client = session.client
     file = client.archive_path(image)
@@ -165,50 +211,59 @@ def cat_manifest(session: Session, *, image: str, original: bool) -> None:
 
 @command(
     _IMAGE_OR_FILE,
-    Argument("directory", "DIR", "Where to: an empty directory, or a new one."),
+    Argument("directory", "DIR", "The target: an empty directory, or a new one."),
     PASSPHRASE_FILE,
     root=True,
     makes=True,
+    example="kurma image extract example.com/web ./root",
 )
 def extract(session: Session, *, image: str, directory: str) -> None:
-    """Extract an image's root filesystem, and print the image's ID.
+    """Extract an image's root filesystem.
 
-    Owners, modes, times and attributes are the image's. Its dependencies are not in it; render shows the whole.
+    Prints the image's ID. Keeps owners, modes, times and attributes. Dependencies are not extracted; kurma image
+    render merges them.
     """
     session.line(session.client.extract(image, directory))
 
 
-@command(_IMAGE, Argument("file", "FILE", "Where to; it is replaced if it exists."), root=True)
+@command(
+    _IMAGE,
+    Argument("file", "FILE", "The file to write; an existing file is replaced."),
+    root=True,
+    example="kurma image export example.com/web web.aci",
+)
 def export(session: Session, *, image: str, file: str) -> None:
-    """Write an image of the store to a file.
+    """Write a stored image to a file.
 
-    The archive is uncompressed, and has the image's ID as its digest.
+    The archive is uncompressed: its SHA-512 digest is the image's ID.
     """
     session.client.image_export(image, file, session.progress())
 
 
 @command(
     _IMAGE,
-    Option("renderer", "--renderer", "The renderer; the configured one otherwise.", metavar="NAME"),
-    Option("verify", "--verify", "Check the images' content again first."),
+    Option("renderer", "--renderer", "Use this renderer; default: the configured one.", metavar="RENDERER"),
+    Option("verify", "--verify", "Check the content of the images again first."),
     FORMAT,
     root=True,
+    example="kurma image render example.com/web",
 )
 def render(session: Session, *, image: str, renderer: str | None, verify: bool) -> None:
-    """Render an image, and print its directories, top first."""
+    """Render an image, and print its layer directories, top first."""
     rendered = session.client.image_render(image, renderer, verify=verify)
-    session.show(rendered.to_json(), lambda: "\n".join(layer.path for layer in rendered.layers))
+    session.show(rendered, lambda: "\n".join(layer.path for layer in rendered.layers))
 
 
 @command(
     Argument("images", "IMAGE", "The images.", many=True),
-    Option("dry_run", "--dry-run", "Only say what would be removed."),
+    Option("dry_run", "--dry-run", "Print what would be removed, and remove nothing."),
     root=True,
+    example="kurma image rm example.com/web",
 )
 def rm(session: Session, *, images: tuple[str, ...], dry_run: bool) -> int:
-    """Remove images from the store.
+    """Remove stored images.
 
-    Images that a pod uses are kept.
+    Refuses to remove an image that a pod uses.
     """
 
     def one(image: str) -> None:
@@ -221,65 +276,117 @@ def rm(session: Session, *, images: tuple[str, ...], dry_run: bool) -> int:
 
 @command(
     Option(
-        "grace_period", "--grace-period", "Keep what was used less than TIME ago.", metavar="TIME", default="24h"
+        "grace_period",
+        "--grace-period",
+        "Keep images that were used less than TIME ago.",
+        metavar="TIME",
+        default="24h",
     ),
-    Option("dry_run", "--dry-run", "Only say what would be done."),
+    Option("dry_run", "--dry-run", "Print what would be done, and change nothing."),
     FORMAT,
     root=True,
+    example="kurma image gc --dry-run",
 )
 def gc(session: Session, *, grace_period: str, dry_run: bool) -> None:
-    """Remove images that were not used for a while.
+    """Remove images that no pod has used for some time.
 
-    Also removes rendered trees and unfinished downloads; keeps everything that a pod uses.
+    Also removes unused rendered trees and unfinished downloads.
     """
     report = session.client.image_gc(grace=values.seconds(grace_period, "--grace-period"), dry_run=dry_run)
-    session.show(report.to_json(), lambda: _removals(report))
+    session.show(report, lambda: _removals(report))
 
 
 _CREDENTIALS = "it writes credentials of this machine"
-_ADDRESS = Argument("address", "ADDRESS", "The source: SCHEME://HOST.")
+_REGISTRY = Argument(
+    "registry",
+    "HOST",
+    "The registry: its host, or SCHEME://HOST; else `short_names` of kurma.yml.",
+    required=False,
+)
 
 
 @command(
-    _ADDRESS,
-    Argument("user", "USER", "The user's name there."),
+    _REGISTRY,
+    Option("user", "--user --username -u", "Log in as this user; default: a prompt asks.", metavar="USER"),
+    Option("password_stdin", "--password-stdin", "Read the password from standard input."),
     PASSPHRASE_FILE,
     INSECURE_OPTIONS,
     root=True,
     here=_CREDENTIALS,
+    example="kurma login -u USER registry.example.com",
 )
-def login(session: Session, *, address: str, user: str, insecure_options: tuple[str, ...]) -> None:
-    """Check credentials with a source of images, and keep them.
+def login(
+    session: Session,
+    *,
+    registry: str | None,
+    user: str | None,
+    password_stdin: bool,
+    insecure_options: tuple[str, ...],
+) -> None:
+    """Check credentials with a registry, and save them.
 
-    The password is read from the first line of --passphrase-file, else from KURMA_PASSPHRASE, or asked for. Prints
-    the file that keeps it, which root alone may read.
+    Reads the password from standard input (--password-stdin), else from the first line of --passphrase-file, else
+    from KURMA_PASSPHRASE, else from a prompt. Prints the file in which the password is saved; only root may read
+    it.
     """
     from kurma_core.errors import UsageError
 
-    secret = session.passphrases().get(address, wrong=False)
+    address = _registry(session, registry, "log in to")
+    if password_stdin:
+        if session.passphrase_file is not None:
+            raise UsageError("--password-stdin and --passphrase-file exclude each other")
+        session.passphrase_file = "-"  # noqa: S105 (a path)
+    elif user is None and session.terminal():
+        user = session.answer(f"user name at {address}:")
+    if not user:
+        raise UsageError(f"cannot log in to {address}: no user name", hint=f"kurma login -u USER {address}")
+    secret = session.passphrases().get(f"{user} at {address}", wrong=False, word="password")
     if secret is None:
         raise UsageError(
-            f"no password for {address}",
-            hint="give it by --passphrase-file FILE, in KURMA_PASSPHRASE, or at a terminal",
+            f"cannot log in to {address}: no password",
+            hint="give it by --password-stdin, --passphrase-file FILE, in KURMA_PASSPHRASE, or at a terminal",
         )
     insecure = values.insecure(insecure_options)
     text = secret.decode(errors="surrogateescape")
-    session.line(session.client.here.images.log_in(address, user, text, insecure))
+    file = session.client.here.images.log_in(address, user, text, insecure)
+    session.line(f"logged in to {address} as {user}: {file}")
 
 
-@command(_ADDRESS, root=True, here=_CREDENTIALS)
-def logout(session: Session, *, address: str) -> None:
-    """Remove credentials that login keeps.
+@command(_REGISTRY, root=True, here=_CREDENTIALS, example="kurma logout registry.example.com")
+def logout(session: Session, *, registry: str | None) -> None:
+    """Remove the credentials that login saved.
 
-    Prints the file that kept them.
+    Prints the file from which they were removed. Credentials in files of other programs stay.
     """
-    session.line(session.client.here.images.log_out(address))
+    address = _registry(session, registry, "log out of")
+    file = session.client.here.images.log_out(address)
+    session.line(f"logged out of {address}: removed {file}")
+
+
+def _registry(session: Session, given: str | None, verb: str) -> str:
+    from kurma_core.errors import UsageError
+
+    registry = given if given is not None else session.client.config.short_names
+    if registry is None:
+        raise UsageError(
+            f"cannot {verb} a registry: no host is given",
+            hint="give its host, or set `short_names` in kurma.yml",
+        )
+    return registry
 
 
 def _removals(report: ImageGc) -> str:
-    word, freed = ("would be removed", "would be freed") if report.dry_run else ("removed", "freed")
-    lines = [f"{one.kind} {one.name[:20]}: {word} ({size(one.size)})" for one in report.removed]
-    return "\n".join([*lines, f"{size(report.freed)} {freed}"])
+    freed = "would be freed" if report.dry_run else "freed"
+    return "\n".join([*removal_lines(report.removed, dry_run=report.dry_run), f"{size(report.freed)} {freed}"])
+
+
+def removal_lines(removed: Iterable[Removal], *, dry_run: bool) -> Iterator[str]:
+    """A line for each thing that was removed, or would be: its kind, name, ID and size."""
+    word = "would be removed" if dry_run else "removed"
+    for one in removed:
+        ident = one.name[: 8 if one.kind == "pod" else 20]
+        named = f"{one.display_name} ({ident})" if one.display_name else ident
+        yield f"{one.kind} {named}: {word} ({size(one.size)})"
 
 
 def page(record: ImageRecord, manifest: ImageManifest, trust: str) -> str:
@@ -308,6 +415,7 @@ def _paragraphs(record: ImageRecord, manifest: ImageManifest, trust: str) -> Ite
             ("version", record.version),
             ("labels", pairs(record.labels)),
             ("size", size(record.size)),
+            ("archive", size(record.archive_size) if record.archive_size else None),
             ("trust", trust),
             ("fetched", moment(record.fetched_at)),
             ("last used", moment(record.last_used) if record.last_used else "never"),
@@ -334,7 +442,9 @@ def _paragraphs(record: ImageRecord, manifest: ImageManifest, trust: str) -> Ite
 
 
 def _app(app: App) -> Iterator[Fact]:
-    yield ("command", shlex.join(app.exec) or "none")
+    from shlex import join
+
+    yield ("command", join(app.exec) or "none")
     yield ("user", f"{app.user}:{app.group}")
     yield ("directory", app.working_directory)
     yield ("environment", "\n".join(f"{one.name}={one.value}" for one in app.environment))

@@ -6,7 +6,7 @@ import os
 
 from kurma_core.cli import values
 from kurma_core.cli.command_line import FORMAT, PASSPHRASE_FILE, Argument, Option, command
-from kurma_core.errors import UsageError
+from kurma_core.errors import PrivilegeError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,54 +18,64 @@ if TYPE_CHECKING:
 
 
 @command(
-    Argument("directory", "DIR", "Holds the image's manifest and rootfs.", required=False),
-    Option("output", "--output -o", "The archive to write; its name ends in .aci.", metavar="FILE"),
-    Option("from_rootfs", "--from-rootfs", "A root filesystem, in place of DIR.", metavar="DIR"),
-    Option("manifest", "--manifest", "The manifest to begin with, as JSON or YAML.", metavar="FILE"),
-    Option("name", "--name", "The image's name.", metavar="NAME"),
-    Option("version", "--version", "Its version.", metavar="VERSION"),
-    Option("label", "--label", "A label of it.", metavar="NAME=VALUE", many=True),
+    Argument("directory", "DIR", "The directory with the image's manifest and rootfs.", required=False),
+    Option(
+        "output",
+        "--output -o",
+        "Write an archive to FILE, whose name ends in .aci, instead of into the store.",
+        metavar="FILE",
+    ),
+    Option(
+        "from_rootfs", "--from-rootfs", "Take the root filesystem from DIR, without a manifest.", metavar="DIR"
+    ),
+    Option("manifest", "--manifest", "Begin with this manifest, JSON or YAML.", metavar="FILE"),
+    Option("name", "--name", "Name the image.", metavar="NAME"),
+    Option("version", "--version", "Set the image's version.", metavar="VERSION"),
+    Option("label", "--label", "Set a label of the image.", metavar="NAME=VALUE", many=True),
     Option(
         "exec",
         "--exec",
-        "The app's command, split into words as by a shell; PATH in the image is searched for it.",
+        "Set the app's command; a shell's rules split it into words, and the image's PATH is searched.",
         metavar="COMMAND",
     ),
-    Option("user", "--user", "The app's user.", metavar="USER"),
-    Option("group", "--group", "The app's group.", metavar="GROUP"),
-    Option("workdir", "--workdir", "The app's directory.", metavar="PATH"),
+    Option("user", "--user", "Set the app's user.", metavar="USER"),
+    Option("group", "--group", "Set the app's group.", metavar="GROUP"),
+    Option("workdir", "--workdir", "Set the app's working directory.", metavar="PATH"),
     Option(
         "env",
         "--env -e",
-        "A variable of the app; NAME alone takes it from here.",
+        "Set an environment variable of the app; NAME alone copies the caller's.",
         metavar="NAME[=VALUE]",
         many=True,
     ),
     Option(
         "compress",
         "--compress",
-        "How to compress it.",
+        "Compress the archive by this format.",
         choices=("none", "gzip", "bzip2", "xz", "zstd"),
         default="none",
     ),
-    Option("encrypt", "--encrypt", "Encrypt it with a passphrase (OpenPGP, AES-256)."),
+    Option("encrypt", "--encrypt", "Encrypt the archive with a passphrase (OpenPGP, AES-256)."),
     PASSPHRASE_FILE,
     makes=True,
+    example="kurma image build --from-rootfs ./tree --name web --exec /bin/web",
 )
 def build(session: Session, *, directory: str | None, output: str | None, compress: str, **options: Any) -> None:
-    """Build an image archive from a directory.
+    """Build an image from a directory.
 
-    Prints the image ID; the same directory and options always give the same ID. The manifest comes from DIR or
-    --manifest, and the other options change it. With --from-rootfs alone, the options make the manifest, and os
-    and arch are this machine's.
+    Puts the image into the store, where its name finds it; only root can. With -o, writes an archive. Prints the
+    image ID; the same directory and options always give the same ID. The manifest comes from DIR or --manifest,
+    and the other options change it. With --from-rootfs alone, the manifest consists of the options, and os and
+    arch of this machine.
     """
     from kurma_core.named_files import writable
 
-    if output is None:
-        raise UsageError("no file to write the image to", hint="-o FILE.aci")
     if session.passphrase_file is not None and not options["encrypt"]:
-        raise UsageError("--passphrase-file is given, and --encrypt is not", hint="--encrypt uses it")
+        raise UsageError("--passphrase-file has no effect without --encrypt", hint="add --encrypt")
     rootfs, base = _sources(directory, options["from_rootfs"], options["manifest"])
+    if output is None:
+        _build_into_store(session, rootfs, _manifest(base, options), compress=compress, encrypt=options["encrypt"])
+        return
     own = None if directory is None else f"{directory}/manifest"
     writable(output, made_of=(options["manifest"], own, session.passphrase_file))
     if not output.endswith(".aci"):
@@ -78,9 +88,29 @@ def build(session: Session, *, directory: str | None, output: str | None, compre
     )
 
 
-@command(Argument("files", "FILE", "The archives.", many=True), PASSPHRASE_FILE, makes=True)
+def _build_into_store(
+    session: Session, rootfs: str, manifest: dict[str, Json], *, compress: str, encrypt: bool
+) -> None:
+    for option, given in (("--compress", compress != "none"), ("--encrypt", encrypt)):
+        if given:
+            raise UsageError(f"{option} needs an archive to write", hint="-o FILE.aci")
+    here = session.client.here
+    try:
+        here.need_root("build an image into the store")
+    except PrivilegeError as error:
+        error.hint = f"build a file: -o FILE.aci; then kurma image fetch ./FILE.aci; or {error.hint}"
+        raise
+    session.line(here.images.build(rootfs, manifest).id)
+
+
+@command(
+    Argument("files", "FILE", "The archives.", many=True),
+    PASSPHRASE_FILE,
+    makes=True,
+    example="kurma image validate web.aci",
+)
 def validate(session: Session, *, files: tuple[str, ...]) -> int:
-    """Check that files are image archives that Kurma accepts."""
+    """Check that Kurma accepts image archives."""
 
     def one(file: str) -> None:
         manifest = session.client.here.images.files.inspect(file).contents.manifest
@@ -97,7 +127,7 @@ def _sources(directory: str | None, rootfs: str | None, manifest: str | None) ->
     assert found is not None
     if not os.path.isdir(found):
         other = None if directory is None else f"a root filesystem alone is built by --from-rootfs {directory}"
-        raise UsageError(f"{found} is no directory", hint=other)
+        raise UsageError(f"{found} is not a directory", hint=other)
     if manifest is not None:
         return found, _read(manifest, "--manifest")
     if directory is None:
@@ -128,7 +158,7 @@ def _labels(version: str | None, texts: tuple[str, ...]) -> dict[str, str]:
         name, value = values.pair(text, "--label")
         if name in labels:
             also = " by --version, too" if name == "version" and version is not None else " twice"
-            raise UsageError(f"--label: {name!r} is given{also}", hint="say it once")
+            raise UsageError(f"--label: {name!r} is given{also}", hint="give it once")
         labels[name] = value
     return labels
 
@@ -153,7 +183,7 @@ def _read(file: str, option: str = "") -> dict[str, Json]:
     else:
         value = values.json_file(file, option)
     if not isinstance(value, dict):
-        raise UsageError(f"{file} is no manifest")
+        raise UsageError(f"{file} is not a manifest")
     return value
 
 
@@ -185,13 +215,21 @@ def _change_app(manifest: dict[str, Json], options: dict[str, Any]) -> None:
 
 @command(
     Argument("file", "FILE", "The image archive."),
-    Option("key", "--key", "A key of your own GnuPG home; this machine's otherwise.", metavar="FPR"),
-    Option("output", "--output -o", "The signature's file; FILE.asc otherwise.", metavar="FILE"),
-    Option("early", "--early", "Sign the uncompressed tar, as early App Container tools expect it: X.sig."),
-    Option("force", "--force", "Replace a signature that is there."),
+    Option("key", "--key", "Sign with this key of your GnuPG home; default: this machine's key.", metavar="FPR"),
+    Option(
+        "output",
+        "--output -o",
+        "Write the signature to FILE; default: the archive's name with .asc.",
+        metavar="FILE",
+    ),
+    Option(
+        "early", "--early", "Sign the uncompressed tar, as App Container 0.1.0 does; the signature ends in .sig."
+    ),
+    Option("force", "--force", "Replace an existing signature."),
     PASSPHRASE_FILE,
     FORMAT,
     makes=True,
+    example="kurma image sign web.aci --key you@example.com",
 )
 def sign(
     session: Session,
@@ -204,28 +242,34 @@ def sign(
 ) -> None:
     """Sign an image archive.
 
-    The signature is detached and ascii-armored. Only images are signed.
+    The signature is detached and ASCII-armored. Signs only image archives.
     """
     from kurma_core.named_files import writable
 
     if output is not None:
         writable(output, made_of=(file, session.passphrase_file))
     signed = session.client.here.images.files.sign(file, key=key, output=output, early=early, force=force)
-    session.show(signed.to_json(), lambda: f"{signed.signature}: {signed.name}, by {signed.fingerprint}")
+    session.show(signed, lambda: f"{signed.signature}: {signed.name}, by {signed.fingerprint}")
 
 
 @command(
     Argument("image", "IMAGE|FILE", "An image of the store, or the path of an archive."),
-    Option("signature", "--signature", "The signature of FILE; the one beside it otherwise.", metavar="FILE"),
+    Option(
+        "signature",
+        "--signature",
+        "Read the signature from FILE; default: the file beside the archive.",
+        metavar="FILE",
+    ),
     PASSPHRASE_FILE,
     FORMAT,
     makes=True,
+    example="kurma image verify example.com/web",
 )
 def verify(session: Session, *, image: str, signature: str | None) -> None:
-    """Check an image of the store against what was extracted, or the signature of a file.
+    """Check a stored image, or the signature of a file.
 
-    For an image of the store, reads all of its files, and those of the trees rendered from it, and prints its
-    trust. For a file, the signature must be by a key that is trusted for the image's name.
+    For a stored image, compares all of its files, and all trees rendered from it, with their digests, and prints
+    its trust. For a file, checks that a key that is trusted for the image's name made the signature.
     """
     from kurma_core.api.images import ImageVerified
     from kurma_core.cli.commands.image import trust_words
@@ -236,13 +280,13 @@ def verify(session: Session, *, image: str, signature: str | None) -> None:
     if signature is not None and path is None:
         if not os.path.isfile(image):
             hint = "an image of the store is verified without it; a file is named by its path: ./FILE"
-            raise UsageError(f"--signature goes with a file, and {image} is none", hint=hint)
+            raise UsageError(f"--signature needs an image file: {image} is not a file", hint=hint)
         path = image
     if path is not None:
         found = client.here.images.files.check_signature(path, signature)
         signer = [("signer", found.fingerprint), *(("user", user) for user in found.users)]
         about = [("id", found.id), ("name", found.name), ("signature", found.signature), ("over", found.over)]
-        session.show(ImageVerified(found, "signed").to_json(), lambda: facts([*about, *signer]))
+        session.show(ImageVerified(found, "signed"), lambda: facts([*about, *signer]))
         return
     checked = client.image_verify(image)
     verified, record = checked.verified, checked.image
@@ -256,4 +300,4 @@ def verify(session: Session, *, image: str, signature: str | None) -> None:
         key = f", by {one.fingerprint}" if one.fingerprint else ""
         relaxed = f", relaxed: {','.join(one.insecure)}" if one.insecure else ""
         pairs.append(("came", f"{one.trust}{key}, {to_second(one.fetched_at)}, from {one.locator}{relaxed}"))
-    session.show(verified.to_json(), lambda: facts(pairs))
+    session.show(verified, lambda: facts(pairs))

@@ -1,4 +1,7 @@
-"""``kurma logs``: prints the output of apps, follows it, and puts times and names of apps before its lines."""
+"""``kurma logs``: prints the output of apps, follows it, and puts times and names of apps before its lines.
+
+:func:`report_ended` prints the last lines of apps that ended soon after the start of their pod.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +10,39 @@ import _thread
 import os
 import select
 import stat
+import sys
 
 from kurma_core.cli import values
-from kurma_core.cli.command_line import Argument, Option, command
-from kurma_core.cli.session import OutputClosed
+from kurma_core.cli.command_line import APP, Argument, Option, command
+from kurma_core.cli.session import ReaderGone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from kurma_core.cli.session import Session
+    from kurma_core.models.pod import AppEnd, AppStatus, PodRecord
     from kurma_core.models.streams import LogText
 
 
 @command(
-    Argument("pod", "POD", "The pod."),
-    Argument("app", "APP", "Only this app.", required=False),
-    Option("follow", "--follow -f", "Go on until the pod ends."),
-    Option("tail", "--tail -n", "Only the last COUNT lines.", metavar="COUNT", number=True),
-    Option("since", "--since", "Only lines since a time, or of the last while (10m).", metavar="TIME"),
-    Option("stream", "--stream", "Only this stream.", choices=("stdout", "stderr")),
+    Argument("pod", "POD[/APP]", "The pod, or one of its apps."),
+    APP,
+    Option("follow", "--follow -f", "Print new output until the pod ends."),
+    Option("tail", "--tail -n", "Print only the last COUNT lines.", metavar="COUNT", number=True),
+    Option(
+        "since", "--since", "Print only lines since TIME: a point in time, or how long ago (10m).", metavar="TIME"
+    ),
+    Option("stream", "--stream", "Print only this stream.", choices=("stdout", "stderr")),
     Option(
         "instance",
         "--instance",
-        "Only execution NUMBER of the app, as `kurma show` counts them.",
+        "Print only execution NUMBER of the app, as `kurma show` counts them.",
         metavar="NUMBER",
         number=True,
     ),
-    Option("previous", "--previous", "Only the execution of the app before the last."),
-    Option("timestamps", "--timestamps", "Print the time before each line."),
+    Option("previous", "--previous", "Print only the app's execution before the last."),
+    Option("timestamps", "--timestamps -t", "Print the time before each line."),
     Option("prefix", "--prefix", "Print the app's name before each line."),
+    example="kurma logs -f --tail 20 shop/web",
 )
 def logs(
     session: Session,
@@ -52,18 +58,21 @@ def logs(
     timestamps: bool,
     prefix: bool,
 ) -> None:
-    """Print what the apps of a pod have written.
+    """Print the output of a pod's apps.
 
-    Their standard output is printed on standard output, their standard error on standard error, byte for byte.
+    Prints the apps' standard output on standard output and their standard error on standard error, byte for byte.
     """
     from kurma_core.errors import UsageError
 
     if tail is not None and tail < 0:
-        raise UsageError("--tail: a number of lines is not negative")
+        raise UsageError("--tail: the number of lines must not be negative")
     if instance is not None and instance < 1:
-        raise UsageError("--instance: executions are counted from 1")
+        raise UsageError("--instance: must be 1 or more")
     if previous and (instance is not None or follow):
-        raise UsageError(f"--previous goes without {'--instance' if instance is not None else '--follow'}")
+        raise UsageError(
+            f"--previous cannot be combined with {'--instance' if instance is not None else '--follow'}"
+        )
+    pod, app = values.pod_and_app(pod, app)
     lines = session.client.logs(
         pod,
         app,
@@ -165,12 +174,108 @@ class LogPrinter:
         return "".join(f"{word} " for word in words).encode()
 
 
+#: Seconds in which a person at a terminal is told that an app of a new pod has ended; and between two looks.
+_AT_ONCE, _LOOK = 0.5, 0.05
+#: The last lines that are shown of an app that has ended.
+_LAST = 5
+_KEEP = "without --rm, the pod stays, and kurma logs prints its output"
+_SHELLS = ("sh", "ash", "bash", "dash", "zsh", "busybox")
+#: Hints by texts in the last lines of an app that failed.
+_CAUSES = (
+    (b"Address already in use", "another program of its network namespace has that port"),
+    (b"Read-only file system", "give it a volume where it writes: -v NAME:PATH"),
+    (b"Permission denied", "kurma show POD has its user, volumes and isolators"),
+    (b"Operation not permitted", "kurma show POD has its user, volumes and isolators"),
+)
+
+
+def report_ended(session: Session, record: PodRecord, *, ephemeral: bool) -> None:
+    """Reports the apps that have ended although their pod was left to run: how, their last lines, and what to do.
+
+    Waits half a second for such an end.
+    """
+    from kurma_core.errors import KurmaError, PodNotFoundError
+
+    try:
+        record = _watched(session, record)
+    except PodNotFoundError:
+        session.note(f"pod {record.name} has ended and was removed (--rm)")
+        print(f"  hint: {_KEEP}", file=sys.stderr)
+        return
+    except KurmaError:
+        return  # the pod runs, which is the answer to the command
+    for app in record.apps:
+        end = _end_of(app)
+        if end is not None and end.reason != "start-failed":
+            _tell_end(session, record, app, end, ephemeral=ephemeral)
+
+
+def _watched(session: Session, record: PodRecord) -> PodRecord:
+    """The pod after :data:`_AT_ONCE`, or once an app has ended."""
+    import time
+
+    from kurma_core import cancellation
+
+    deadline = time.monotonic() + _AT_ONCE
+    while not any(map(_end_of, record.apps)) and time.monotonic() < deadline:
+        cancellation.pause(_LOOK)
+        record = session.client.pod(record.uuid)
+    return record
+
+
+def _end_of(app: AppStatus) -> AppEnd | None:
+    """Its end, or that of its last execution if its restart policy starts it again; None: it runs."""
+    if app.exited or app.restarting:
+        return app
+    return app.earlier[-1] if app.restarts and app.earlier else None
+
+
+def _tell_end(session: Session, record: PodRecord, app: AppStatus, end: AppEnd, *, ephemeral: bool) -> None:
+    from kurma_core.cli.output import for_terminal
+    from kurma_core.errors import KurmaError
+
+    pod = record.name if len(record.apps) == 1 else f"{record.name}/{app.name}"
+    instance = app.instance if end is app else end.instance  # type: ignore[attr-defined]
+    try:
+        last = list(session.client.logs(record.uuid, app.name, tail=_LAST, instance=instance))
+    except KurmaError:
+        last = []
+    output = b"".join([one.text if one.partial else one.text + b"\n" for one in last])
+    again = ", and is started again" if end is not app or app.restarting else ""
+    session.note(f"app {app.name} has ended: {_how(end)}{again}" + ("; its last lines:" if output else ""))
+    for line in output.splitlines():
+        print(f"  | {for_terminal(line.decode(errors='backslashreplace'))}", file=sys.stderr)
+    hints = [*_hints(record, app, end, output), _KEEP if ephemeral else f"all of its output: kurma logs {pod}"]
+    print(f"  hint: {'; '.join(hints)}", file=sys.stderr)
+
+
+def _how(end: AppEnd) -> str:
+    if end.told:
+        return end.told
+    if end.signal is None:
+        return f"exit code {end.exit_code}"
+    import signal
+
+    try:
+        return f"killed by {signal.Signals(end.signal).name}"
+    except ValueError:
+        return f"killed by signal {end.signal}"
+
+
+def _hints(record: PodRecord, app: AppStatus, end: AppEnd, output: bytes) -> list[str]:
+    if end.reason == "oom":
+        return ["--memory gives it more"]
+    if end.exit_code:
+        return [hint.replace("POD", record.name) for text, hint in _CAUSES if text in output][:1]
+    for one in record.manifest.get("apps", ()):
+        command = (one.get("app") or {}).get("exec") or [""]
+        if one["name"] == app.name and len(command) == 1 and os.path.basename(command[0]) in _SHELLS:
+            return ["a shell ends when its standard input does: -it gives it a terminal"]
+    return []
+
+
 #: The system ignores it by default, and nothing else in Kurma uses it.
 _SIGNAL = _signal.SIGURG
-
-
-class _Gone(BaseException):
-    """Not an OSError, so that handlers of system errors do not catch it."""
 
 
 class WhileRead:
@@ -178,7 +283,7 @@ class WhileRead:
     has closed it, even if nothing is written.
 
     :param wanted: False: it does nothing.
-    :raises OutputClosed: the reader has closed it.
+    :raises ReaderGone: the reader has closed it.
     """
 
     def __init__(self, wanted: bool) -> None:
@@ -187,23 +292,21 @@ class WhileRead:
 
     def __enter__(self) -> None:
         if self._wanted:
+            from kurma_core.linux.process import start_thread
+
             self._stop, self._stopper = os.pipe2(os.O_CLOEXEC)
             self._old = _signal.signal(_SIGNAL, self._came)
-            _thread.start_new_thread(self._watch, (_thread.get_ident(),))
+            start_thread(self._watch, _thread.get_ident())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over = True
         if self._wanted:
             _signal.signal(_SIGNAL, self._old)
             os.close(self._stopper)
-        if kind is _Gone:
-            raise OutputClosed from None
 
     def _came(self, *_: object) -> None:
         if not self._over:
-            raise _Gone
+            raise ReaderGone
 
     def _watch(self, main: int) -> None:
         poll = select.poll()

@@ -13,30 +13,37 @@ from kurma_core.value import replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from kurma_core.api.host import IsolatorInfo, PluginInfo
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
-    from kurma_core.config import Config
     from kurma_core.hookspecs.driver import Option as DriverOption
 
 
-_COLUMNS = ("kind", "name", "distribution", "version", "status", "reason")
+_FACTS = ("kind", "name", "distribution", "version", "status", "reason")
+_COLUMNS: list[Column] = [
+    "kind",
+    "name",
+    ("DISTRIBUTION", "distribution", (2, 0)),
+    "version",
+    "status",
+    ("REASON", "reason", (1, 20, "wraps")),
+]
 
 
 @command(
     FORMAT,
     NO_LEGEND,
-    Option("no_load", "--no-load", "Do not load them: say only that they are found."),
-    Option("here", "--here", "List those of this command, though kurmad runs."),
+    Option("no_load", "--no-load", "List plugins as found, without loading them."),
+    Option("here", "--here", "List this command's plugins, even if kurmad runs."),
+    example="kurma plugins list",
 )
 def list_(session: Session, *, no_load: bool, here: bool) -> None:
-    """List plugins, and why one does not work.
+    """List plugins, and the reasons of their failures.
 
-    Lists the plugins of kurmad, if it runs; those that it has not loaded yet are tried in this command.
-    Status: ok, disabled (by the configuration), skipped (this host lacks something), failed, outdated (another
-    version is loaded than is installed), found (not loaded), or the state of a service of kurmad.
+    Lists the plugins of kurmad, if it runs; this command loads those that kurmad has not loaded yet. Status: ok,
+    disabled (by the configuration), skipped (the host lacks a feature), failed, outdated (the loaded version is
+    not the installed one), found (not loaded), or the state of a service of kurmad.
     """
     found = _rows(session, not no_load, here)
     session.listing(found, _COLUMNS)
@@ -92,9 +99,13 @@ def _tried(row: PluginInfo, status: Callable[[str, str], tuple[str, str]]) -> Pl
     return replace(row, status=state, reason=reason)
 
 
-@command(Argument("plugin", "KIND/NAME", "The plugin, as the listing of plugins names it."), FORMAT)
+@command(
+    Argument("plugin", "KIND/NAME", "The plugin, as `kurma plugins list` names it."),
+    FORMAT,
+    example="kurma plugins show commands/uptime",
+)
 def show(session: Session, *, plugin: str) -> None:
-    """Show a plugin and the options that it takes."""
+    """Show a plugin and its options."""
     from kurma_core.api.host import PluginOption, PluginPage
     from kurma_core.cli.output import facts, fields, json_text, table
     from kurma_core.config.schema import kind_of
@@ -106,13 +117,15 @@ def show(session: Session, *, plugin: str) -> None:
     settings = {"enabled": section.enabled, "required": section.required, "config": dict(section.config)}
     options = _options(session, info)
     shown = [PluginOption(o.name, o.type.__name__, o.default, o.least, o.most, o.help) for o in options]
-    value = PluginPage(info, settings, tuple(shown)).to_json()
+    value = PluginPage(info, settings, tuple(shown))
 
     def page() -> str:
         config = json_text(dict(section.config)) if section.config else None
         own = [*fields(section, "enabled", "required"), ("config", config)]
-        head = facts([*fields(info, *_COLUMNS), *own])
-        return "\n".join([head, "", *table(options, _OPTION_COLUMNS)] if options else [head])
+        head = facts([*fields(info, *_FACTS), *own])
+        return "\n".join(
+            [head, "", *table(options, _OPTION_COLUMNS, width=session.width())] if options else [head]
+        )
 
     session.show(value, page)
 
@@ -136,8 +149,8 @@ def _default(option: DriverOption) -> str:
 _OPTION_COLUMNS: list[Column] = [
     ("OPTION", "name"),
     ("TYPE", "type.__name__"),
-    ("DEFAULT", _default),
-    "help",
+    ("DEFAULT", _default, (2, 8, "wraps")),
+    ("HELP", "help", (1, 20, "wraps")),
 ]
 
 
@@ -161,20 +174,25 @@ def _find(session: Session, kind: str, name: str) -> PluginInfo:
 
 # --- a new plugin ------------------------------------------------------------------------------------------------
 
-_KIND = Argument("kind", "KIND", "The kind of plugin: networks, services.")
+_KIND = Argument("kind", "KIND", "The kind of plugin, such as networks or services.")
 
 
 @command(
     _KIND,
-    Argument("name", "NAME", "The plugin's name: of a fetcher the scheme, of a command the command."),
-    Option("directory", "--directory", "Make DIR, instead of one named as the distribution.", metavar="DIR"),
-    Option("distribution", "--distribution", "Name of the distribution (kurma-KIND-NAME).", metavar="NAME"),
+    Argument(
+        "name", "NAME", "The plugin's name; for a fetcher its scheme, for a command plugin the command's name."
+    ),
+    Option(
+        "directory", "--directory", "Write the package to DIR; default: the distribution's name.", metavar="DIR"
+    ),
+    Option("distribution", "--distribution", "Name the distribution; default: kurma-KIND-NAME.", metavar="NAME"),
+    example="kurma plugins new isolators box",
 )
 def new(session: Session, *, kind: str, name: str, directory: str | None, distribution: str | None) -> None:
-    """Make the package of a new plugin, which works and has tests.
+    """Create the package of a new plugin, with tests.
 
-    It builds, installs, and passes the contract suite of its kind as it is. Its kurma.yml has the lines that
-    configure and enable the plugin.
+    The package builds, installs, and passes the contract suite of its kind. Its kurma.yml configures and enables
+    the plugin.
     """
     import os
     from shlex import quote
@@ -196,71 +214,56 @@ def new(session: Session, *, kind: str, name: str, directory: str | None, distri
 # --- enabling and disabling --------------------------------------------------------------------------------------
 
 _OWN_FILE = "50-plugins.yml"
-_OWN_MARK = "# written by kurma plugins enable|disable\n"
-_NAME = Argument("name", "NAME", "The plugin's name.")
+_OWN_MARK = "written by kurma plugins enable|disable"
+_NAME = Argument("name", "PLUGIN", "The plugin's name.")
 
 
-@command(_KIND, _NAME, root=True, here="it writes kurma.yml")
+@command(_KIND, _NAME, root=True, here="it writes kurma.yml", example="kurma plugins enable commands uptime")
 def enable(session: Session, *, kind: str, name: str) -> None:
     """Enable a plugin in kurma.d/50-plugins.yml."""
     _write_enabled(session, kind, name, True)
 
 
-@command(_KIND, _NAME, root=True, here="it writes kurma.yml")
+@command(_KIND, _NAME, root=True, here="it writes kurma.yml", example="kurma plugins disable commands uptime")
 def disable(session: Session, *, kind: str, name: str) -> None:
     """Disable a plugin in kurma.d/50-plugins.yml.
 
-    Pods that use the plugin run on, and can be stopped and removed.
+    Pods that use the plugin keep running, and can be stopped and removed.
     """
     _write_enabled(session, kind, name, False)
 
 
 def _write_enabled(session: Session, kind: str, name: str, enabled: bool) -> None:
-    import os
+    from contextlib import closing
 
-    from kurma_core.cli.output import formatted
     from kurma_core.client.local.managers import Managers, problems, problems_of_pods
-    from kurma_core.config import CONFIG_DIR, load, origin
+    from kurma_core.config import origin
     from kurma_core.config.schema import enabling
-    from kurma_core.errors import ConfigError, UsageError
-    from kurma_core.linux.files import replace_file
+    from kurma_core.errors import ConfigError
     from kurma_core.plugins.problems import left_out
 
     kind = _known_kind(kind)
     installed = _is_installed(session, kind, name, enabled)
     settings, verb = session.settings, "enable" if enabled else "disable"
     what = f"cannot {verb} {kind}/{name}"
-    directory = CONFIG_DIR if settings.config_file is None else os.path.abspath(settings.config_file)
-    if settings.config_file is not None and not os.path.isdir(directory):
-        hint = f"write there: {enabling(kind, name, enabled)}"
-        raise UsageError(f"{what}: the configuration is the single file {directory}", hint=hint)
-    file = f"{directory}/kurma.d/{_OWN_FILE}"
-    sections = _own_sections(file, what)
-    own = sections.setdefault("plugins", {}).setdefault(kind, {})
-    before = Managers(settings, session.client.config)
-
-    def read() -> Config:
-        directory, given_by = settings.state_dir, settings.state_dir_origin
-        return load(settings.config_file, directory, state_dir_origin=given_by, draft=(file, sections))
-
-    if not installed:
-        own.pop(name, None)  # a section of a plugin that is not installed is an error
-    listed = installed or name in read().plugins.get(kind, {})
-    if listed:
-        own.setdefault(name, {})["enabled"] = enabled
-    config = read()
-    if listed and config.plugin(kind, name).enabled != enabled:
-        later = config.origins[f"plugins.{kind}.{name}.enabled"]
-        raise ConfigError(f"{what}: {later}, which is read later, says otherwise", file=later, path="plugins")
-    try:
-        os.makedirs(os.path.dirname(file), mode=0o755, exist_ok=True)
-        replace_file(file, f"{_OWN_MARK}{formatted('yaml', sections)}\n".encode(), 0o644)
-    except OSError as error:
-        raise ConfigError(f"{what}: {file}: {error.strerror}", file=file, path="") from error
-    session.line(f"{verb}d {kind}/{name} in {file}")
-    managers = Managers(settings, config)
-    known = {problem.message for problem in problems(before)}
-    telling = (*problems(managers), *left_out(managers.registry, config), *problems_of_pods(managers, set()))
+    here = session.client.here
+    with session.own_file(_OWN_FILE, _OWN_MARK, what, enabling(kind, name, enabled)) as file:
+        sections = file.read()
+        own = sections.setdefault("plugins", {}).setdefault(kind, {})
+        if not installed:
+            own.pop(name, None)  # a section of a plugin that is not installed is an error
+        listed = installed or name in settings.configuration((file.path, sections)).plugins.get(kind, {})
+        if listed:
+            own.setdefault(name, {})["enabled"] = enabled
+        config = settings.configuration((file.path, sections))
+        if listed and config.plugin(kind, name).enabled != enabled:
+            later = config.origins[f"plugins.{kind}.{name}.enabled"]
+            raise ConfigError(f"{what}: {later}, which is read later, says otherwise", file=later, path="plugins")
+        file.write(sections)
+    session.line(f"{verb}d {kind}/{name} in {file.path}")
+    known = {problem.message for problem in problems(here)}
+    with closing(Managers(settings, config)) as managers:
+        telling = (*problems(managers), *left_out(managers.registry, config), *problems_of_pods(managers, set()))
     for problem in {problem.message: problem for problem in telling}.values():
         if problem.data.get("plugin") == f"kurma.{kind}/{name}" or problem.message not in known:
             session.problem(problem)
@@ -268,9 +271,9 @@ def _write_enabled(session: Session, kind: str, name: str, enabled: bool) -> Non
         for key in ("paths", "names"):
             used = getattr(config.fetchers, key) == name
             if used and origin(f"fetchers.{key}", config.origins) == "default":
-                session.note(f"images that are given as {key} cannot be fetched: fetchers.{key} is {name}")
+                session.note(f"images by {key} cannot be fetched: fetchers.{key} is {name}")
     if session.client.remote:
-        session.note("kurmad has not read it: kurma daemon reload")
+        session.note("kurmad uses the old setting until: kurma daemon reload")
 
 
 def _known_kind(word: str) -> str:
@@ -284,7 +287,7 @@ def _known_kind(word: str) -> str:
             return kind
     near = nearest(word, KINDS, 0.5)
     meant = f"did you mean {near}? " if near else ""
-    raise UsageError(f"no kind of plugin {word!r}", hint=f"{meant}kinds: {', '.join(KINDS)}")
+    raise UsageError(f"unknown kind of plugin {word!r}", hint=f"{meant}kinds: {', '.join(KINDS)}")
 
 
 def _is_installed(session: Session, kind: str, name: str, enabled: bool) -> bool:
@@ -307,47 +310,23 @@ def _is_installed(session: Session, kind: str, name: str, enabled: bool) -> bool
     return name in installed
 
 
-def _own_sections(file: str, what: str) -> dict[str, Any]:
-    """Reads the sections that these commands have written.
-
-    :raises ConfigError: another program or a person wrote the file.
-    """
-    import os
-
-    from kurma_core.config.files import text_of, value_of
-    from kurma_core.errors import ConfigError
-
-    if not os.path.lexists(file):
-        return {}
-    text = text_of(file)
-    if not text.startswith(_OWN_MARK):
-        raise ConfigError(
-            f"{what}: {file} was not written by this command",
-            hint="rename it; this command writes that file anew",
-            file=file,
-            path="",
-        )
-    found: dict[str, Any] = value_of(file, text) or {}
-    return found
-
-
 # --- isolators ---------------------------------------------------------------------------------------------------
 
 
-@command(FORMAT, NO_LEGEND)
+@command(FORMAT, NO_LEGEND, example="kurma isolators list")
 def list_isolators(session: Session) -> None:
-    """List isolators, and what this host makes of each.
+    """List isolators, and their effect on this host.
 
-    HERE is the effect of a common value on this host: enforced, modified, ignored or refused. DEFAULT is the value
-    for apps or pods without the isolator.
+    HERE is the effect of a typical value on this host: enforced, modified, ignored or refused. DEFAULT is the
+    value for apps and pods that do not set the isolator.
     """
     columns: list[Column] = [
         ("ISOLATOR", "name"),
-        ("OF", lambda one: ",".join(one.scopes)),
-        "plugin",
+        ("OF", lambda one: ",".join(one.scopes), (3, 0)),
+        ("PLUGIN", "plugin", (2, 0)),
         ("HERE", "outcome"),
-        ("DEFAULT", _default_value),
-        "note",
+        ("DEFAULT", _default_value, (4, 8, "wraps")),
+        ("NOTE", "note", (1, 16, "wraps")),
     ]
     session.listing(session.client.isolators(), columns)
 

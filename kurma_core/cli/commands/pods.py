@@ -1,16 +1,30 @@
-"""``kurma list``, ``show``, ``status``, ``wait``, ``stop``, ``kill``, ``rm``, ``gc``, ``cat-manifest``: pods."""
+"""Commands on pods: lists, shows, stops, signals and removes them, and ``kurma inspect`` on anything."""
 
 from __future__ import annotations
 
-from kurma_core.cli.command_line import FORMAT, NO_LEGEND, Argument, Option, command
+from kurma_core.cli.command_line import (
+    APP,
+    FILTER,
+    FORMAT,
+    INSPECT_FORMAT,
+    NO_LEGEND,
+    NO_TRUNC,
+    TIMEOUT,
+    Argument,
+    Option,
+    command,
+)
+from kurma_core.models import LIVE_STATES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-    from kurma_core.cli.output import Column
+    from kurma_core.api.pods import Collected
+    from kurma_core.cli.output import Column, Filters
     from kurma_core.cli.session import Session
+    from kurma_core.client.client import Client
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.summary import NetworkSummary, PodSummary
 
@@ -18,41 +32,210 @@ if TYPE_CHECKING:
 _POD = Argument("pod", "POD", "The pod.")
 
 
-@command(Option("quiet", "--quiet -q", "Print UUIDs only, whole, one a line."), FORMAT, NO_LEGEND)
-def list_(session: Session, *, quiet: bool) -> None:
-    """List pods.
+_QUIET = Option("quiet", "--quiet -q", "Print only full UUIDs, one per line.")
 
-    States: preparing, prepared, starting, running, stopping, stopped, errored.
+
+@command(
+    Option("all", "--all -a", "Also list prepared and ended pods."),
+    _QUIET,
+    FILTER,
+    FORMAT,
+    NO_TRUNC,
+    NO_LEGEND,
+    example="kurma ps --filter label=tier=front",
+)
+def ps(session: Session, *, all: bool, quiet: bool, filter: tuple[str, ...]) -> None:
+    """List running pods; with -a, all pods.
+
+    Lists pods in the states preparing, starting, running and stopping, or in those that a filter names. Columns
+    and filters are those of kurma list.
     """
-    from kurma_core.cli.output import ago
+    by_state = any(text.startswith(("state=", "status=", "exited=")) for text in filter)
+    _list(session, () if all or by_state else LIVE_STATES, filter, quiet=quiet)
+
+
+@command(
+    Option("all", "--all -a", "List all pods, as without this option."),
+    _QUIET,
+    FILTER,
+    FORMAT,
+    NO_TRUNC,
+    NO_LEGEND,
+    example="kurma list --format 'table {{.name}}\\t{{.state}}'",
+)
+def list_(session: Session, *, all: bool, quiet: bool, filter: tuple[str, ...]) -> None:
+    """List all pods.
+
+    States: preparing, prepared, starting, running, stopping, stopped, errored. AGE is the time since the pod's end
+    or its last start; if it was never started, since it was made. RESTARTS counts the restarts by kurmad. A narrow
+    terminal shows fewer columns.
+    Keys of --filter: id, name (a part of it), state, status, label (NAME or NAME=VALUE), image, ancestor, network,
+    exited (the exit code).
+    """
+    _list(session, (), filter, quiet=quiet)
+
+
+def _list(session: Session, states: tuple[str, ...], wanted: tuple[str, ...], *, quiet: bool) -> None:
+    """:param states: only pods in these; empty: in any. :param wanted: values of ``--filter``."""
+    from kurma_core.cli.output import kept
 
     if session.format != "table" and not quiet:
-        session.listing(session.client.pods_json(), ())
+        from kurma_core.models.pod import PodRecord
+
+        rows = session.client.pods_json()
+        found = [row for row in rows if row["state"] in states] if states else rows
+        session.listing(kept(found, wanted, _FILTERS), (), PodRecord)
         return
-    pods = session.client.summaries()
+    summaries = session.client.summaries()
+    pods = [pod for pod in summaries if pod.state in states] if states else summaries
+    pods = list(kept(pods, wanted, _FILTERS))
     if quiet:
         for pod in pods:
             session.line(pod.uuid)
         return
-    columns: list[Column] = [
-        ("UUID", lambda pod: pod.uuid[:8]),
-        "name",
-        ("APPS", lambda pod: ",".join(pod.apps)),
-        "state",
-        ("CREATED", lambda pod: ago(pod.created_at)),
-        ("NETWORKS", _networks),
-    ]
-    session.listing(pods, columns)
+    uuid: Column = "uuid" if session.no_trunc else ("UUID", lambda pod: pod.uuid[:8])
+    # A cell that loses its beginning would show the last of several images.
+    images: Column = ("IMAGE", _first_image if session.width() else _images, (3, -12))
+    session.listing(pods, [uuid, _COLUMNS[0], images, *_COLUMNS[1:]])
 
 
-@command(_POD, FORMAT)
+_COLUMNS: list[Column] = [
+    ("NAME", "name", (5, 12)),
+    "state",
+    ("EXIT", "exit_code"),
+    ("AGE", lambda pod: _age(pod)),
+    ("RESTARTS", "restarts", (6, 0)),
+    ("PORTS", lambda pod: ",".join(port.removesuffix("/tcp") for port in pod.ports), (4, 12)),
+    ("NETWORKS", lambda pod: _networks(pod), (2, 0)),
+    ("APPS", lambda pod: ",".join(pod.apps), (1, 0)),
+]
+
+
+def _images(pod: PodSummary) -> str:
+    return ",".join(_names(pod))
+
+
+def _first_image(pod: PodSummary) -> str:
+    """The first image, and the number of the others."""
+    first, *others = _names(pod) or [""]
+    return f"{first},+{len(others)}" if others else first
+
+
+def _names(pod: PodSummary) -> list[str]:
+    from kurma_core.cli.output import without_directory
+
+    return list(dict.fromkeys(map(without_directory, pod.image_names.values())))
+
+
+def _age(pod: PodSummary) -> str:
+    from kurma_core.cli.output import age
+
+    return age(pod.finished_at or pod.started_at or pod.created_at)
+
+
+def _has_state(pod: Any, wanted: str) -> bool:
+    """:param wanted: a state, or podman's word for it."""
+    from kurma_core.models.summary import STATES
+
+    states = {"created": ("prepared",), "exited": ("stopped", "errored")}.get(wanted, (wanted,))
+    if states[0] not in STATES:
+        from kurma_core.errors import UsageError
+
+        raise UsageError(f"--filter: no state {wanted!r}", hint=f"the states are {', '.join(STATES)}")
+    return pod["state"] in states
+
+
+def _has_image(pod: Any, wanted: str) -> bool:
+    """:param wanted: the ID or its beginning, or the name; a name may lack its version, and its path before
+    the last /."""
+    if any(
+        one.removeprefix("sha512-").startswith(wanted.removeprefix("sha512-")) for one in pod["images"].values()
+    ):
+        return True
+    names = [name for text in pod["imageNames"].values() for name in (text, text.rpartition("/")[2])]
+    return wanted in names or wanted in [name.partition("@")[0].rpartition(":")[0] for name in names]
+
+
+_FILTERS: Filters = {
+    "id": lambda pod, value: pod["uuid"].startswith(value.lower()),
+    "name": lambda pod, value: value in pod["name"],
+    "state": _has_state,
+    "status": _has_state,
+    "label": lambda pod, value: _has_label(pod, value),
+    "image": _has_image,
+    "ancestor": _has_image,
+    "network": lambda pod, value: value in [one["network"] for one in pod["networks"]],
+    "exited": lambda pod, value: str(pod["exitCode"]) == value,
+}
+
+
+def _has_label(pod: Any, wanted: str) -> bool:
+    from kurma_core.cli.output import has_label
+
+    return has_label(pod["labels"], wanted)
+
+
+@command(_POD, FORMAT, NO_TRUNC, example="kurma show web")
 def show(session: Session, *, pod: str) -> None:
-    """Show everything that is known of a pod."""
+    """Show all facts about a pod.
+
+    A narrow terminal shows fewer columns of its tables.
+    """
     record = session.client.pod(pod)
-    session.show(record.to_json(), lambda: "\n".join(_page(record)))
+    session.show(record, lambda: "\n".join(_page(record, session.width())))
 
 
-@command(_POD, Option("wait", "--wait", "Wait for the pod's end first."), FORMAT, NO_LEGEND)
+@command(
+    Argument("names", "POD|IMAGE|NETWORK", "The pods, images and networks.", many=True),
+    Option("type", "--type -t", "Look only for this type.", choices=("pod", "image", "network")),
+    INSPECT_FORMAT,
+    example="kurma inspect --format '{{.state}}' web",
+)
+def inspect(session: Session, *, names: tuple[str, ...], type: str | None) -> int:
+    """Print a pod, an image or a network as JSON.
+
+    Looks for each name among pods, then images, then networks. Prints a list with the JSON of kurma show, kurma
+    image show or kurma network show for each name; with a template, one line for each name.
+    """
+    found: list[Any] = []
+    code = session.each(names, lambda name: found.append(_inspected(session.client, name, type)))
+    if "{{" in session.format:
+        for one in found:
+            session.listing([one], ())
+    else:
+        session.listing(found, ())
+    return code
+
+
+def _inspected(client: Client, name: str, kind: str | None) -> Any:
+    from kurma_core.errors import ImageNotFoundError, KurmaError, NetworkNotFoundError, PodNotFoundError
+
+    ways = {
+        "pod": (client.pod, PodNotFoundError),
+        "image": (client.image, ImageNotFoundError),
+        "network": (client.network, NetworkNotFoundError),
+    }
+    if kind is not None:
+        return ways[kind][0](name)
+    for way, missing in ways.values():
+        try:
+            return way(name)
+        except missing:
+            continue
+    raise KurmaError(
+        f"cannot inspect {name}: no pod, image or network has that name",
+        hint="kurma list, kurma images and kurma network list name them",
+    )
+
+
+@command(
+    _POD,
+    Option("wait", "--wait", "Wait until the pod ends first."),
+    FORMAT,
+    NO_TRUNC,
+    NO_LEGEND,
+    example="kurma status web",
+)
 def status(session: Session, *, pod: str, wait: bool) -> None:
     """Show the state of a pod and of its apps."""
     from kurma_core.cli.output import table
@@ -66,22 +249,24 @@ def status(session: Session, *, pod: str, wait: bool) -> None:
 
     def text() -> str:
         head = f"pod {record.name}: {record.state}" + (f": {record.reason}" if record.reason else "")
-        return "\n".join([head, *table(record.apps, _APP_COLUMNS, legend=not session.no_legend)])
+        return "\n".join(
+            [head, *table(record.apps, _APP_COLUMNS, legend=not session.no_legend, width=session.width())]
+        )
 
     session.show(value, text)
 
 
-@command(_POD)
+@command(_POD, example="kurma wait web")
 def wait(session: Session, *, pod: str) -> int:
-    """Wait for a pod's end, and exit with its exit code."""
+    """Wait until a pod ends, and exit with its exit code."""
     from kurma_core.cli.commands.run import exit_code
 
     return exit_code(session.client.wait(pod))
 
 
-@command(_POD)
+@command(_POD, example="kurma cat-manifest web")
 def cat_manifest(session: Session, *, pod: str) -> None:
-    """Print a pod's manifest, as it runs."""
+    """Print the manifest of a pod, with all overrides."""
     session.json(dict(session.client.pod(pod).manifest))
 
 
@@ -98,14 +283,20 @@ def _network(one: NetworkSummary) -> str:
     return f"{one.network}={'+'.join(addresses)}" if addresses else one.network
 
 
+def _second(at: str | None) -> str:
+    from kurma_core.cli.output import to_second
+
+    return to_second(at or "")
+
+
 _APP_COLUMNS: list[Column] = [
     ("APP", "name"),
     "state",
     ("EXIT", "exit_code"),
-    "pid",
-    ("STARTED", "started_at"),
-    ("FINISHED", "finished_at"),
-    ("MESSAGE", "says"),
+    ("PID", "pid", (2, 0)),
+    ("STARTED", lambda app: _second(app.started_at), (4, 0)),
+    ("FINISHED", lambda app: _second(app.finished_at), (3, 0)),
+    ("MESSAGE", "says", (6, 12)),
 ]
 
 
@@ -114,16 +305,17 @@ _EARLIER_COLUMNS: list[Column] = [
     ("EARLIER", lambda one: f"{one[0].name} {one[1].instance}"),
     ("STATE", lambda one: one[1].reason or ""),
     ("EXIT", lambda one: one[1].exit_code),
-    ("STARTED", lambda one: one[1].started_at),
-    ("FINISHED", lambda one: one[1].finished_at),
-    ("MESSAGE", lambda one: one[1].told),
+    ("STARTED", lambda one: _second(one[1].started_at), (1, 0)),
+    ("FINISHED", lambda one: _second(one[1].finished_at)),
+    ("MESSAGE", lambda one: one[1].told, (2, 12)),
 ]
 
 
-def _page(record: PodRecord) -> Iterator[str]:
-    from kurma_core.cli.output import facts, fields, one_line, table
+def _page(record: PodRecord, width: int) -> Iterator[str]:
+    """:param width: columns of the terminal; 0: no limit."""
+    from kurma_core.cli.output import facts, fields, one_line, pairs, table, wrapped
 
-    owner = f"process {record.owner}" if record.owner is not None else "nobody"
+    owner = f"process {record.owner}" if record.owner is not None else "none"
     yield facts(
         [
             *fields(record, "uuid", "name", "state", "reason", "exit_code"),
@@ -131,29 +323,46 @@ def _page(record: PodRecord) -> Iterator[str]:
             ("started", record.started_at),
             ("finished", record.finished_at),
             ("owner", owner),
-            ("stager", record.stager + (f" (process {record.stager_pid})" if record.stager_pid else "")),
+            ("stager", _stager(record)),
             *fields(record, "renderer", "network_namespace"),
             ("user namespace", _ids(record)),
             ("metadata service", _metadata(record)),
             ("restart", _restart(record)),
+            ("labels", pairs(record.labels)),
         ]
     )
-    yield from ("", *table(record.apps, [_APP_COLUMNS[0], ("IMAGE", _image_of(record)), *_APP_COLUMNS[1:]]))
+    image: list[Column] = [
+        ("IMAGE", lambda app: record.image_names.get(app.name), (5, -12)),
+        ("IMAGE ID", lambda app: record.images.get(app.name, "")[:20], (1, 0)),
+    ]
+    yield from ("", *table(record.apps, [_APP_COLUMNS[0], *image, *_APP_COLUMNS[1:]], width=width))
     earlier = [(app, one) for app in record.apps for one in app.earlier]
     if earlier:
-        yield from ("", *table(earlier, _EARLIER_COLUMNS))
+        yield from ("", *table(earlier, _EARLIER_COLUMNS, width=width))
     if any(app.files for app in record.apps):
-        yield from ("", *table(record.apps, _FILE_COLUMNS))
+        yield from ("", *table(record.apps, _FILE_COLUMNS, width=width))
     if record.attachments:
-        yield from ("", *table(record.attachments, _NETWORK_COLUMNS))
+        yield from ("", *table(record.attachments, _NETWORK_COLUMNS, width=width))
     mounts = _mounts(record)
     if mounts:
-        yield from ("", *table(mounts, _MOUNT_COLUMNS))
+        yield from ("", *table(mounts, _MOUNT_COLUMNS, width=width))
     if record.isolators:
-        yield from ("", *table(record.isolators, _ISOLATOR_COLUMNS))
+        yield from ("", *table(record.isolators, _ISOLATOR_COLUMNS, width=width))
     notes = [*record.notes, *[app.lost for app in record.apps if app.lost]]
     if notes:
-        yield from ("", *(f"note: {one_line(note)}" for note in notes))
+        yield from ("", *(line for note in notes for line in wrapped(f"note: {one_line(note)}", width)))
+
+
+def _stager(record: PodRecord) -> str:
+    from kurma_core import VERSION
+
+    version = record.stager_version
+    about = [
+        f"process {record.stager_pid}" if record.stager_pid else "",
+        f"started by Kurma {version}" if version not in (None, VERSION) else "",
+    ]
+    told = ", ".join(filter(None, about))
+    return f"{record.stager} ({told})" if told else record.stager
 
 
 def _ids(record: PodRecord) -> str | None:
@@ -198,10 +407,6 @@ def _kind_of(volume: Mapping[str, Any]) -> str:
     return f"tmpfs ({size})" if size else "tmpfs"
 
 
-def _image_of(record: PodRecord) -> Any:
-    return lambda app: record.images.get(app.name, "")[:20]
-
-
 _CONTENTS = {"kurma": "Kurma's", "image": "the image's", "image+name": "the image's, with the pod's name"}
 
 
@@ -221,21 +426,21 @@ _NETWORK_COLUMNS: list[Column] = [
     "network",
     "interface",
     ("ADDRESSES", lambda one: "" if one.result is None else ",".join(a.address for a in one.result.addresses)),
-    ("PORTS", lambda one: ",".join(_port(port) for port in one.ports)),
+    ("PORTS", lambda one: ",".join(port.text for port in one.ports)),
 ]
 
 _MOUNT_COLUMNS: list[Column] = [
     ("VOLUME", lambda one: one[0]),
     ("APP", lambda one: one[1]),
     ("PATH", lambda one: one[2]),
-    ("SOURCE", lambda one: one[3]),
+    ("SOURCE", lambda one: one[3], (1, -16)),
 ]
 _ISOLATOR_COLUMNS: list[Column] = [
     ("ISOLATOR", "name"),
     ("APP", "scope"),
-    ("VALUE", lambda one: _value(one)),
+    ("VALUE", lambda one: _value(one), (2, 8)),
     ("OUTCOME", lambda one: f"{one.outcome}, default" if one.default else one.outcome),
-    "note",
+    ("NOTE", "note", (1, 20, "wraps")),
 ]
 _VALUE_WIDTH = 60
 
@@ -249,48 +454,87 @@ def _value(one: Any) -> str:
     return f"{text} = {one.amounts}" if one.amounts else text
 
 
-def _port(port: Any) -> str:
-    host = f"{f'[{port.host_ip}]' if ':' in port.host_ip else port.host_ip}:" if port.host_ip else ""
-    return f"{host}{port.host_port}:{port.pod_port}/{port.protocol}"
-
-
-_PODS = Argument("pods", "POD", "The pods.", many=True)
+_PODS = Argument("pods", "POD", "The pods.", required=False, many=True)
 
 
 @command(
     _PODS,
-    Option("timeout", "--timeout", "How long the apps have before they are ended by force.", metavar="TIME"),
-    Option("force", "--force", "End them at once."),
+    Option("all", "--all -a", "Stop all pods that run."),
+    TIMEOUT,
+    Option("force", "--force", "Kill the apps at once."),
     root=True,
+    example="kurma stop -t 10s web",
 )
-def stop(session: Session, *, pods: tuple[str, ...], timeout: str | None, force: bool) -> int:
+def stop(session: Session, *, pods: tuple[str, ...], all: bool, timeout: str | None, force: bool) -> int:
     """Stop pods."""
     from kurma_core.cli import values
 
     patience = None if timeout is None else values.seconds(timeout, "--timeout")
-    return session.each(pods, lambda pod: session.client.stop(pod, timeout=patience, force=force))
+    chosen = _chosen(session, "stop", pods, all, lambda state: state in LIVE_STATES)
+    return session.each(chosen, lambda pod: session.client.stop(pod, timeout=patience, force=force))
+
+
+def _chosen(
+    session: Session, command: str, pods: tuple[str, ...], all: bool, wanted: Callable[[str], bool]
+) -> tuple[str, ...]:
+    """The pods that the command line names; with --all those in a wanted state, by name.
+
+    :raises UsageError: it names none, or also names some with --all.
+    """
+    if all == bool(pods):
+        from kurma_core.errors import UsageError
+
+        hint = f"name pods, or choose them by --all; see kurma {command} --help"
+        raise UsageError(f"{command}: {'pods and --all are given' if all else 'no pod is given'}", hint=hint)
+    if not all:
+        return pods
+    found = [pod for pod in session.client.summaries() if wanted(pod.state)]
+    return tuple(pod.uuid if pod.name == "-" else pod.name for pod in found)
 
 
 @command(
-    Argument("pod", "POD", "The pod."),
-    Argument("app", "APP", "Only this app.", required=False),
-    Option("signal", "--signal -s", "The signal, by name or number.", metavar="SIGNAL", default="TERM"),
+    Argument("pods", "POD[/APP]", "The pods, or one app of each.", many=True),
+    APP,
+    Option("signal", "--signal -s", "Send this signal, by name or number.", metavar="SIGNAL", default="TERM"),
     root=True,
+    example="kurma kill -s HUP web",
 )
-def kill(session: Session, *, pod: str, app: str | None, signal: str) -> None:
-    """Send a signal to the apps of a pod."""
+def kill(session: Session, *, pods: tuple[str, ...], app: str | None, signal: str) -> int:
+    """Send a signal to the apps of pods."""
     from kurma_core.cli import values
 
-    session.client.kill(pod, values.signal_number(signal), app)
+    number = values.signal_number(signal)
+
+    def one(text: str) -> None:
+        pod, named = values.pod_and_app(text, app)
+        session.client.kill(pod, number, named)
+
+    return session.each(pods, one)
 
 
-@command(_PODS, Option("force", "--force -f", "Stop those that run, at once."), root=True)
-def rm(session: Session, *, pods: tuple[str, ...], force: bool) -> int:
+@command(
+    _PODS,
+    Option("all", "--all -a", "Remove all pods that do not run; with --force, all pods."),
+    Option("force", "--force -f", "Kill running pods first."),
+    Option("yes", "--yes -y", "With --all, do not ask."),
+    root=True,
+    example="kurma rm web",
+)
+def rm(session: Session, *, pods: tuple[str, ...], all: bool, force: bool, yes: bool) -> int:
     """Remove pods that do not run.
 
-    Removes their logs and empty volumes, too.
+    Also removes their logs and empty volumes. With --all, names the pods and asks first.
     """
-    return session.each(pods, lambda pod: session.client.rm(pod, force=force))
+    chosen = _chosen(session, "rm", pods, all, lambda state: force or state not in LIVE_STATES)
+    if all and chosen and not yes:
+        names = ", ".join(chosen)
+        if not session.terminal():
+            from kurma_core.errors import UsageError
+
+            raise UsageError(f"rm: --all removes {names}", hint="--yes removes them without a question")
+        if not session.ask(f"remove {names}?"):
+            return 1
+    return session.each(chosen, lambda pod: session.client.rm(pod, force=force))
 
 
 @command(
@@ -301,19 +545,28 @@ def rm(session: Session, *, pods: tuple[str, ...], force: bool) -> int:
         metavar="TIME",
         default="30m",
     ),
-    Option("dry_run", "--dry-run", "Only say what would be done."),
+    Option("dry_run", "--dry-run", "Print what would be done, and change nothing."),
     root=True,
+    example="kurma gc --dry-run",
 )
 def gc(session: Session, *, grace_period: str, dry_run: bool) -> int:
-    """Take down what is dead, and remove pods that ended a while ago.
+    """Remove old ended pods, and leftovers of crashes.
 
-    Remains of killed commands and crashes are removed regardless of their age, also addresses, interfaces, rules
-    and namespaces of pods that are gone. The exit code is 125 if an error kept something from being removed.
+    Leaves pods that kurmad starts again. Removes leftovers of killed commands and crashes regardless of their
+    age: also addresses, interfaces, rules and namespaces of missing pods. The exit code is 125 if a removal
+    fails.
     """
     from kurma_core.cli import values
 
     grace = values.seconds(grace_period, "--grace-period")
     collected = session.client.gc(grace=grace, dry_run=dry_run)
-    for line in collected.lines:
+    for line in collected_lines(collected, dry_run=dry_run):
         session.line(line)
     return 125 if collected.failed else 0
+
+
+def collected_lines(collected: Collected, *, dry_run: bool) -> list[str]:
+    """A line for each thing that was collected, or would be, or is left."""
+    from kurma_core.cli.commands.image import removal_lines
+
+    return [*collected.lines, *removal_lines(collected.removed, dry_run=dry_run), *collected.left]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.cli.command_line import Argument, Option, command
+from kurma_core.cli.command_line import TIMEOUT, Argument, Option, command
 from kurma_core.cli.pod_options import POD_OPTIONS, pod_request
 
 TYPE_CHECKING = False
@@ -18,35 +18,39 @@ if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
 
 _POD = Argument("pod", "POD", "The pod.")
+_PODS = Argument("pods", "POD", "The pods; several run in the background.", many=True)
 _PREFIX = Option("prefix", "--prefix", "Print the app's name before each line.")
 _DETACH = Option(
     "detach",
     "--detach -d",
-    "Print the pod's UUID once its programs run, and leave it to kurmad, which is started if need be.",
+    "Run the pod in the background, under kurmad, and print its UUID once its apps run.",
 )
+_ATTACH = Option("attach", "--attach -a", "Run the pod in the foreground, as run does without -d.")
+_INTERACTIVE = Option("interactive", "--interactive -i", "Do the same as -a.")
 
 
 @command(
     *POD_OPTIONS,
-    Option("rm", "--rm", "Remove the pod once it has ended."),
+    Option("rm", "--rm", "Remove the pod after its end."),
     _PREFIX,
     _DETACH,
     root=True,
     makes=True,
+    example="kurma run -d --name web -p 8080:80 example.com/web:1.0",
 )
 def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: Any) -> int:
-    """Run a pod in the foreground, to its end, or by -d in the background.
+    """Create a pod and run it; with -d, in the background.
 
-    The exit code is the app's; with several apps, the first one that is not 0, in the order of the manifest.
-    Ctrl-C, SIGTERM and SIGHUP stop the pod; a second signal ends it at once. With -it, the app's own terminal gets
-    all input, Ctrl-C included.
-    With -d, -i keeps the app's standard input open for attach; the exit code is 0 once the pod runs, 126 or 127 if
-    no app's program can be executed, and the pod's own if it fails at once.
+    The exit code is the app's. With several apps, it is the first exit code other than 0, in the order of the
+    manifest. Ctrl-C, SIGTERM and SIGHUP stop the pod; a second signal kills it. With -it, the app's terminal gets
+    all input, also Ctrl-C. With -d, the exit code is 0 once the pod runs, 126 or 127 if no app's program can be
+    executed, and the pod's if it ends at once; -i keeps the app's standard input open for attach.
     """
-    _look_at_detach(session, detach=detach, prefix=prefix)
+    if detach:
+        _leave_to_kurmad(session, prefix=prefix)
     if options["tty"] and options["interactive"] and not detach and not os.isatty(0):
-        session.note("standard input is no terminal: what comes from there is typed into the app's")
-    request = pod_request(options, session.note, ephemeral=rm, detached=detach)
+        session.note("standard input is not a terminal: the input is typed into the app's terminal")
+    request = pod_request(options, session.note, ephemeral=rm, foreground=not detach)
     uuid_file: str | None = options["uuid_file"]
     _check_uuid_file(uuid_file)
 
@@ -58,7 +62,7 @@ def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: An
     if detach and uuid_file is None:
         record = session.client.prepare(request, session.progress(), start=True)
         tell_of_isolators(session, record)
-        return _tell_up(session, record, ephemeral=rm)
+        return _report_started(session, record, ephemeral=rm)
     if detach:
         return _prepare_and_launch(session, request, prepared)
     with _printer(session, prefix) as output:
@@ -66,11 +70,11 @@ def run(session: Session, *, rm: bool, prefix: bool, detach: bool, **options: An
     return _end(session, record)
 
 
-@command(*POD_OPTIONS, root=True, makes=True)
+@command(*POD_OPTIONS, root=True, makes=True, example="kurma prepare --name web example.com/web:1.0")
 def prepare(session: Session, **options: Any) -> None:
-    """Prepare a pod, and print its UUID.
+    """Create a pod without running it, and print its UUID.
 
-    Decides everything about the pod, and fetches its images; run-prepared runs it.
+    Fetches the pod's images, and fixes its manifest and networks. kurma run-prepared runs the pod.
     """
     request = pod_request(options, session.note)
     _check_uuid_file(options["uuid_file"])
@@ -81,52 +85,100 @@ def prepare(session: Session, **options: Any) -> None:
     session.line(record.uuid)
 
 
-@command(_POD, _PREFIX, _DETACH, root=True)
+@command(_POD, _PREFIX, _DETACH, root=True, example="kurma run-prepared -d web")
 def run_prepared(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
-    """Run a prepared pod in the foreground, to its end, or by -d in the background."""
-    _look_at_detach(session, detach=detach, prefix=prefix)
-    return _start(session, pod, detach=detach, prefix=prefix)
-
-
-@command(_POD, _PREFIX, _DETACH, root=True)
-def start(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
-    """Run an ended pod again, from a clean copy, under the same UUID.
-
-    It runs in the foreground, as with run; or, with -d, in the background.
-    """
-    _look_at_detach(session, detach=detach, prefix=prefix)
-    return _start(session, pod, detach=detach, prefix=prefix)
-
-
-@command(_POD, _PREFIX, _DETACH, root=True)
-def restart(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
-    """Stop a pod if it runs, and run it again, in the foreground or by -d in the background."""
-    _look_at_detach(session, detach=detach, prefix=prefix)
-    return _start(session, session.client.stop(pod, again=True).uuid, detach=detach, prefix=prefix)
-
-
-def _start(session: Session, pod: str, *, detach: bool, prefix: bool) -> int:
+    """Run a prepared pod; with -d, in the background."""
     if detach:
+        _leave_to_kurmad(session, prefix=prefix)
         return _launch(session, pod)
+    return _run_here(session, pod, prefix=prefix)
+
+
+@command(_PODS, _ATTACH, _INTERACTIVE, _PREFIX, _DETACH, root=True, example="kurma start web")
+def start(
+    session: Session, *, pods: tuple[str, ...], attach: bool, interactive: bool, prefix: bool, detach: bool
+) -> int:
+    """Run ended pods again, with clean root filesystems.
+
+    A pod keeps its UUID. It runs as it was made: in the background after run -d or create, in the foreground after
+    run without -d. With -a it runs in the foreground, with -d in the background.
+    """
+    if _in_foreground(session, pods, attach=attach or interactive, detach=detach):
+        return _run_here(session, pods[0], prefix=prefix)
+    _leave_to_kurmad(session, prefix=prefix)
+    return session.each(pods, lambda pod: _launch(session, pod))
+
+
+@command(
+    _PODS,
+    _ATTACH,
+    _INTERACTIVE,
+    TIMEOUT,
+    _PREFIX,
+    _DETACH,
+    root=True,
+    example="kurma restart web",
+)
+def restart(
+    session: Session,
+    *,
+    pods: tuple[str, ...],
+    attach: bool,
+    interactive: bool,
+    timeout: str | None,
+    prefix: bool,
+    detach: bool,
+) -> int:
+    """Stop pods that run, then run them again.
+
+    A pod runs as it was made: in the background after run -d or create, in the foreground after run without -d.
+    With -a it runs in the foreground, with -d in the background.
+    """
+    from kurma_core.cli import values
+
+    patience = None if timeout is None else values.seconds(timeout, "--timeout")
+    if _in_foreground(session, pods, attach=attach or interactive, detach=detach):
+        uuid = session.client.stop(pods[0], timeout=patience, again=True).uuid
+        return _run_here(session, uuid, prefix=prefix)
+    _leave_to_kurmad(session, prefix=prefix)
+    return session.each(
+        pods, lambda pod: _launch(session, session.client.stop(pod, timeout=patience, again=True).uuid)
+    )
+
+
+def _in_foreground(session: Session, pods: tuple[str, ...], *, attach: bool, detach: bool) -> bool:
+    """Whether to run the pod here; several pods always run in the background.
+
+    :raises UsageError: the options contradict each other, or several pods are to run here.
+    """
+    if attach and (detach or len(pods) > 1):
+        from kurma_core.errors import UsageError
+
+        if detach:
+            raise UsageError("-a and -d: a pod runs in the foreground or in the background")
+        raise UsageError("-a: only one pod runs in the foreground", hint="leave out -a, or start them one by one")
+    return attach or (not detach and len(pods) == 1 and session.client.pod(pods[0]).foreground)
+
+
+def _run_here(session: Session, pod: str, *, prefix: bool) -> int:
     with _printer(session, prefix) as output:
         record = session.client.start(pod, session.stdio(), output)
     return _end(session, record)
 
 
-def _look_at_detach(session: Session, *, detach: bool, prefix: bool) -> None:
-    """:raises UsageError: an option is of use in the foreground only."""
-    if not detach:
-        return
+def _leave_to_kurmad(session: Session, *, prefix: bool) -> None:
+    """:raises UsageError: --prefix was given, which is of use in the foreground only."""
     if prefix:
         from kurma_core.errors import UsageError
 
-        raise UsageError("--prefix: with --detach nothing is printed", hint="see: kurma logs --prefix")
+        raise UsageError("--prefix: a pod in the background prints nothing", hint="see: kurma logs --prefix")
     session.need_daemon()
 
 
 def _prepare_and_launch(session: Session, request: PodRequest, prepared: Callable[[PodRecord], None]) -> int:
     """Prepares a pod, calls ``prepared`` with it, and leaves it to kurmad once it is up. An ephemeral pod that
-    fails to start is removed."""
+    fails to start is removed; so is a pod of which nothing was started, because its port was taken for instance.
+    """
     from contextlib import suppress
 
     from kurma_core.errors import KurmaError
@@ -136,10 +188,10 @@ def _prepare_and_launch(session: Session, request: PodRequest, prepared: Callabl
         prepared(record)
         return _launch(session, record.uuid, ephemeral=request.ephemeral)
     except BaseException as error:
-        if request.ephemeral:
-            with suppress(KurmaError):
+        with suppress(KurmaError):
+            if request.ephemeral or session.client.pod(record.uuid).state == "prepared":
                 session.client.rm(record.uuid)
-        elif isinstance(error, KurmaError):
+        if not request.ephemeral and isinstance(error, KurmaError):
             from kurma_core.client.client import add_unstarted_pod
 
             add_unstarted_pod(error, record.uuid, session.client.pod)
@@ -147,10 +199,10 @@ def _prepare_and_launch(session: Session, request: PodRequest, prepared: Callabl
 
 
 def _launch(session: Session, pod: str, *, ephemeral: bool = False) -> int:
-    return _tell_up(session, session.client.launch(pod), ephemeral=ephemeral)
+    return _report_started(session, session.client.launch(pod), ephemeral=ephemeral)
 
 
-def _tell_up(session: Session, record: PodRecord, *, ephemeral: bool) -> int:
+def _report_started(session: Session, record: PodRecord, *, ephemeral: bool) -> int:
     """Prints the pod's UUID; reports which apps could not be executed, or why the pod has ended already.
 
     :returns: the exit code: of the first app that could not be executed, if no other app runs; or the failed
@@ -166,6 +218,10 @@ def _tell_up(session: Session, record: PodRecord, *, ephemeral: bool) -> int:
         session.line(record.uuid)
     if failed:
         return exit_code(record)
+    if up and os.isatty(2):  # a script waits for nothing
+        from kurma_core.cli.commands.logs import report_ended
+
+        report_ended(session, record, ephemeral=ephemeral)
     return 0 if up else record.unstarted[0].exit_code or 125
 
 

@@ -14,57 +14,62 @@ if TYPE_CHECKING:
 _COLUMNS = ("name", "kind", "image", "default")
 
 
-@command(FORMAT, NO_LEGEND)
+@command(FORMAT, NO_LEGEND, example="kurma stager list")
 def list_(session: Session) -> None:
     """List the stagers that --stager accepts."""
     session.listing(session.client.stagers(), _COLUMNS)
 
 
 @command(
-    Argument("name", "NAME", "The stager."),
-    Option("force", "--force", "Build it anew, even if its image is there."),
+    Argument("name", "STAGER", "The stager."),
+    Option("force", "--force", "Build the image again, even if it exists."),
     root=True,
     makes=True,
+    example="kurma stager build default",
 )
 def build(session: Session, *, name: str, force: bool) -> None:
-    """Build, or fetch, and verify a stager's image; print its ID."""
+    """Build or fetch a stager's image, and verify it.
+
+    Prints the image's ID.
+    """
     session.line(session.client.stager_build(name, force=force).id)
 
 
 @command(
-    Argument("image", "IMAGE", "The stager: a name that --stager accepts, or the locator of an image."),
+    Argument("image", "IMAGE", "The stager: a name that --stager accepts, or an image's locator."),
     FORMAT,
     root=True,
     makes=True,
+    example="kurma stager check ./stager.aci",
 )
 def check(session: Session, *, image: str) -> int:
-    """Run the contract suite on a stager's image, line by line.
+    """Run the contract suite on a stager's image.
 
-    Starts pods of its own under that stager, and removes them. The exit code is 0 if all checks pass, and 1 if one
-    fails. Features that the stager declares as missing are skipped.
+    Starts test pods under the stager, and removes them. Skips features that the stager declares as missing. The
+    exit code is 0 if all checks pass, and 1 if one fails.
     """
     lines = session.client.stager_check(image, _told(session) if session.format == "table" else lambda line: None)
     count = {outcome: sum(line.outcome == outcome for line in lines) for outcome in _MARKS}
     if session.format != "table":
-        session.show([line.to_json() for line in lines], str)
+        session.listing(lines, ())
     else:
         session.line(f"{count['ok']} hold, {count['fail']} do not, {count['skipped']} were skipped")
     return 1 if count["fail"] else 0
 
 
 @command(
-    Argument("file", "FILE", "The archive to write: an .aci."),
-    Option(
-        "kind", "--format", "Which of the formats that the stager exports, if there are several.", metavar="FORMAT"
-    ),
-    Option("stager", "--stager", "The stager; without it, the configured one.", metavar="NAME"),
+    Argument("file", "FILE", "The archive to write, an .aci file."),
+    Option("kind", "--format", "Write this format, if the stager exports several.", metavar="FORMAT"),
+    Option("stager", "--stager", "Export this stager; default: the configured one.", metavar="STAGER"),
     makes=True,
+    example="kurma stager export stager.aci",
 )
 def export(session: Session, *, file: str, kind: str | None, stager: str | None) -> None:
-    """Write a stager as an image for another container engine; print its ID.
+    """Write a stager as an image for another engine.
 
-    The image is not signed: sign it by kurma image sign. To run it here, list the key's fingerprint in
-    trusted_host_keys, or the printed ID in host_image_digests. The stager's documentation describes its formats.
+    Prints the image's ID. The image is not signed; kurma image sign signs it. To run it on this host, list the
+    key's fingerprint in trusted_host_keys, or the printed ID in host_image_digests. The stager's documentation
+    describes its formats.
     """
     from kurma_core.named_files import writable
 

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kurma_core.cli import output, values
-from kurma_core.cli.command_line import FORMAT, NO_LEGEND, Argument, Option, command
+from kurma_core.cli.command_line import APP, FORMAT, NO_LEGEND, NO_TRUNC, Argument, Option, command
 from kurma_core.errors import PodNotFoundError, PodStateError, UsageError
 
 if TYPE_CHECKING:
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
     from kurma_core.cli.session import Session
 
 
-_INTERVAL = Option("interval", "--interval", "Look again after TIME.", metavar="TIME", default="1s")
-_NO_STREAM = Option("no_stream", "--no-stream", "Print it once: over one interval.")
+_INTERVAL = Option("interval", "--interval", "Measure again after TIME.", metavar="TIME", default="1s")
+_NO_STREAM = Option("no_stream", "--no-stream", "Print one measurement, over one interval, and exit.")
 #: Seconds; a shorter interval shows nothing useful.
 _SHORTEST = 0.1
 
 
 @command(
-    Argument("pods", "POD", "Only these pods.", required=False, many=True),
+    Argument("pods", "POD", "Show only these pods.", required=False, many=True),
     _NO_STREAM,
     _INTERVAL,
-    Option("apps", "--apps", "Also what each app uses."),
+    Option("apps", "--apps", "Also show each app."),
     FORMAT,
     NO_LEGEND,
+    example="kurma stats --no-stream",
 )
 def stats(
     session: Session,
@@ -44,23 +45,30 @@ def stats(
     interval: str,
     apps: bool,
 ) -> None:
-    """Show what pods use, again and again.
+    """Show the resource usage of pods, continuously.
 
-    Without POD, shows all running pods. CPU is of one processor: 200% are two. MEMORY does not include memory that
-    the kernel can reclaim at once. A terminal shows the last measurement in place; otherwise rows are printed, and
-    with --format json a list in each line. The command ends when the last of the named pods has ended.
+    Without POD, shows all running pods. CPU of 100% is one processor, 200% are two. MEMORY excludes memory that
+    the kernel can reclaim at once. On a terminal, each measurement replaces the one before; other outputs get all
+    rows, and with --format json one list per line. The command exits when the named pods have ended.
     """
 
     Figures(session, _seconds(interval), apps=apps).show(pods, once=no_stream)
 
 
 @command(
-    Argument("pod", "POD", "The pod whose processes are shown; without it, what all pods use.", required=False),
-    Argument("app", "APP", "Only the processes of this app.", required=False),
+    Argument(
+        "pod",
+        "POD[/APP]",
+        "The pod or app whose processes are shown; default: all pods.",
+        required=False,
+    ),
+    APP,
     _NO_STREAM,
     _INTERVAL,
     FORMAT,
+    NO_TRUNC,
     NO_LEGEND,
+    example="kurma top shop/web",
 )
 def top(
     session: Session,
@@ -70,17 +78,19 @@ def top(
     no_stream: bool,
     interval: str,
 ) -> None:
-    """Show the processes of a pod; without POD, what pods use, the busiest first.
+    """Show the processes of a pod, or the busiest pods.
 
-    PID is the process's number on the host, INSIDE the one in the pod. CPU is the share of its lifetime for which
-    it has used a processor. Processes without an app are the stager's. Without POD, the command is kurma stats in
-    another order; only then --interval and --no-stream have an effect.
+    PID is the process's number on the host, INSIDE its number in the pod. CPU is its processor time divided by its
+    age. Processes without an app belong to the stager. Without POD, the command shows kurma stats, with the
+    busiest pods first; only then do --interval and --no-stream have an effect.
     """
     seconds = _seconds(interval)
     if pod is None:
+        if app is not None:
+            raise UsageError("--app: the pod is missing", hint="kurma top POD/APP")
         Figures(session, seconds, busiest=True).show((), once=no_stream)
         return
-    session.listing(session.client.processes(pod, app), _PROCESS_COLUMNS)
+    session.listing(session.client.processes(*values.pod_and_app(pod, app)), _PROCESS_COLUMNS)
 
 
 def _seconds(text: str) -> float:
@@ -117,7 +127,7 @@ _PROCESS_COLUMNS: list[Column] = [
     ("CPU", _part),
     ("MEMORY", lambda one: _size(one.memory)),
     ("TIME", lambda one: _time(one.cpu)),
-    ("COMMAND", _command),
+    ("COMMAND", _command, (1, 16)),
 ]
 
 
@@ -156,7 +166,7 @@ class Figures:
         named = [one.uuid for one in found] if pods else []
         try:
             if screen is not None:
-                screen.show(self._table(found))
+                screen.show(self._table(found, screen.width))
             while True:
                 self._before = {one.uuid: one for one in found}
                 time.sleep(self._interval)
@@ -164,7 +174,7 @@ class Figures:
                 if pods and not found and not once:
                     return
                 if screen is not None:
-                    screen.show(self._table(found))
+                    screen.show(self._table(found, screen.width))
                 else:
                     self._print(found)
                 if once:
@@ -182,11 +192,13 @@ class Figures:
 
     def _print(self, found: list[Usage]) -> None:
         if self._session.format == "table":
-            for line in self._table(found):
+            for line in self._table(found, self._session.width()):
                 self._session.line(line)
             self._legend = False
         elif self._session.format == "json":
             self._session.line(json.dumps([self._json(one) for one in found], ensure_ascii=False))
+        elif self._session.format != "yaml":
+            self._session.listing([self._json(one) for one in found], ())
         else:
             self._session.line(
                 "---\n" + output.formatted(self._session.format, [self._json(one) for one in found])
@@ -215,9 +227,9 @@ class Figures:
         # A pod that was started again counts from nought.
         return 100 * (now.cpu - then.cpu) / time_between if now.cpu >= then.cpu else None
 
-    def _table(self, found: list[Usage]) -> Iterator[str]:
-        columns = [column for column in _USAGE_COLUMNS if self._apps or column != "app"]
-        return output.table(self._rows(found), columns, legend=self._legend)
+    def _table(self, found: list[Usage], width: int) -> Iterator[str]:
+        columns = [column for column in _USAGE_COLUMNS if self._apps or column[0] != "APP"]
+        return output.table(self._rows(found), columns, legend=self._legend, width=width)
 
     def _json(self, one: Usage) -> Json:
         value = one.to_json()
@@ -240,17 +252,17 @@ def _of_pod(row: _Row, value: int | None) -> str:
 
 
 _USAGE_COLUMNS: list[Column] = [
-    ("UUID", lambda row: row.pod.uuid[:8]),
-    ("NAME", "pod.name"),
-    "app",
+    ("UUID", lambda row: row.pod.uuid[:8], (1, 0)),
+    ("NAME", "pod.name", (3, 12)),
+    ("APP", "app", (4, 8)),
     ("CPU", lambda row: "" if row.cpu is None else f"{row.cpu:.1f}%"),
     ("MEMORY", lambda row: _memory(row.counted)),
-    ("LIMIT", lambda row: _size(row.counted.memory_limit)),
+    ("LIMIT", lambda row: _size(row.counted.memory_limit), (2, 0)),
     ("PIDS", "counted.pids"),
-    ("READ", lambda row: _size(row.counted.block_read)),
-    ("WRITTEN", lambda row: _size(row.counted.block_written)),
-    ("RECEIVED", lambda row: _of_pod(row, row.pod.network_received)),
-    ("SENT", lambda row: _of_pod(row, row.pod.network_sent)),
+    ("READ", lambda row: _size(row.counted.block_read), (5, 0)),
+    ("WRITTEN", lambda row: _size(row.counted.block_written), (6, 0)),
+    ("RECEIVED", lambda row: _of_pod(row, row.pod.network_received), (7, 0)),
+    ("SENT", lambda row: _of_pod(row, row.pod.network_sent), (8, 0)),
 ]
 
 
@@ -270,6 +282,11 @@ class Screen:
         """None: the output is not a terminal, or one that cannot move its cursor."""
         return cls(out) if out.isatty() and os.environ.get("TERM") not in (None, "", "dumb") else None
 
+    @property
+    def width(self) -> int:
+        """Columns of a line; 0: no limit."""
+        return max(0, os.get_terminal_size(self._out.fileno()).columns - 1)
+
     def show(self, lines: Iterable[str]) -> None:
         width, height = os.get_terminal_size(self._out.fileno())
         found = list(lines)
@@ -278,10 +295,10 @@ class Screen:
         if len(found) > room:
             found[room - 1 :] = [f"… and {len(found) - room + 1} more"]
         up = _UP.format(self._drawn) if self._drawn else ""
-        cut = [line[: width - 1] if width > 1 else line for line in found]
-        self._out.write(up + "".join(f"{line}{_REST_OF_LINE}\n" for line in cut) + _REST)
+        kept = [output.cut(line, width - 1) if width > 1 else line for line in found]
+        self._out.write(up + "".join(f"{line}{_REST_OF_LINE}\n" for line in kept) + _REST)
         self._out.flush()
-        self._drawn = len(cut)
+        self._drawn = len(kept)
 
     def leave(self) -> None:
         """Ends drawing. After Ctrl-C the cursor's line may hold a ``^C``."""

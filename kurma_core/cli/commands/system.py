@@ -1,4 +1,4 @@
-"""``kurma info``, ``version``, ``completion``, ``config show`` and ``config check``."""
+"""``kurma info``, ``version``, ``completion``, and the commands below ``config`` and ``system``."""
 
 from __future__ import annotations
 
@@ -10,37 +10,58 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.api.host import HostCheckInfo
+    from kurma_core.api.pods import Pruned
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
 
 
-_SHELLS = ("bash", "zsh", "fish")
-
-
-@command(Option("check", "--check", "Check what this host lacks."), FORMAT, NO_LEGEND)
+@command(
+    Option("check", "--check", "Check this host for missing features, and print how to add them."),
+    FORMAT,
+    NO_LEGEND,
+    example="kurma info --check",
+)
 def info(session: Session, *, check: bool) -> int:
-    """Show what this host and this installation are.
+    """Show facts about this host and this installation.
 
-    With --check, it asks enabled plugins, too; the exit code is 1 if something is missing.
+    With --check, it asks enabled plugins, too. Below the table stands the command that mends each NO; the exit
+    code is 1 if there is one.
     """
     from kurma_core.cli.output import facts
 
     if check:
-        found = session.client.host_checks()
-        columns: list[Column] = ["by", ("CHECK", "name"), ("OK", _yes), "detail", "hint"]
+        from kurma_core.client.local.host_checks import all_checks
+
+        found = all_checks(session.client)
+        columns: list[Column] = ["by", ("CHECK", "name"), ("OK", _yes), ("DETAIL", "detail", (1, 20, "wraps"))]
         session.listing(found, columns)
+        if session.format == "table":
+            for one in found:
+                if one.hint:
+                    session.line(f"\n{one.by} {one.name}:\n  {one.hint}")
         return 0 if all(one.ok for one in found) else 1
 
-    value = session.client.info().to_json()
-    session.show(value, lambda: facts([(name, _words(item)) for name, item in value.items()]))
+    host = session.client.info()
+    shown = host.to_json()
+    if host.daemon is None:
+        shown["daemon"] = _why_no_kurmad(session)
+    session.show(host, lambda: facts([(name, _words(item)) for name, item in shown.items()]))
     return 0
+
+
+def _why_no_kurmad(session: Session) -> str:
+    if session.host is not None:
+        return f"not asked: --host {session.host}"
+    if session.client.here.refused is not None:
+        return "not asked: this user may not use kurmad"
+    return "does not run: nothing restarts pods until it does"
 
 
 def _yes(check: HostCheckInfo) -> str:
     return "yes" if check.ok else "NO"
 
 
-@command()
+@command(example="kurma version")
 def version(session: Session) -> None:
     """Print Kurma's version."""
     from kurma_core import VERSION
@@ -48,18 +69,16 @@ def version(session: Session) -> None:
     session.line(f"kurma {VERSION}")
 
 
-@command(Argument("shell", "bash|zsh|fish", "The shell."))
+@command(Argument("shell", "bash|zsh|fish", "The shell."), example="kurma completion bash")
 def completion(session: Session, *, shell: str) -> None:
-    """Print a shell's completion for kurma.
+    """Print the completion script for a shell.
 
-    For bash: kurma completion bash > /etc/bash_completion.d/kurma
+    For bash: kurma completion bash > /etc/bash_completion.d/kurma. To try it in this shell: eval "$(kurma
+    completion bash)"
     """
-    from kurma_core.cli.typer_app import completion_script
-    from kurma_core.errors import UsageError
+    from kurma_core.cli.completion import script
 
-    if shell not in _SHELLS:
-        raise UsageError(f"no completion for {shell!r}", hint=f"there is one for {', '.join(_SHELLS)}")
-    session.line(completion_script(shell))
+    session.line(script(shell))
 
 
 def _words(value: object) -> str:
@@ -84,25 +103,24 @@ def _items(value: Mapping[str, object]) -> list[tuple[str, object]]:
     return list(value.items())
 
 
-@command(FORMAT, NO_LEGEND)
+@command(FORMAT, NO_LEGEND, example="kurma config show")
 def show_config(session: Session) -> None:
-    """Show the effective configuration, and where each value comes from.
+    """Show the configuration, and the origin of each value.
 
-    As JSON and YAML: the values alone, in the form of a configuration file.
+    --format json and yaml print the values alone, in the form of a configuration file.
     """
     from kurma_core.cli.output import table
 
     config = session.client.config
     rows = list(_leaves("", config.to_json(), config.origins))
+    columns: list[Column] = [
+        ("KEY", lambda row: row[0]),
+        ("FROM", lambda row: row[2], (2, 12, "wraps")),
+        ("VALUE", lambda row: row[1], (1, 20, "wraps")),
+    ]
     session.show(
         config.to_json(),
-        lambda: "\n".join(
-            table(
-                rows,
-                [("KEY", lambda row: row[0]), ("VALUE", lambda row: row[1]), ("FROM", lambda row: row[2])],
-                legend=not session.no_legend,
-            )
-        ),
+        lambda: "\n".join(table(rows, columns, legend=not session.no_legend, width=session.width())),
     )
     _ask_kurmad(session)
 
@@ -119,9 +137,9 @@ def _ask_kurmad(session: Session) -> None:
         return  # the command itself does without kurmad
 
 
-@command(makes=True)
+@command(makes=True, example="kurma config check")
 def check_config(session: Session) -> int:
-    """Check the configuration, with the plugins that it names."""
+    """Check the configuration and its plugins."""
     from kurma_core.client.local.managers import problems
     from kurma_core.plugins.problems import left_out
 
@@ -133,7 +151,7 @@ def check_config(session: Session) -> int:
         session.note(f"left out: {error.message}")
     if not found:
         files = session.client.config.config_files
-        session.line("the configuration is right: " + (", ".join(files) or "no file, all defaults"))
+        session.line("the configuration is valid: " + (", ".join(files) or "no file, all defaults"))
     _ask_kurmad(session)
     return 125 if found else 0
 
@@ -150,3 +168,84 @@ def _leaves(path: str, value: Any, origins: Mapping[str, str]) -> Iterator[tuple
     from kurma_core.config import origin
 
     yield path, json.dumps(value, ensure_ascii=False), origin(path, origins)
+
+
+@command(FORMAT, NO_LEGEND, root=True, example="kurma system df")
+def df(session: Session) -> None:
+    """Show what Kurma keeps on the disk.
+
+    ACTIVE are those in use. RECLAIMABLE is what kurma system prune --all would free.
+    """
+    from kurma_core.cli.output import size
+
+    columns: list[Column] = [
+        "kind",
+        "count",
+        "active",
+        ("SIZE", lambda one: size(one.size)),
+        ("RECLAIMABLE", lambda one: size(one.reclaimable)),
+    ]
+    session.listing(session.client.disk_use(), columns)
+
+
+@command(
+    Option("all", "--all -a", "Remove also every image that no pod uses."),
+    Option("force", "--force -f", "Remove without a question."),
+    Option("dry_run", "--dry-run", "Print what would be removed, and remove nothing."),
+    root=True,
+    example="kurma system prune --dry-run",
+)
+def prune(session: Session, *, all: bool, force: bool, dry_run: bool) -> int:
+    """Remove ended pods, and what nothing uses.
+
+    Removes what kurma gc and kurma image gc remove, regardless of its age: ended pods with their logs, what
+    crashes left, rendered trees, and unfinished downloads. Of the images that no pod uses, it removes those that
+    a newer one has replaced; with --all every one. Leaves pods that kurmad starts again. At a terminal it lists
+    all of this, asks, and removes no other pod, image, tree or download; leftovers of crashes go in any case.
+    Elsewhere it needs --force.
+    """
+    import time
+
+    from kurma_core.cli.output import size
+    from kurma_core.errors import UsageError
+    from kurma_core.value import replace
+
+    if not (force or dry_run or session.terminal()):
+        raise UsageError("cannot prune: there is no terminal to ask at", hint="--force removes, --dry-run lists")
+    grace, only = 0.0, None
+    printed: tuple[str, ...] = ()
+    if dry_run or not force:
+        begun = time.monotonic()
+        plan = session.client.prune(all=all, dry_run=True)
+        _print_pruned(session, plan, dry_run=True)
+        if dry_run:
+            session.line(f"{size(plan.freed)} would be freed")
+            return 0
+        if not plan.removed and not plan.pods.lines:
+            session.line("there is nothing to remove")
+            return 0
+        session.flush()
+        if not session.ask(f"remove all of this ({size(plan.freed)})?"):
+            session.note("nothing was removed")
+            return 0
+        # Not what the user has not seen, nor what was used while the user read.
+        grace, only = time.monotonic() - begun, [one.key for one in plan.removed]
+        printed = plan.pods.left
+    done = session.client.prune(all=all, grace=grace, only=only)
+    if not done.pods.failed:
+        left = tuple(line for line in done.pods.left if line not in printed)
+        done = replace(done, pods=replace(done.pods, left=left))
+    _print_pruned(session, done, dry_run=False)
+    session.line(f"{size(done.freed)} freed")
+    return 125 if done.pods.failed else 0
+
+
+def _print_pruned(session: Session, report: Pruned, *, dry_run: bool) -> None:
+    from kurma_core.cli.commands.image import removal_lines
+    from kurma_core.cli.commands.pods import collected_lines
+
+    for line in (
+        *collected_lines(report.pods, dry_run=dry_run),
+        *removal_lines(report.images.removed, dry_run=dry_run),
+    ):
+        session.line(line)

@@ -14,31 +14,36 @@ if TYPE_CHECKING:
     from kurma_core.cli.output import Column
     from kurma_core.cli.session import Session
 
-_PREFIX = Option("prefix", "--prefix", "Images of that name, and all below it.", metavar="NAME")
-_ROOT = Option("root", "--root", "All images.")
+_PREFIX = Option("prefix", "--prefix", "Apply to images of this name, and of names below it.", metavar="NAME")
+_ROOT = Option("root", "--root", "Apply to all images.")
 
 
 @command(
     Argument(
         "source",
         "KEYFILE",
-        "A file of keys, its https address, or - for standard input. Without it, the prefix says where to look.",
+        "A file of keys, its https address, or - for standard input; default: found for the prefix.",
         required=False,
     ),
     _PREFIX,
     _ROOT,
     Option(
-        "fingerprint", "--fingerprint", "Add the key with that fingerprint, unasked.", metavar="FPR", many=True
+        "fingerprint",
+        "--fingerprint",
+        "Add the key with this fingerprint without asking.",
+        metavar="FPR",
+        many=True,
     ),
-    Option("yes", "--yes -y", "Add every key found, unasked."),
+    Option("yes", "--yes -y", "Add all keys that are found without asking."),
     Option(
         "insecure_options",
         "--insecure-options",
-        "Checks to relax: pubkey or http (the key may come over plain http), tls.",
+        "Relax these checks: pubkey or http (accept a key over plain HTTP), tls.",
         metavar="WORD,…",
         many=True,
     ),
     makes=True,
+    example="kurma trust add --prefix example.com/ publisher.asc",
 )
 def add(
     session: Session,
@@ -52,9 +57,9 @@ def add(
 ) -> int:
     """Trust a key's signatures on images.
 
-    Shows every key found, and asks for confirmation: compare the fingerprint with one that its owner gave you
-    elsewhere. The key is added to the last directory of trustedkeys. It does not change which images may run with
-    the host's power.
+    Shows each key that is found, and asks for confirmation: compare the fingerprint with the one that the key's
+    owner gave you by another channel. Adds the key to the last directory of trustedkeys. Trusted keys give no
+    image power over the host.
     """
     wanted = tuple(_fingerprint(text) for text in fingerprint)
     scope = _scope(prefix, root)
@@ -70,7 +75,7 @@ def add(
         change = session.client.trust_add(material, source=key.source, prefix=scope)
         session.line(f"{key.fingerprint}: {_DONE[change.action]} for {where} ({change.path})")
         if key.state == "revoked":
-            session.note(f"{key.fingerprint} was revoked: nothing that it signed is accepted any more")
+            session.note(f"{key.fingerprint} was revoked: its signatures are no longer accepted")
     if not chosen:
         session.note("no key was added")
     return 0 if chosen else 125
@@ -85,11 +90,11 @@ _DONE = {
 }
 
 
-@command(FORMAT, NO_LEGEND)
+@command(FORMAT, NO_LEGEND, example="kurma trust list")
 def list_(session: Session) -> None:
-    """List trusted keys, and keys that are no longer trusted.
+    """List trusted, masked and revoked keys.
 
-    Keys in host.d are not trusted by being there, but by trusted_host_keys in kurma.yml.
+    A key in host.d is trusted only if trusted_host_keys in kurma.yml lists it.
     """
     keys = session.client.trust_list()
     session.listing(keys, _COLUMNS)
@@ -106,26 +111,27 @@ def _whole(key: TrustedKey) -> str:
 _COLUMNS: list[Column] = [
     ("PREFIX", _whole),
     "fingerprint",
-    ("USER", lambda key: key.users[0] if key.users else ""),
-    ("CREATED", lambda key: (key.created or "")[:10]),
+    ("USER", lambda key: key.users[0] if key.users else "", (2, 12)),
+    ("CREATED", lambda key: (key.created or "")[:10], (3, 0)),
     ("EXPIRES", lambda key: (key.expires or "")[:10] or ("never" if key.created else "")),
     "state",
-    ("SOURCE", "path"),
+    ("SOURCE", "path", (1, -16)),
 ]
 
 
 @command(
-    Argument("fingerprint", "FPR", "The key: its fingerprint, or the beginning or end of it."),
+    Argument("fingerprint", "FPR", "The key: its fingerprint, or the start or end of it."),
     _PREFIX,
     _ROOT,
-    Option("dry_run", "--dry-run", "Only say what would be done."),
+    Option("dry_run", "--dry-run", "Print what would be done, and change nothing."),
+    example="kurma trust rm --dry-run 5A3B8C1D9E0F7A6B",
 )
 def rm(session: Session, *, fingerprint: str, prefix: str | None, root: bool, dry_run: bool) -> None:
-    """Trust a key no longer.
+    """Stop trusting a key.
 
-    A key in the last directory of trustedkeys is removed; one of another directory is masked by an empty file. A
-    revoked key stays, since its file records the revocation. Other places that trust the key are printed.
-    Images that were accepted by its signature no longer count as verified.
+    Removes a key in the last directory of trustedkeys; masks a key of another directory by an empty file. A
+    revoked key stays, since its file records the revocation. Prints other places that trust the key. Images that
+    this key's signature verified count as unverified.
     """
     scope = _scope(prefix, root)
     change = session.client.trust_rm(fingerprint, scope, dry_run=dry_run)
@@ -150,14 +156,14 @@ def _scope(prefix: str | None, root: bool) -> str | None:
         return ac_identifier(prefix, "$")
     except ManifestError:
         hint = "write example.com or example.com/app"
-        raise UsageError(f"--prefix: {prefix!r} begins no image's name", hint=hint) from None
+        raise UsageError(f"--prefix: {prefix!r} is not the start of an image's name", hint=hint) from None
 
 
 def _fingerprint(text: str) -> str:
     """:raises UsageError: it is not a fingerprint."""
     found = text.replace(" ", "").upper().removeprefix("0X")
     if len(found) not in (40, 64) or found.strip("0123456789ABCDEF"):
-        raise UsageError(f"--fingerprint: {text!r} is none", hint="the whole of it: 40 hexadecimal digits")
+        raise UsageError(f"--fingerprint: {text!r} is not a fingerprint", hint="write all 40 hexadecimal digits")
     return found
 
 
@@ -170,7 +176,7 @@ def _find(session: Session, source: str | None, scope: str | None, insecure: fro
     if source is not None:
         return client.trust_read(source, insecure)
     if scope is None:
-        raise UsageError("no key is named, and --root has no name to look for one by", hint="name its file")
+        raise UsageError("cannot look for a key: --root gives no name", hint="name the file of the key")
     return tuple(client.trust_find(name=scope, insecure=insecure))
 
 
@@ -197,5 +203,5 @@ def _chosen(
         return tuple(keys)
     if not session.terminal():
         hint = f"compare the fingerprint, then: --fingerprint {keys[0].fingerprint}, or --yes"
-        raise UsageError("there is no terminal to ask at whether the key is to be trusted", hint=hint)
+        raise UsageError("cannot ask whether to trust the key: no terminal", hint=hint)
     return tuple(key for key in keys if session.ask(f"trust {key.fingerprint} for {where}?"))

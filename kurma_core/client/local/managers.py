@@ -16,8 +16,9 @@ from kurma_core.value import kept
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from kurma_core.cancellation import Cancellation, Report
     from kurma_core.client import Settings
     from kurma_core.client.local.logs import PodLogs
     from kurma_core.config import Config
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from kurma_core.signals import Signals
 
 #: Directories that only root and the caller may write to, below the state directory.
-_BELOW = ("", "/keys", "/images", "/pods")
+_BELOW = ("", "/keys", "/build_key", "/images", "/pods")
 _NAMED = "--dir, KURMA_DIR or `state_dir` in kurma.yml name"
 _FETCHERS = "kurma.fetchers"
 _NETWORKS, _STAGERS, _ISOLATORS = "kurma.networks", "kurma.stagers", "kurma.isolators"
@@ -45,10 +46,25 @@ class Managers:
         self.settings = settings
         self.config = config
         self.refused = refused
+        #: The operation that reports progress to the user of this client, and its reporter before.
+        self._reporting: tuple[Cancellation, Callable[[], Report | None] | None] | None = None
 
     def close(self) -> None:
         if "services" in self.__dict__:
             self.services.close()
+        if self._reporting is not None:
+            operation, outer = self._reporting
+            operation.reporter, self._reporting = outer, None
+
+    def _report_progress(self) -> None:
+        """Long work on files reports to the user of this client. A listing makes neither images nor services, and
+        loads nothing for this."""
+        if self.settings.progress is not None and self._reporting is None:
+            from kurma_core.cancellation import current
+
+            operation = current()
+            self._reporting = operation, operation.reporter
+            operation.reporter = self.settings.progress
 
     def successor(self, config: Config) -> Managers:
         """The managers of the same state directory with another configuration, used and closed in place of these.
@@ -92,6 +108,7 @@ class Managers:
         from kurma_core.images.manager import ImageManager
 
         _check_state_directory(self.config, self.settings)
+        self._report_progress()
         return ImageManager(
             self.config,
             self.registry,
@@ -106,13 +123,14 @@ class Managers:
         from kurma_core.pods.services import Services
 
         _check_state_directory(self.config, self.settings)
+        self._report_progress()
         services = Services(self.config, self.registry, lambda: self.images, self.settings.note)
         services.served = self._served
         return services
 
     def _served(self) -> bool:
         """Whether a kurmad serves the state directory; this process, perhaps."""
-        if self.settings.daemon:
+        if self.settings.daemon or self.refused is not None:
             return True
         from kurma_core.client import SOCKET
         from kurma_core.client.remote.http import Connection
@@ -181,16 +199,21 @@ class Managers:
         found = "run it as root, with sudo for instance"
         if self.refused is None:
             return f"{found}; or have root start kurmad, and be a member of the group kurma"
-        import grp
-
-        try:
-            gid = os.stat(self.refused).st_gid
-            name = grp.getgrgid(gid).gr_name if gid else ""
-        except (OSError, KeyError):
-            name = ""
+        name = self.group_of_kurmad()
         if not name:
             return f"{found}; the kurmad that runs is root's alone: when it started there was no group kurma"
         return f"{found}; or by way of the kurmad that runs, as a member of the group {name}"
+
+    def group_of_kurmad(self) -> str:
+        """The group whose members may use the kurmad that refuses this process; empty: it is root's alone."""
+        import grp
+
+        assert self.refused is not None
+        try:
+            gid = os.stat(self.refused).st_gid
+            return grp.getgrgid(gid).gr_name if gid else ""
+        except (OSError, KeyError):
+            return ""
 
 
 def _check_state_directory(config: Config, settings: Settings) -> None:
@@ -209,7 +232,7 @@ def _check_state_directory(config: Config, settings: Settings) -> None:
                 named = "--dir" if origin == "command line" else "KURMA_DIR"
                 raise ConfigError(
                     f"no state directory {path}",
-                    hint=f"{named} names it; run, prepare and image fetch make a new one",
+                    hint=f"{named} sets this path; run, prepare and image fetch create it",
                     file=origin,
                     path="state_dir",
                 ) from None
@@ -220,9 +243,10 @@ def _check_state_directory(config: Config, settings: Settings) -> None:
             _unusable(path, origin, f"{place} is not a directory")
         if others_may_write(status):
             raise ConfigError(
-                f"the state directory {path}: others than root may write {place} "
-                f"(owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}), so nothing in it is trusted",
-                hint=f"look who put what there, then: chown root {place} && chmod go-w {place}",
+                f"the state directory {path}: users other than root can write {place} "
+                f"(owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}), so its content "
+                "cannot be trusted",
+                hint=f"check its content, then: chown root {place} && chmod go-w {place}",
                 file=origin,
                 path="state_dir",
             )
@@ -257,13 +281,25 @@ def problems(managers: Managers) -> tuple[KurmaError, ...]:
     found = list(problems_of_plugins(managers.registry, config))
     for problem in found:
         problem.message = _placed(problem, config)
-    for further in (_of_locators, _of_networks, _of_isolators, problems_of_pods):
+    for further in (_of_short_names, _of_locators, _of_networks, _of_isolators, problems_of_pods):
         told = {
             str(problem.data[key]) for problem in found for key in ("plugin", "isolator") if key in problem.data
         }
         told |= {problem.message for problem in found}
         found += further(managers, told)
     return tuple(found)
+
+
+def _of_short_names(managers: Managers, told: set[str]) -> Iterator[KurmaError]:
+    config = managers.config
+    if config.short_names is None:
+        return
+    origin = configuration.origin("short_names", config.origins)
+    try:
+        managers.images.check_short_names()
+    except KurmaError as error:
+        what = f"{origin}: short_names: {error.message}"
+        yield ConfigError(what, hint=error.hint, file=origin, path="short_names")
 
 
 def _of_locators(managers: Managers, told: set[str]) -> Iterator[KurmaError]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText, Stdio
     from kurma_core.models.summary import PodSummary
+    from kurma_core.pods.record.document import PodDocument
+    from kurma_core.pods.record.state import PodState
     from kurma_core.pods.run.owner import OwnedPod
     from kurma_core.signals import Signals
 
@@ -31,8 +33,8 @@ class LocalPods:
         """:raises UsageError: it must be started, and there is no kurmad to own it."""
         if start:
             raise UsageError(
-                f"no pod can run on by itself: no kurmad serves {self._m.config.state_dir}",
-                hint="start kurmad, or leave --detach away",
+                f"cannot run a pod in the background: no kurmad serves {self._m.config.state_dir}",
+                hint="start kurmad, or leave --detach out",
             )
         self._m.need_root("prepare a pod")
         self._m.registry.check_required()
@@ -42,8 +44,8 @@ class LocalPods:
     def launch(self, pod: str) -> PodRecord:
         """:raises UsageError: always: no kurmad would own it."""
         raise UsageError(
-            f"pod {pod} cannot run on by itself: no kurmad serves {self._m.config.state_dir}",
-            hint="start kurmad, or leave --detach away",
+            f"pod {pod} cannot run in the background: no kurmad serves {self._m.config.state_dir}",
+            hint="start kurmad, or leave --detach out",
         )
 
     def run(
@@ -163,11 +165,39 @@ class LocalPods:
     def summaries(self) -> list[PodSummary]:
         """No stager is asked."""
         self._m.need_root("list pods")
-        return self._m.store.summaries(lambda directory: self._m.pods.finder.recover(directory))
+        waiting: list[str] = []
+
+        def look(document: PodDocument, state: PodState) -> None:
+            if self._waits_for_kurmad(document, state):
+                waiting.append(document.name)
+
+        found = self._m.store.summaries(lambda directory: self._m.pods.finder.recover(directory), look)
+        self._tell_of_waiting(waiting)
+        return found
 
     def pod(self, pod: str) -> PodRecord:
         self._m.need_root("look at a pod")
-        return self._m.pods.finder.pod(pod)
+        finder = self._m.pods.finder
+        directory = finder.find(pod)
+        document, state = directory.read_records()
+        if self._waits_for_kurmad(document, state):
+            self._tell_of_waiting([document.name])
+        return finder.record(directory, document, state)
+
+    def _waits_for_kurmad(self, document: PodDocument, state: PodState) -> bool:
+        if document.restart_policy == "never":
+            return False
+        from kurma_core.pods.run import pod_restarts  # takes long to import
+
+        return pod_restarts.wanted(document, state, self._m.images.manifest)
+
+    def _tell_of_waiting(self, names: Collection[str]) -> None:
+        """Notes that the restart policies of ended pods have no effect, if kurmad does not run."""
+        if names and not self._m.services.served():
+            pods = f"pod{'s' if len(names) > 1 else ''} {', '.join(sorted(names))}"
+            self._m.settings.note(
+                f"nothing restarts {pods} until kurmad runs: systemctl start kurmad, or kurma daemon run"
+            )
 
     def wait(self, pod: str) -> PodRecord:
         self._m.need_root("wait for a pod")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Version,
     )
     from kurma_core.api.images import (
+        DiskUse,
         HostImage,
         ImageChecked,
         ImageGc,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         TrustedKey,
     )
     from kurma_core.api.operations import Operation, Progress
+    from kurma_core.api.pods import Pruned
     from kurma_core.journal import Cursor, Journal
     from kurma_core.models.image import ImageRecord
 
@@ -64,7 +66,7 @@ class Local(Transport):
         method = getattr(self.operations(operation), operation.method, None)
         if method is None:
             raise UsageError(
-                f"{operation.name} is done by kurmad alone, and none serves {self.managers.config.state_dir}",
+                f"{operation.name} needs kurmad, and none serves {self.managers.config.state_dir}",
                 hint="start kurmad",
             )
         return method(**arguments)
@@ -98,6 +100,32 @@ class LocalHost:
         """:raises NetworkError: pods are joined to it."""
         self._m.need_root("remove a network")
         self._m.networks.remove(network, self._m.pods.finder.network_users(network))
+
+    def disk_use(self) -> list[DiskUse]:
+        """Walks the whole state directory."""
+        self._m.need_root("measure what is kept on the disk")
+        pods = self._m.pods
+        kept, removable = pods.remover.disk_use()
+        return [kept, *self._m.images.disk_use(lambda: pods.finder.used_images(without=removable))]
+
+    def prune(self, all: bool, grace: float, only: Collection[str] | None, dry_run: bool) -> Pruned:
+        """Pods go first: their images are unused then."""
+        import time
+
+        from kurma_core.api.pods import Pruned
+
+        self._m.need_root("prune")
+        finder = self._m.pods.finder
+        begun = time.monotonic()
+        pods = self._m.pods.remover.collect(grace=grace, dry_run=dry_run, only=only)
+        gone = {one.name for one in pods.removed}
+        if only is not None:
+            # A use since the plan was made keeps an image, also a use during the removal of the pods.
+            grace += time.monotonic() - begun
+        images = self._m.images.gc(
+            lambda: finder.used_images(without=gone), grace, dry_run, replaced=not all, only=only
+        )
+        return Pruned(pods, images)
 
     def network_check(self, names: Collection[str], repair: bool) -> list[NetworkFinding]:
         """:raises NetworkError: no network has such a name."""
@@ -140,7 +168,8 @@ class LocalHost:
         from kurma_core.isolation import host_facts, isolator_list
         from kurma_core.pods.services import Services
 
-        registry, host = self._m.registry, host_facts(Services.cgroup_versions(), frozenset({"user"}))
+        registry, served = self._m.registry, self._m.services.served()
+        host = host_facts(Services.cgroup_versions(), frozenset({"user"}), api=served)
         drivers = registry.drivers("kurma.isolators")
         return list(isolator_list(drivers, host, registry.isolator_claims()))
 

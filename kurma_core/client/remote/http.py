@@ -201,7 +201,7 @@ class Connection:
 
     def _stranger(self) -> HostError:
         return HostError(
-            f"what listens at {self.path} is no kurmad", hint="--host local works without one", path=self.path
+            f"the server at {self.path} is not kurmad", hint="--host local works without one", path=self.path
         )
 
     def line(self) -> bytes:
@@ -240,7 +240,7 @@ class Connection:
     def _gone(self, why: str | None) -> DaemonGoneError:
         return DaemonGoneError(
             f"the daemon at {self.path} has gone: {why}",
-            hint="pods go on without it; see: kurma list",
+            hint="pods run on without it; see: kurma list",
             path=self.path,
         )
 

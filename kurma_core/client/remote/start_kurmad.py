@@ -44,8 +44,8 @@ def started(settings: Settings, config: Config, path: str) -> Connection:
     """
     if os.geteuid() != 0:
         raise PrivilegeError(
-            f"no kurmad serves {config.state_dir} for you, and only root can start it",
-            hint="run it as root, with sudo for instance; or have root start kurmad, and be a member of the group "
+            f"cannot reach a kurmad for {config.state_dir}, and only root can start one",
+            hint="run the command as root, for example by sudo; or let root start kurmad, and join the group "
             "kurma",
         )
     from kurma_core.linux.files import locked

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from typing import Any, BinaryIO, TypeVar
 
-    from kurma_core.api.host import CheckLine, Event
+    from kurma_core.api.host import CheckLine, DaemonInfo, Event
     from kurma_core.api.images import ImageListing
     from kurma_core.api.operations import Operation, Progress
     from kurma_core.api.pods import EnterRequest, PodRequest
@@ -57,6 +57,15 @@ def _changed_at(file: str) -> int:
         return 0
 
 
+def other_configuration(settings: Settings, daemon: DaemonInfo) -> str:
+    """Says that kurmad reads another configuration than this process; empty: both read the same one."""
+    ours, theirs = settings.config_path, daemon.configuration
+    if ours == theirs:
+        return ""
+    named = ours if settings.config_file is None else f"{settings.config_origin} {ours}"
+    return f"kurmad (process {daemon.pid}) reads {theirs}, not {named}"
+
+
 def _ignore(message: Json) -> None:
     """A newer kurmad may send more keys than this client knows."""
 
@@ -78,7 +87,7 @@ class Remote(Transport):
         self._config = config
         #: The error of this process's configuration; the first request notes that kurmad goes on with its own.
         self.wrong: ConfigError | None = None
-        #: What to do about a configuration that kurmad has not read; empty: nothing.
+        #: The hint about a configuration that kurmad has not read; empty: nothing.
         self._differs = ""
         self._settings = settings
         #: Opened to find out whether kurmad runs; the first request uses it.
@@ -87,6 +96,10 @@ class Remote(Transport):
         #: kurmad's; known once it has answered.
         self._version: str | None = None
         self._here = here
+
+    def progress(self) -> Progress | None:
+        """The report to the user, for operations that were not given one."""
+        return None if self._settings.progress is None else self._settings.progress()
 
     def close(self) -> None:
         if self._first is not None:
@@ -223,17 +236,14 @@ class Remote(Transport):
             daemon = self._result(operation, self.ask(operation, {})).daemon
         except KurmaError:
             return
-        ours, theirs = self._settings.config_file, daemon.configuration
-        place = config.config_dir if ours is None else os.path.abspath(ours)
-        who = f"kurmad (process {daemon.pid})"
-        if place != theirs:
-            other = place if ours is None else f"{self._settings.config_origin} {place}"
-            do = "add --host local" if ours is None else "restart it with that one, or add --host local"
-            self._differs = f"{who} works by {theirs}, not by {other}: {do}"
+        if other := other_configuration(self._settings, daemon):
+            do = "" if self._settings.config_file is None else "restart it with that one, or "
+            self._differs = f"{other}: {do}add --host local"
         else:
-            newest = max(config.config_files, key=_changed_at, default=place)
+            who = f"kurmad (process {daemon.pid})"
+            newest = max(config.config_files, key=_changed_at, default=daemon.configuration)
             self._differs = f"{who} has not read the present {newest}: kurma daemon reload"
-            # What was refused may have been changed since.
+            # The refused file may have changed since.
             if daemon.refused is not None and timestamp(_changed_at(newest) / 1e9) <= daemon.refused:
                 self._differs = f"{who} has refused the present {newest}: kurma config check says why"
         self._settings.note(self._differs)
@@ -305,8 +315,8 @@ class Remote(Transport):
         theirs = self._version
         if found.data.get("unknown") and theirs != VERSION:
             return HostError(
-                f"the daemon is kurma {theirs}, and this is {VERSION}: {found.message}",
-                hint="restart the daemon with this version; --host local works without it",
+                f"kurmad has version {theirs}, and this command {VERSION}: {found.message}",
+                hint="restart kurmad with this version, or use --host local",
             )
         return found
 
@@ -321,8 +331,8 @@ class Remote(Transport):
             theirs = self._version
             other = "" if theirs == VERSION else f": it is kurma {theirs}, and this is {VERSION}"
             raise HostError(
-                f"what the daemon at {self._path} says is not understood{other}",
-                hint="restart the daemon with this version; --host local works without it",
+                f"cannot understand the answer of the daemon at {self._path}{other}",
+                hint="restart kurmad with this version, or use --host local",
             ) from error
 
     # -- operations with files, and locators, of the caller's --
@@ -534,9 +544,10 @@ class Notes:
     passphrase."""
 
     def __init__(self, transport: Remote, progress: Progress | None) -> None:
+        """:param progress: None: that of the client's settings, if kurmad reports any."""
         self._transport = transport
         self._progress = progress
-        self._open: tuple[str, int | None] | None = None
+        self._open: tuple[str, int | None, str] | None = None
         self._done = self._skipped = 0
 
     def hear(self, message: Json) -> bool:
@@ -545,6 +556,7 @@ class Notes:
         if kind == "note":
             self._transport.note(message["text"])
         elif kind == "progress":
+            self._progress = self._progress or self._transport.progress()
             if self._progress is not None:
                 self._move(self._progress, message)
         elif kind == "ask":
@@ -555,7 +567,7 @@ class Notes:
 
     def _move(self, progress: Progress, message: Mapping[str, Json]) -> None:
         """Moves the progress bar by kurmad's messages."""
-        what = message["what"], message["total"]
+        what = message["what"], message["total"], message.get("kind", "bytes")
         if what != self._open or message["done"] < self._done:
             self.close()
             self._open, self._done, self._skipped = what, 0, 0

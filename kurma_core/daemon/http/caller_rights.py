@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.daemon.process.log import without_passwords
+from kurma_core.appc.template import without_passwords
 from kurma_core.errors import BusyError, PrivilegeError
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def check_rights(peer: Peer, operation: Operation, request: str) -> None:
     if not allowed:
         hint = None
         if peer.pod is not None:
-            hint = "who runs the host grants the app host/api-access in kurma.yml, and not host/api-access=read"
-        raise PrivilegeError(f"{operation.verb} {operation.path} is not for those who may only look", hint=hint)
+            hint = "set host/api-access for the app in kurma.yml, not host/api-access=read"
+        raise PrivilegeError(f"{operation.verb} {operation.path} needs more than read access", hint=hint)
 
 
 def redacted(value: Any) -> Any:
@@ -115,7 +115,7 @@ class Quota:
                 if enforce and self._held[whose] >= most:
                     words = "" if whose == "all" else f" of {whose}"
                     raise BusyError(
-                        f"kurmad has as many connections{words} as it takes ({most})", hint="try again in a moment"
+                        f"kurmad has reached its limit of {most} connections{words}", hint="try again in a moment"
                     )
             self._held.update(whose for whose, _ in limits)
 

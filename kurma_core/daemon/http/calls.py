@@ -149,7 +149,7 @@ def _read_body(operation: Operation, body: Json) -> dict[str, Any]:
 def _refuse_key(path: str, key: str, known: list[str]) -> None:
     raise UsageError(
         f"the request's body: {path} has an unknown key {key[:_MOST]!r}",
-        hint=f"the keys that there are: {', '.join(known)}; see /v1/openapi.json",
+        hint=f"known keys: {', '.join(known)}; see /v1/openapi.json",
         unknown=True,
     )
 
@@ -165,7 +165,7 @@ def read_query(operation: Operation, given: list[tuple[str, str]]) -> dict[str, 
     for key, text in given:
         one = known.get(key)
         if one is None:
-            raise UsageError(f"{operation.verb} {operation.path}: there is no parameter {key!r}", unknown=True)
+            raise UsageError(f"{operation.verb} {operation.path}: unknown parameter {key!r}", unknown=True)
         shape = one.shape.inner if isinstance(one.shape, schema.Maybe) else one.shape
         if isinstance(shape, schema.List):
             found[one.name] = (*found[one.name], _from_text(key, shape.inner, text))

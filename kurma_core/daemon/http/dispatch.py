@@ -81,7 +81,7 @@ class Dispatcher:
             hint = "what it takes stands in the query: " + ", ".join(keys) if keys else "it takes no parameters"
             raise errors.UsageError(f"{operation.verb} {operation.path} takes no body", hint=hint)
         if operation.kind == "stream" and exchange.headers.get("upgrade", "").lower() != PROTOCOL:
-            raise errors.UsageError(f"{operation.path} is asked for with Upgrade: {PROTOCOL}")
+            raise errors.UsageError(f"{operation.path} needs the header Upgrade: {PROTOCOL}")
         return body
 
     def _counted(self, call: Call) -> contextlib.AbstractContextManager[None]:
@@ -104,13 +104,13 @@ class Dispatcher:
         if allowed:
             methods = ", ".join(sorted(set(allowed)))
             raise errors.UsageError(
-                f"{exchange.path}: takes {methods}, and not {exchange.method}",
+                f"{exchange.path}: takes {methods}, not {exchange.method}",
                 status=405,
                 allow=methods,
                 unknown=True,
             )
         raise errors.UsageError(
-            f"{exchange.path}: there is nothing there", hint="see /v1/openapi.json", status=404, unknown=True
+            f"no such path: {exchange.path}", hint="see /v1/openapi.json", status=404, unknown=True
         )
 
     def _run(self, call: Call) -> None:
@@ -205,7 +205,7 @@ def _decoded(text: str) -> str:
     try:
         found = unquote(text, errors="strict")
     except UnicodeDecodeError:
-        raise errors.UsageError(f"{text!r} in the path is no UTF-8") from None
+        raise errors.UsageError(f"{text!r} in the path is not UTF-8") from None
     if "\0" in found:
         raise errors.UsageError("a part of the path has a zero byte in it")
     return found

@@ -218,13 +218,13 @@ class Connection:
         if not isinstance(event, h11.Request):
             return None
         if event.http_version not in (b"1.0", b"1.1"):
-            raise h11.RemoteProtocolError("HTTP/1.1 is spoken here", error_status_hint=505)
+            raise h11.RemoteProtocolError("only HTTP/1.1 is supported", error_status_hint=505)
         # h11 does not apply its limit to a head that arrives in one piece.
         if len(event.target) + sum(len(name) + len(value) for name, value in event.headers) > HEAD_LIMIT:
             raise h11.RemoteProtocolError("its line and headers are too long", error_status_hint=431)
         names = [name for name, _ in event.headers]
         if b"content-length" in names and b"transfer-encoding" in names:
-            raise h11.RemoteProtocolError("a body's length is said twice, in two ways")
+            raise h11.RemoteProtocolError("Content-Length and Transfer-Encoding exclude each other")
         return Exchange(self, event)
 
     def finish(self, exchange: Exchange) -> bool:

@@ -166,7 +166,7 @@ def logs(call: Call) -> None:
     """Sends logs in frames, until the client disconnects."""
 
     def told(kind: int, value: Any) -> None:
-        raise FrameError("there is nothing to say here")
+        raise FrameError("unexpected message")
 
     assert call.stream is not None
     call.stream.listen(told, call.cancellation.cancel)

@@ -37,6 +37,7 @@ def handle(call: Call) -> Any:
     :returns: the operation's result, or JSON that was made of it; None for kinds ``bytes`` and ``stream``, which
         the handler has answered itself.
     """
+    call.cancellation.reporter = messages.current().progress
     handler = HANDLERS.get(call.operation.name)
     if handler is not None:
         return handler(call)
@@ -219,7 +220,7 @@ def _since(call: Call) -> int | None:
     given = call.arguments["since"]
     if given is None and last is not None:
         if not (last.isascii() and last.isdigit() and len(last) < 20):
-            raise UsageError("Last-Event-ID is no number of an event")
+            raise UsageError("Last-Event-ID is not an event number")
         given = int(last)
     if given is not None and given < 0:
         raise UsageError("parameter since: an event's number is not negative")

@@ -108,7 +108,7 @@ def answer(ident: str, passphrase: str | None) -> None:
         raise UsageError("the passphrase must be base64-encoded") from None
     question = _QUESTIONS.pop(ident, None)
     if question is None:
-        raise UsageError("nobody waits for that answer", hint="the operation that asked has ended")
+        raise UsageError("no operation waits for that answer", hint="the operation that asked has ended")
     question.answer = found
     question.answered.set()
 
@@ -123,14 +123,15 @@ class _Progress:
 
     def __init__(self, tell: Callable[[dict[str, Json]], None]) -> None:
         self._tell = tell
-        self._what = ""
+        self._what = self._kind = ""
         self._total: int | None = None
         self._done = self._skipped = 0
-        self._told = 0.0
+        self._sent_at = 0.0
 
-    def start(self, what: str, total: int | None) -> None:
-        self._what, self._total, self._done, self._skipped = what, total, 0, 0
+    def start(self, what: str, total: int | None, kind: str = "bytes") -> None:
+        self._what, self._total, self._kind, self._done, self._skipped = what, total, kind, 0, 0
         self._say()
+        self._sent_at = 0.0  # send the next message at once, so that the client learns that data came
 
     def skip(self, count: int) -> None:
         self._done += count
@@ -138,19 +139,20 @@ class _Progress:
 
     def advance(self, count: int) -> None:
         self._done += count
-        if time.monotonic() - self._told >= _INTERVAL:
+        if time.monotonic() - self._sent_at >= _INTERVAL:
             self._say()
 
     def finish(self) -> None:
         self._say(finished=True)
 
     def _say(self, *, finished: bool = False) -> None:
-        self._told = time.monotonic()
+        self._sent_at = time.monotonic()
         self._tell(
             {
                 "is": "progress",
                 "what": self._what,
                 "total": self._total,
+                "kind": self._kind,
                 "done": self._done,
                 "skipped": self._skipped,
                 "finished": finished,

@@ -268,7 +268,7 @@ class Server:
         self._spare = -1
         try:
             connected, _ = listener.accept()
-            _turn_away(connected, BusyError("kurmad has as many open files as the host lets it have"))
+            _turn_away(connected, BusyError("kurmad cannot open a file: the host's limit is reached"))
         except OSError:
             return False
         finally:
@@ -299,7 +299,7 @@ class Server:
         except LateError as error:
             _refuse(connection, 408, error)
         except h11.RemoteProtocolError as error:
-            _refuse(connection, error.error_status_hint, UsageError(f"that is no request: {in_words(error)}"))
+            _refuse(connection, error.error_status_hint, UsageError(f"malformed request: {in_words(error)}"))
         except Exception:  # noqa: BLE001 (the daemon goes on)
             _LOG.exception("a mistake in kurmad; the connection of process %d is closed", connection.peer.pid)
         finally:

@@ -126,7 +126,7 @@ class Stream:
                 elif kind == MESSAGE:
                     self._heard(kind, _message(payload))
                 else:
-                    raise FrameError(f"a client sends no frames of kind {kind}")
+                    raise FrameError(f"a client must not send frames of kind {kind}")
             if not self._reader.inside:
                 deadline = None
             elif deadline is None:
@@ -142,7 +142,7 @@ class Stream:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         if not poll.poll(None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000):
-            raise FrameError("the rest of a frame does not come")
+            raise FrameError("a frame is incomplete")
 
 
 def _message(payload: bytes) -> dict[str, Json]:
@@ -152,7 +152,7 @@ def _message(payload: bytes) -> dict[str, Json]:
     except ValueError as error:
         raise FrameError(f"cannot read a message: {error}") from None
     if not isinstance(value, dict) or not isinstance(value.get("is"), str):
-        raise FrameError("a message that does not say what it is")
+        raise FrameError("a message lacks the key 'is'")
     return value
 
 
@@ -320,7 +320,7 @@ class Caller:
                 if sum(map(len, self._early)) > WINDOW:
                     raise TooMuchInput
         except TooMuchInput:
-            raise FrameError(f"more than {WINDOW} bytes of input that were not taken yet") from None
+            raise FrameError(f"more than {WINDOW} bytes of input are unread") from None
 
     def _resize(self, rows: int, columns: int) -> None:
         with self._lock:
@@ -339,5 +339,5 @@ def _whole(message: dict[str, Json], name: str, least: int, most: int) -> int:
     """:raises FrameError: the value is not a number in that range."""
     value = message.get(name)
     if type(value) is not int or not least <= value <= most:
-        raise FrameError(f"a message {message['is']!r} whose {name} is no number of {least} to {most}")
+        raise FrameError(f"a message {message['is']!r} whose {name} is not a number of {least} to {most}")
     return value

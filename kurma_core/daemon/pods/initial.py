@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kurma_core.appc.template import without_passwords
 from kurma_core.cancellation import Cancellation, governing
-from kurma_core.daemon.process.log import without_passwords
 from kurma_core.daemon.process.threads import Timetable, pause_after
 from kurma_core.errors import Cancelled, KurmaError, PodNotFoundError
 from kurma_core.formats.timestamps import timestamp

@@ -197,7 +197,7 @@ class PrestartedPods:
         try:
             self._interface.sweep_prestarted()
         except (KurmaError, OSError) as error:
-            _LOG.error("what was made for pods to come cannot be taken away: %s", error)
+            _LOG.error("cannot remove a prestarted pod: %s", error)
 
     def _mend(self) -> float | None:
         """Discards outdated and dead ones, and makes a missing one, unless it is too early for that.
@@ -237,7 +237,7 @@ class PrestartedPods:
         if self._compare:
             self._compare = False
             self._discard(self._take_outdated())
-        if len(self._ready) >= pods.config.waiting_stagers or not pods.can_prestart():
+        if len(self._ready) >= pods.config.prestarted_stagers or not pods.can_prestart():
             return False
         self._keep(pods.prestart(), generation)
         return True

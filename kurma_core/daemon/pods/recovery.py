@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kurma_core.daemon.process.threads import Poller, Timetable, Workers, pause_after
-from kurma_core.errors import KurmaError, PodNotFoundError
+from kurma_core.errors import FormatVersionError, KurmaError, PodNotFoundError
 from kurma_core.linux.inotify import IN_CREATE, IN_IGNORED, IN_MOVED_TO, IN_Q_OVERFLOW, Watch
 from kurma_core.linux.process import pidfd_open
 from kurma_core.models.pod import ENDED_STATES
@@ -60,6 +60,8 @@ class Recovery:
         self._attempts: dict[str, int] = {}
         #: By UUID: when the pause after a failed look ends.
         self._pauses: dict[str, float] = {}
+        #: UUIDs of pods that a newer version has written, and which the log names.
+        self._newer: set[str] = set()
         self._closing = False
         self._later = Timetable("later", 2)
         #: Set once every pod that existed at the start has been checked.
@@ -85,7 +87,7 @@ class Recovery:
         try:
             self._pods.sweep(_REMAINS)
         except OSError as error:
-            _LOG.error("remains of half-made pods cannot be taken away: %s", error)
+            _LOG.error("cannot remove remains of unfinished pods: %s", error)
 
     def _look_at_all(self) -> None:
         looks = [self._workers.submit(self._look, uuid) for uuid in self._pods.uuids()]
@@ -128,6 +130,14 @@ class Recovery:
         except PodNotFoundError:
             again = False
             self._seen(uuid)  # it was half-made or ephemeral, or another process has removed it
+        except FormatVersionError as error:
+            # Looking again would not help. A change of the pod's files by that newer version is another event.
+            with self._lock:
+                known = uuid in self._newer
+                self._newer.add(uuid)
+            if not known:
+                _LOG.error("%s: it is left alone", error.message)
+            return
         except KurmaError as error:
             # The error concerns this pod only: the others are checked all the same.
             _LOG.error("%s", error.message)

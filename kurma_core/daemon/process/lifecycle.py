@@ -105,7 +105,7 @@ class Notifier:
             if self._well():
                 self._notify("WATCHDOG=1")
             else:
-                _LOG.error("kurmad does not get on: the service manager is not told that it is well")
+                _LOG.error("kurmad is stuck: it sends the service manager no watchdog message")
 
 
 class MemoryTrimmer:

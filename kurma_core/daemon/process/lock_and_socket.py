@@ -71,7 +71,8 @@ class RunDirectory:
         self._lock = lock
         if others_may_write(status):
             raise HostError(
-                f"the run directory {self._directory}: others than root may write it (owner {status.st_uid}, mode "
+                f"the run directory {self._directory}: users other than root can write it (owner "
+                f"{status.st_uid}, mode "
                 f"{stat.S_IMODE(status.st_mode):04o}), and could put another socket in the place of kurmad's",
                 hint=f"chown root {self._directory} && chmod go-w {self._directory}",
                 path=self._directory,
@@ -121,8 +122,8 @@ class RunDirectory:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISSOCK(os.lstat(place).st_mode):
                 raise HostError(
-                    f"{self.path} is in the way: it is no socket",
-                    hint="look what it is, and remove it",
+                    f"cannot make the socket {self.path}: another file has that name",
+                    hint="check that file, and remove it",
                     path=self.path,
                 )
             os.unlink(place)  # we hold the lock: the kurmad that made it has ended
@@ -245,7 +246,7 @@ def passed_sockets(descriptors: Sequence[int]) -> list[socket.socket]:
                 raise OSError(errno.EINVAL, "it does not listen on a path")
         except OSError as error:
             raise HostError(
-                f"descriptor {fd}, which the service manager has handed over, is no socket for kurmad: "
+                f"descriptor {fd}, which the service manager has handed over, is not a socket for kurmad: "
                 f"{error.strerror}",
                 hint="ListenStream= of kurmad.socket is a path",
             ) from None

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
+from kurma_core.appc.template import without_passwords
 from kurma_core.errors import HostError
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.linux.files import is_at
@@ -27,12 +28,6 @@ SIZE = 4 << 20
 #: The journal's priorities (sd-daemon(3)).
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 _ABOUT: ContextVar[dict[str, str]] = ContextVar("kurmad_log", default={})  # noqa: B039 (never changed, only replaced)
-#: User and password before the host of an address, which may be part of another address. Text after an @ that is a
-#: digest is not a host.
-_CREDENTIALS = re.compile(
-    r"((?::|%3A)(?://|%2F%2F))(?:(?!%2F|%3F|%23)[^/?#\s])*(?:@|%40)(?!sha\d+(?::|%3A))", re.IGNORECASE
-)
-
 
 #: Parts of a message that differ when it is repeated: numbers of processes, pauses, times.
 _VARYING = re.compile(r"\b(process |pid |PID |(?:in|after) )\d+(?:\.\d+)?|\d{4}-\d\d-\d\dT[\d:.]+Z?")
@@ -43,7 +38,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 10.0, 3600.0
 _MOST_REPEATS = 1000
 
 
-#: What a line says, and of what.
+#: Message and subject of a line.
 _Key = tuple[str, ...]
 #: A line that says how often it was repeated, and its context.
 _Count = tuple[logging.LogRecord, dict[str, str]]
@@ -336,8 +331,3 @@ class LogFile(_Handler):
             os.rename(self._path, f"{self._path}.1")
             self._open()
         self._size += os.write(2, line)
-
-
-def without_passwords(text: str) -> str:
-    """Removes user and password from the addresses in the text."""
-    return _CREDENTIALS.sub(r"\1", text) if "@" in text or "%40" in text else text

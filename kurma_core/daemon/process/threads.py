@@ -33,7 +33,7 @@ def begin(thread: threading.Thread) -> None:
         thread.start()
     except RuntimeError:
         raise BusyError(
-            "kurmad has as many threads as the host lets it have",
+            "kurmad cannot start a thread: the host's limit is reached",
             hint="try again; or raise TasksMax= of its unit (pids.max of its cgroup)",
         ) from None
 

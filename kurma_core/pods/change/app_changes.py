@@ -117,14 +117,14 @@ class PodApps:
     def start(self, reference: str, app: str) -> PodRecord:
         """Starts an app that was added, or has ended, from a clean root; returns once it runs.
 
-        :raises PodStateError: the pod does not run, or the app runs already.
+        :raises PodStateError: the pod does not run, or the app already runs.
         :raises CommandNotFoundError, CommandNotExecutableError: its program could not be executed.
         :raises StagerError: it could not be started.
         """
         directory = self._finder.find(reference)
         with self._changeable(directory, "start", app) as pod:
             if self._runs(directory, app):
-                raise PodStateError(f"app {app} of pod {pod.document.name} runs already")
+                raise PodStateError(f"app {app} of pod {pod.document.name} already runs")
             from kurma_core.pods.prepare import isolators
 
             isolators.check_start(self._services, pod.document, app)
@@ -312,7 +312,7 @@ def _change_state(pod: Changeable, **changes: Any) -> None:
         state = pod.directory.read_state()
         if state.state != "running" or state.stager != pod.identity:
             raise PodStateError(
-                f"pod {pod.document.name}: its apps cannot be changed any more: it is {state.state}",
+                f"pod {pod.document.name}: cannot change its apps: it is {state.state}",
                 pod=pod.document.uuid,
             )
         pod.directory.write_state(replace(state, **changes))

@@ -11,7 +11,7 @@ from kurma_core.appc.reify import effective_app
 from kurma_core.errors import PodStateError, UsageError
 from kurma_core.models.image import Conventions
 from kurma_core.pods.prepare import app_settings, grants, isolators, volumes
-from kurma_core.pods.prepare.prepare_pod import checked_manifest, mount_setups, noted, overridden_app
+from kurma_core.pods.prepare.prepare_pod import checked_manifest, image_name, mount_setups, noted, overridden_app
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ def new_app(
         added_volumes=(*document.added_volumes, *new),
         volume_links=links,
         environment={**document.environment, **({app.name: told} if told else {})},
+        image_names={**document.image_names, app.name: image_name(wanted_app(request), image[1])},
         conventions={**document.conventions, **({app.name: expected} if expected != Conventions() else {})},
     )
     rendered = services.images.render(
@@ -169,6 +170,7 @@ def without(document: PodDocument, app: str) -> tuple[PodDocument, tuple[str, ..
             mounts=mounts,
             plans={name: plan for name, plan in document.plans.items() if name != app},
             environment={name: pairs for name, pairs in document.environment.items() if name != app},
+            image_names={name: text for name, text in document.image_names.items() if name != app},
             conventions={name: expected for name, expected in document.conventions.items() if name != app},
             isolators=tuple(report for report in document.isolators if report.scope != app),
             notes=tuple(note for note in document.notes if not note.startswith(grants.note_of(app))),

@@ -9,6 +9,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from kurma_core.api.images import Removal
 from kurma_core.api.pods import Collected
 from kurma_core.errors import (
     FormatVersionError,
@@ -19,15 +20,17 @@ from kurma_core.errors import (
     PodNotFoundError,
     PodStateError,
 )
+from kurma_core.image_store.durable import Usage
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods.record.document import cgroup_of
 from kurma_core.pods.record.pod_directory import unwritable
-from kurma_core.pods.run import recovery
+from kurma_core.pods.run import pod_restarts, recovery
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection
 
+    from kurma_core.api.images import DiskUse
     from kurma_core.models.network import Attachment
     from kurma_core.pods.change.app_changes import PodApps
     from kurma_core.pods.change.stop import PodStopper
@@ -64,7 +67,8 @@ class PodRemover:
 
         :param force: stop it first if it runs, at once; give up the networks whose plugins are not installed any
             more.
-        :raises PodStateError: it runs.
+        :raises PodStateError: it runs. :raises FormatVersionError: a newer version made it, and ``force`` is not
+            given.
         :raises PluginNotFoundError: a plugin is not installed that is needed to take it down.
         """
         try:
@@ -79,7 +83,9 @@ class PodRemover:
         try:
             document = directory.read_document()
             state = directory.read_state()
-        except _UNREADABLE:
+        except _UNREADABLE as error:
+            if isinstance(error, FormatVersionError) and not force:
+                raise
             self._remove_broken(directory, force=force)
             return
         if force and not state.startable:
@@ -139,47 +145,59 @@ class PodRemover:
         finally:
             os.close(lock)
 
-    def collect(self, *, grace: float, dry_run: bool) -> Collected:
-        """Takes down dead pods, whenever they died; removes pods that ended more than ``grace`` seconds ago; frees
-        what removed pods left: files of their stagers, and networks.
+    def collect(self, *, grace: float, dry_run: bool, only: Collection[str] | None = None) -> Collected:
+        """Takes down dead pods, whenever they died; removes pods that ended more than ``grace`` seconds ago,
+        unless kurmad starts them again; frees what removed pods left: files of their stagers, and networks.
 
-        :returns: a line for each thing done, or that would be done, or was left.
+        :param only: keys of the only pods to remove; None: all of these. See :class:`Removal`.
         """
         from kurma_core.pods.run import prestarted
 
-        said: list[str] = []
-        failed = False
+        found = _Found(Usage())
         for uuid in self._store.uuids():
             directory = self._store.directory(uuid)
             try:
-                said += self._collect_one(directory, grace, dry_run)
-            except KurmaError as error:
+                self._collect_one(directory, found, grace, dry_run=dry_run, only=only)
+            except (KurmaError, OSError) as raised:
+                error = raised if isinstance(raised, KurmaError) else HostError.of(f"pod {uuid}", raised)
                 if not os.path.isdir(directory.path):
                     continue  # an ephemeral pod, which its owner has removed meanwhile
                 # Only the user knows whether a plugin that is gone comes back.
-                failed = failed or not isinstance(error, PluginNotFoundError)
-                hint = f"kurma rm --force {uuid}" if isinstance(error, _UNREADABLE) else error.hint
+                found.failed = found.failed or not isinstance(error, PluginNotFoundError)
+                damaged = isinstance(error, _UNREADABLE) and not isinstance(error, FormatVersionError)
+                hint = f"kurma rm --force {uuid}" if damaged else error.hint
                 left = error.message.removeprefix(f"pod {uuid}: ")
-                said.append(f"pod {uuid}: left: {left}" + (f" ({hint})" if hint else ""))
+                found.left.append(f"pod {uuid}: left: {left}" + (f" ({hint})" if hint else ""))
         if not dry_run:
             prestarted.sweep(self._services, min(grace, _HALF_MADE_GRACE))
             self._store.sweep(min(grace, _HALF_MADE_GRACE))
         for line, wrong in recovery.remains_of_gone_pods(self._services, dry_run=dry_run):
-            said.append(line)
-            failed = failed or wrong
+            (found.left if wrong else found.lines).append(line)
+            found.failed = found.failed or wrong
         for finding in self._finder.network_check.of_gone_pods(dry_run=dry_run):
-            what = "would be freed" if dry_run else "freed" if finding.repaired else "left"
-            failed = failed or (not dry_run and not finding.repaired)
-            said.append(f"{finding.what}: {finding.why}: {what}")
-        return Collected(tuple(said), failed)
+            freed = dry_run or finding.repaired
+            what = "would be freed" if dry_run else "freed" if freed else "left"
+            (found.lines if freed else found.left).append(f"{finding.what}: {finding.why}: {what}")
+            found.failed = found.failed or not freed
+        return Collected(tuple(found.removed), tuple(found.lines), tuple(found.left), found.failed)
 
-    def _collect_one(self, directory: PodDirectory, grace: float, dry_run: bool) -> Iterable[str]:
+    def _collect_one(
+        self,
+        directory: PodDirectory,
+        found: _Found,
+        grace: float,
+        *,
+        dry_run: bool,
+        only: Collection[str] | None,
+    ) -> None:
+        """Takes down, removes or reports one pod. :raises KurmaError, OSError: the pod is left."""
+        uuid = directory.uuid
         if recovery.needs_recovery(directory):
             if dry_run and not _lives(self._services, directory):
-                yield f"pod {directory.uuid}: its owner has died: would be taken down"
+                found.lines.append(f"pod {uuid}: its owner has died: would be taken down")
                 return
             if not dry_run and recovery.recover(self._services, directory, self._events):
-                yield f"pod {directory.uuid}: taken down"
+                found.lines.append(f"pod {uuid}: taken down")
         if not os.path.isdir(directory.path):
             return
         try:
@@ -189,16 +207,68 @@ class PodRemover:
                 return  # it is just being made
             state = _whole_state(directory)  # read again: it may have been completed just now
         if state.state in ("running", "stopping") and not directory.owned():
-            yield f"pod {directory.uuid}: runs without an owner: left (kurma stop {directory.uuid[:8]})"
-        if state.state in ENDED_STATES and not state.steps and _since_its_end(state) >= grace:
+            found.left.append(f"pod {uuid}: runs without an owner: left (kurma stop {uuid[:8]})")
+        if _is_over(state) and _since_its_end(state) >= grace:
+            document = directory.read_document()
+            if self._starts_again(document, state):
+                found.left.append(
+                    f"pod {document.name} ({uuid[:8]}): left: kurmad starts it again (kurma rm {uuid[:8]})"
+                )
+                return
+            one = Removal("pod", uuid, found.usage.add(directory.path), document.name)
+            if only is not None and one.key not in only:
+                return
             if not dry_run:
-                self.remove(directory.uuid)
-            yield f"pod {directory.uuid}: {'would be ' if dry_run else ''}removed"
+                self.remove(uuid)
+            found.removed.append(one)
         elif directory.half_changed():
             if not dry_run:
                 self._apps().finish_change(directory)
             cleared = "would be cleared" if dry_run else "cleared"
-            yield f"pod {directory.uuid}: {cleared} of a half-made change of its apps"
+            found.lines.append(f"pod {uuid}: {cleared} of a half-made change of its apps")
+
+    def _starts_again(self, document: PodDocument, state: PodState) -> bool:
+        """Whether kurmad starts the ended pod again by its policy, after a pause or a reboot."""
+        return pod_restarts.wanted(document, state, self._services.images.manifest)
+
+    def disk_use(self) -> tuple[DiskUse, list[str]]:
+        """The pods' directories, and UUIDs of those that :meth:`collect` removes without a grace period."""
+        from kurma_core.api.images import DiskUse
+
+        usage, count, size, reclaimable, removable = Usage(), 0, 0, 0, []
+        for uuid in self._store.uuids():
+            directory = self._store.directory(uuid)
+            gone = False
+            with contextlib.suppress(KurmaError):
+                state = directory.read_state()
+                gone = _is_over(state) and not self._starts_again(directory.read_document(), state)
+            bytes_of = usage.add(directory.path)
+            if not bytes_of:
+                continue  # it was removed meanwhile
+            count, size = count + 1, size + bytes_of
+            if gone:
+                removable.append(uuid)
+                reclaimable += bytes_of
+        return DiskUse("pod", count, count - len(removable), size, reclaimable), removable
+
+
+class _Found:
+    """Collects the parts of a :class:`Collected`.
+
+    :param usage: measures the pods that are removed.
+    """
+
+    def __init__(self, usage: Usage) -> None:
+        self.usage = usage
+        self.removed: list[Removal] = []
+        self.lines: list[str] = []
+        self.left: list[str] = []
+        self.failed = False
+
+
+def _is_over(state: PodState) -> bool:
+    """Whether the pod has ended, and is taken down."""
+    return state.state in ENDED_STATES and not state.steps
 
 
 def _since_its_end(state: PodState) -> float:

@@ -18,7 +18,7 @@ from kurma_core.errors import (
 )
 from kurma_core.models.pod import ENDED_STATES, PodRecord
 from kurma_core.pods.record.pod_record import by_force, pod_record, request_stop, the_app
-from kurma_core.pods.record.state import LIVE
+from kurma_core.pods.record.state import STARTED_STATES
 from kurma_core.pods.run import pod_restarts, recovery
 from kurma_core.value import replace
 
@@ -60,7 +60,7 @@ class PodStopper:
         directory = self._finder.find(reference)
         # Recorded first, so that no policy restarts it. A full disk must not keep the pod running.
         with contextlib.suppress(HostError):
-            directory.change_state(only_in=(*LIVE, *ENDED_STATES), cause=cause)
+            directory.change_state(only_in=(*STARTED_STATES, *ENDED_STATES), cause=cause)
         state = directory.read_state()
         if state.startable:
             return self._finder.read(directory)
@@ -89,7 +89,7 @@ class PodStopper:
             if now.state in ENDED_STATES:
                 return now
             self._services.note(
-                f"pod {record.uuid}: it has ended; that cannot be recorded on a disk that is full or read-only"
+                f"pod {record.uuid}: it has ended, which cannot be recorded: the disk is full or read-only"
             )
             record = now
         except PodNotFoundError:
@@ -136,8 +136,8 @@ class PodStopper:
         driver.stop(directory.path, stager, force=True)
         if not _ends(stager, 10):
             raise PodStateError(
-                f"pod {directory.uuid}: its stager (process {stager.pid}) does not die, not even of SIGKILL",
-                hint="it hangs in the kernel; kurma stop --force tries again",
+                f"pod {directory.uuid}: its stager (process {stager.pid}) does not end after SIGKILL",
+                hint="it hangs in the kernel; try again: kurma stop --force",
             )
 
     def _insist(self, directory: PodDirectory, driver: StagerHooks, stager: RunningStagerHooks) -> bool:
@@ -211,8 +211,8 @@ def _signal_member(pid: int, number: int, tree: CgroupTree, app: str) -> None:
         return
     except PermissionError:
         raise PodError(
-            f"app {app} cannot be sent signal {number}: permission denied",
-            hint="does its AppArmor profile, or the SELinux policy, let it be signalled? kurma stop ends the pod",
+            f"app {app} cannot be signalled ({number}): permission denied",
+            hint="check its AppArmor profile or the SELinux policy; kurma stop ends the pod",
         ) from None
     finally:
         os.close(fd)

@@ -205,7 +205,7 @@ class _Header(tarfile.TarInfo):
         except EOFHeaderError:
             raise
         except HeaderError as error:
-            raise ReadError(f"it is cut off, or broken: {error}") from None
+            raise ReadError(f"it is truncated or damaged: {error}") from None
 
 
 def _read_archive(stream: BinaryIO, note: Callable[[str], None]) -> Iterator[Entry]:
@@ -219,14 +219,14 @@ def _read_archive(stream: BinaryIO, note: Callable[[str], None]) -> Iterator[Ent
             for member in archive:
                 kind = "file" if member.isreg() else _KINDS.get(member.type)
                 if kind is None:
-                    note(f"{member.name} is left out: it is no file, directory or link")
+                    note(f"{member.name} is not copied: it is not a file, directory or link")
                     continue
                 parts = _parts(member.name)
                 if (not parts and kind != "directory") or (kind == "again" and not _parts(member.linkname)):
                     raise ArchiveError("the archive has an entry without a name")
                 yield _archive_entry(archive, member, kind, parts)
     except (tarfile.TarError, EOFError) as error:
-        raise ArchiveError(f"standard input is no tar archive: {str(error) or 'it is cut off'}") from None
+        raise ArchiveError(f"standard input is not a tar archive: {str(error) or 'it is cut off'}") from None
 
 
 def _archive_entry(archive: tarfile.TarFile, member: tarfile.TarInfo, kind: str, parts: tuple[str, ...]) -> Entry:

@@ -279,7 +279,7 @@ def _walk(
                 found = os.fstat(below)
                 kind = _no_file(place, found)
                 if kind is not None:
-                    note(f"{'/'.join((*parts, name))} is left out: it is {kind}")
+                    note(f"{'/'.join((*parts, name))} is not copied: it is {kind}")
                     continue
                 yield from _walk(place, below, found, (*parts, name), note)
             finally:

@@ -105,7 +105,7 @@ class Tree:
             if stat.S_ISDIR(mode):
                 raise HostError(f"{'/'.join(way)} is a directory there")
             if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-                raise self._refused(way, f"what is there is {_KINDS.get(stat.S_IFMT(mode), 'a device')}")
+                raise self._refused(way, f"the existing file is {_KINDS.get(stat.S_IFMT(mode), 'a device')}")
             if _mount(found) != _mount(parent):
                 raise self._refused(way, "another file is mounted there")
         finally:
@@ -245,7 +245,7 @@ def _mount(fd: int) -> bytes:
 
 def _in_the_way(error: OSError, way: tuple[str, ...]) -> OSError | HostError:
     if error.errno in (errno.ENOTDIR, errno.ELOOP):
-        return HostError(f"{'/'.join(way)} is there, and is no directory")
+        return HostError(f"{'/'.join(way)} is there, and is not a directory")
     return error
 
 

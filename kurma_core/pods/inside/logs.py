@@ -247,7 +247,7 @@ def _watch(reader: LogReader, *mask: int) -> SharedWatch:
     except OSError as error:
         raise HostError(
             f"cannot follow the logs in {reader.watched()}: {os.strerror(error.errno or 0)}",
-            hint="other programs have used up what the host has: see sysctl fs.inotify.max_user_watches"
+            hint="other programs use all inotify watches: raise sysctl fs.inotify.max_user_watches"
             if error.errno == errno.ENOSPC
             else None,
             errno=error.errno,

@@ -12,7 +12,7 @@ from kurma_core.errors import PodStateError
 from kurma_core.linux.cgroups import CgroupTree, Layout
 from kurma_core.pods.record.document import cgroup_of
 from kurma_core.pods.record.pod_record import the_app
-from kurma_core.pods.record.state import LIVE
+from kurma_core.pods.record.state import STARTED_STATES
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def usage(records: Iterable[PodRecord]) -> list[Usage]:
     versions = layout.versions()
     found = []
     for record in records:
-        if record.state in LIVE:
+        if record.state in STARTED_STATES:
             tree = CgroupTree(cgroup_of(record.uuid), layout)
             if tree.exists():
                 found.append(_usage(record, tree, versions))
@@ -36,8 +36,8 @@ def usage(records: Iterable[PodRecord]) -> list[Usage]:
 
 def check_measurable(record: PodRecord) -> PodRecord:
     """:raises PodStateError: the pod does not run."""
-    if record.state not in LIVE:
-        raise PodStateError(f"pod {record.name} uses nothing: it is {record.state}", pod=record.uuid)
+    if record.state not in STARTED_STATES:
+        raise PodStateError(f"pod {record.name} has no resource usage: it is {record.state}", pod=record.uuid)
     return record
 
 

@@ -218,7 +218,7 @@ def pod_dns(
         return given  # the host's own file, unchanged
     if len(given["nameservers"]) > SERVERS:
         left = ", ".join(given["nameservers"][SERVERS:])
-        note(f"resolvers ask no more than {SERVERS} name servers: {left} is left out")
+        note(f"resolvers use at most {SERVERS} name servers: {left} is ignored")
     # "." alone turns the search list off.
     search = () if given["search"] == (".",) else given["search"][:DOMAINS]
     return {**given, "nameservers": given["nameservers"][:SERVERS], "search": search}

@@ -250,7 +250,7 @@ def _names(member: Mapping[str, Json], names: Collection[str]) -> list[str]:
 
 def _update(path: str, lines: bytes) -> None:
     """Updates the hosts files of one pod. :data:`LINES` comes first: a stager that makes an app's hosts file
-    meanwhile reads it again (docs/stager_protocol.md)."""
+    meanwhile reads it again (docs/reference/stager_protocol.md)."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         before = hosts_and_resolv_conf.update(directory, LINES, lines, None)

@@ -225,9 +225,7 @@ class NetworkCheck:
             # Checked twice: the owner may just have ended the pod and be still at its teardown.
             if not recovery.needs_recovery(directory) or not recovery.needs_recovery(directory):
                 return []
-            return [
-                Leak("pod", f"pod {document.name}", "it has ended, and nobody took it down", pod=document.uuid)
-            ]
+            return [Leak("pod", f"pod {document.name}", "it has ended without a teardown", pod=document.uuid)]
         try:
             if state.state != "running":
                 return []
@@ -359,7 +357,7 @@ class NetworkCheck:
         try:
             self._joined.tidy()
         except OSError as error:
-            self._services.note(f"cannot take away the directory of user namespaces: {error}")
+            self._services.note(f"cannot remove the directory of user namespaces: {error}")
 
     def _undo(self, record: JoinRecord, *, give_up: bool = False) -> None:
         uuid = record.uuid

@@ -91,7 +91,7 @@ def check_free(
         if found is not None:
             raise NetworkError(
                 f"port {_text(port)} of the host is in use by {found}",
-                hint="choose another port, or end it",
+                hint="choose another port, or end that process",
                 pod=uuid,
             )
 
@@ -179,8 +179,10 @@ def _check_address(port: PortMapping, pod: str) -> None:
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
             raise NetworkError(
-                f"port {_text(port)} of the host cannot be published: the host has no address {port.host_ip}",
-                hint="leave the address away for all that it has; where it comes later, set the sysctl "
+                f"port {_text(port)} of the host cannot be published: no interface of the host has "
+                f"the address {port.host_ip}",
+                hint="leave the address out to publish on all addresses; for an address that appears "
+                "later, set sysctl "
                 f"net.ipv{6 if v6 else 4}.ip_nonlocal_bind",
                 pod=pod,
             ) from None
@@ -258,12 +260,13 @@ class Claim:
 
 
 def holds_ports(directory: PodDirectory) -> bool:
-    """Whether that pod holds its ports: it is up, starting, or not wholly taken down.
+    """Whether that pod holds its ports: it is up, starting, or not wholly taken down. A pod claims its ports when
+    it starts: while it is prepared, it holds none, though a prestarted pod has steps on record.
 
     :raises KurmaError: its record is gone, or cannot be read.
     """
     state = directory.read_state()
-    return state.live or bool(state.steps) or keeps_ports(directory, state.state)
+    return state.live or (state.state in ENDED_STATES and bool(state.steps)) or keeps_ports(directory, state.state)
 
 
 def keeps_ports(directory: PodDirectory, state: str) -> bool:

@@ -97,7 +97,7 @@ class IdRanges:
                 raise IdRangeError(
                     f"pod {uuid}: user namespace {ids}: pod {os.path.basename(directory)} "
                     f"has the ids {other} of the host",
-                    hint=f"choose others, or say auto; its directory is {directory}",
+                    hint=f"choose other IDs, or auto; the directory of that pod is {directory}",
                     pod=uuid,
                 )
 

@@ -9,9 +9,12 @@ import functools
 from typing import TYPE_CHECKING
 
 from kurma_core.api.network_options import parse_net
+from kurma_core.appc.image import lookup
 from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, idle_volumes, reify
+from kurma_core.appc.template import locator_of, without_passwords
 from kurma_core.errors import UsageError
+from kurma_core.image_store.records import is_hex
 from kurma_core.isolation import scopes
 from kurma_core.models.image import Conventions
 from kurma_core.models.network import NetworkRequest, PortMapping
@@ -124,6 +127,7 @@ def pod_document(
         dns=request.dns.by_name if request.dns is not None else None,
         hosts=request.hosts,
         ephemeral=request.ephemeral,
+        foreground=request.foreground,
         verify=request.verify,
         insecure=tuple(sorted(request.insecure)),
         volume_links=request.allow_volume_links,
@@ -134,8 +138,18 @@ def pod_document(
         grants=_grants(request),
         own_networks=services.stagers.joins_networks(stager),
         stager_plugin=services.stagers.plugin(stager),
+        image_names={app.name: image_name(app, resolved[app.name][1]) for app in request.template.pod.apps},
         conventions={app: expected for app, expected in conventions.items() if expected != Conventions()},
     )
+
+
+def image_name(app: PodApp, manifest: ImageManifest) -> str:
+    """The image as the caller named it, without passwords; the image's own name if the caller gave its ID."""
+    text = locator_of(app.image)
+    if is_hex(text.removeprefix("sha512-").removeprefix("sha256-")):
+        version = lookup(manifest.labels, "version")
+        return f"{manifest.name}:{version}" if version else str(manifest.name)
+    return without_passwords(text)
 
 
 @frozen
@@ -204,9 +218,7 @@ def _refuse_kurmads_annotations(pod: PodManifest) -> None:
     """
     for annotation in pod.annotations:
         if annotation.name.startswith(_KURMADS):
-            raise UsageError(
-                f"the pod's annotation {annotation.name} is for kurmad alone to set", hint="leave it out"
-            )
+            raise UsageError(f"the pod's annotation {annotation.name} is reserved for kurmad", hint="leave it out")
 
 
 def _grants(request: PodRequest) -> dict[str, tuple[str, ...]]:

@@ -38,7 +38,7 @@ def _check(volume: Volume, *, allow_links: bool) -> None:
         if stat.S_ISLNK(_mode(volume, path, os.lstat)) and not allow_links:
             raise VolumeError(
                 f"volume {volume.name}: source {source}: {path} is a symbolic link",
-                hint=f"name the place it leads to{_leads_to(path)}, or pass --allow-volume-links",
+                hint=f"name the link's target{_leads_to(path)}, or pass --allow-volume-links",
                 volume=volume.name,
                 path=path,
             )
@@ -46,8 +46,8 @@ def _check(volume: Volume, *, allow_links: bool) -> None:
     mode = _mode(volume, path, os.stat)
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         raise VolumeError(
-            f"volume {volume.name}: source {source} is a device, which no volume gives access to",
-            hint="the isolator kurma.io/devices gives an app devices",
+            f"volume {volume.name}: source {source} is a device; volumes give no access to devices",
+            hint="give the app the device by --device, or by the isolator kurma.io/devices",
             volume=volume.name,
             path=path,
         )
@@ -69,7 +69,9 @@ def _mode(volume: Volume, path: str, look: Callable[[str], os.stat_result]) -> i
             f"volume {volume.name}: source {volume.source}: "
             + (f"{path}: " if path != volume.source else "")
             + os.strerror(error.errno or 0).lower(),
-            hint="kurma makes no volume sources: create it first" if error.errno == errno.ENOENT else None,
+            hint="create the directory first: kurma creates no volume sources"
+            if error.errno == errno.ENOENT
+            else None,
             volume=volume.name,
             path=path,
         ) from None
@@ -139,8 +141,8 @@ def check_owners(pod: PodManifest, ids: IdRange) -> None:
     for volume in pod.volumes:
         if volume.kind == "empty" and max(volume.uid, volume.gid) >= ids.count:
             raise VolumeError(
-                f"volume {volume.name}: its owner {volume.uid}:{volume.gid} is outside of the pod's user "
-                f"namespace, which has the ids 0 to {ids.count - 1}",
+                f"volume {volume.name}: its owner {volume.uid}:{volume.gid} is outside the pod's user "
+                f"namespace, which has the IDs 0 to {ids.count - 1}",
                 volume=volume.name,
             )
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     Json = Any
 
+#: The annotation of a pod that names its restart policy.
+RESTART_POLICY = "kurma.io/pod/restart"
+
 
 @frozen
 class Need(JsonValue):
@@ -53,6 +56,7 @@ class PodDocument(JsonValue):
     :param attachments: the planned networks, in order.
     :param host_network: the pod shares the host's network namespace.
     :param ephemeral: the pod is removed once it has ended.
+    :param foreground: it was made to run in the foreground of a command.
     :param ids: the range of host ids of its user namespace, reserved until the pod is removed. None: no user
         namespace.
     :param keep: the pod was made without apps, and ends only when it is stopped.
@@ -65,6 +69,7 @@ class PodDocument(JsonValue):
     :param grants: powers that the caller has granted (``--grant``), by app; "": to the pod as a whole.
     :param stager_plugin: ``PLUGIN`` or ``PLUGIN:IMAGE`` of the section of ``kurma.yml`` that is the ``stager``:
         pods outlive their configuration. Empty: the name tells.
+    :param image_names: by app, the image as the caller named it, without passwords.
     :param conventions: by app, what its image expects, if that differs from the App Container specification.
     """
 
@@ -87,6 +92,7 @@ class PodDocument(JsonValue):
     dns: Mapping[str, tuple[str, ...]] | None = None
     hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
     ephemeral: bool = False
+    foreground: bool = False
     verify: bool = False
     insecure: tuple[str, ...] = ()
     volume_links: bool = False
@@ -99,7 +105,12 @@ class PodDocument(JsonValue):
     grants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own_networks: bool = False
     stager_plugin: str = ""
+    image_names: Mapping[str, str] = field(default_factory=dict)
     conventions: Mapping[str, Conventions] = field(default_factory=dict)
+
+    @property
+    def restart_policy(self) -> str:
+        return self.manifest.annotation(RESTART_POLICY) or "never"
 
     @property
     def app_names(self) -> list[str]:

@@ -319,7 +319,9 @@ class PodDirectory:
             raise self.damaged(name, "it has no version")
         if version > VERSION:
             raise FormatVersionError(
-                f"pod {self.uuid}: {name} was written by a newer version of kurma", pod=self.uuid
+                f"pod {self.uuid}: {name} was written by a newer version of kurma",
+                hint=f"install that version again, or give the pod up: kurma rm --force {self.uuid}",
+                pod=self.uuid,
             )
         return dict(value)
 

@@ -19,7 +19,7 @@ from kurma_core.errors import AppNotFoundError, HostError, KurmaError, PodDamage
 from kurma_core.linux.beneath import remove_tree
 from kurma_core.models.pod import ENDED_STATES, AppEnd, AppExecution, AppStatus, PodRecord
 from kurma_core.pods.record.document import PodDocument
-from kurma_core.pods.record.state import LIVE, PodEnd
+from kurma_core.pods.record.state import STARTED_STATES, PodEnd
 from kurma_core.pods.run import pod_metadata, pod_restarts
 from kurma_core.staging.stager_status import exit_code, parse_apps, read_status_file
 from kurma_core.value import fields, replace
@@ -58,19 +58,23 @@ def record_of(
         created_at=document.created_at,
         started_at=state.started_at,
         finished_at=state.finished_at,
+        foreground=document.foreground,
         owner=state.owner if live and directory.owned() else None,
         stager=document.stager,
         stager_pid=state.stager.get("pid") if live and state.stager else None,
+        stager_version=state.stager_version if live else None,
         renderer=document.renderer,
         network_namespace=document.network_namespace if live else None,
         userns=document.ids,
         apps=apps,
         images=document.images,
+        image_names=document.image_names,
+        labels=document.manifest.user_labels,
         attachments=state.attachments or document.attachments,
         isolators=document.isolators,
         notes=(*document.notes, *stager_notes(directory, state), *(pod_metadata.notes_of(state) if live else ())),
         manifest=document.manifest.to_json(),
-        metadata=pod_metadata.told_of(directory, state) if live else None,
+        metadata=pod_metadata.address_of(directory, state) if live else None,
         restart=pod_restarts.told(document, state),
     )
 
@@ -153,7 +157,7 @@ def conclusion(
     elif status == 0 or (all_ended and (speaks or status is None)) or (speaks and status and _stopped(directory)):
         state, reason = "stopped", None
     elif status is None:
-        state, reason = "errored", "the stager ended, and nobody saw how"
+        state, reason = "errored", "the stager ended with an unknown status"
     else:
         state, reason = "errored", f"the stager ended with status {status}" + (f": {output}" if output else "")
     if speaks and status is not None:
@@ -202,7 +206,7 @@ def by_force(directory: PodDirectory) -> None:
     record the end."""
     # A full disk or a removed record must not keep the pod running.
     with contextlib.suppress(HostError, PodNotFoundError, PodDamagedError):
-        directory.change_state(only_in=LIVE, forced=True)
+        directory.change_state(only_in=STARTED_STATES, forced=True)
 
 
 def request_stop(

@@ -15,10 +15,18 @@ import os
 import time
 from _thread import get_native_id
 
-from kurma_core.errors import AmbiguousReferenceError, HostError, KurmaError, PodExistsError, PodNotFoundError
+from kurma_core.errors import (
+    AmbiguousReferenceError,
+    FormatVersionError,
+    HostError,
+    KurmaError,
+    PodExistsError,
+    PodNotFoundError,
+)
 from kurma_core.linux import beneath, files
 from kurma_core.models.summary import NetworkSummary, PodSummary
 from kurma_core.pods.record.pod_directory import PodDirectory
+from kurma_core.schema import nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -182,9 +190,13 @@ class PodStore:
                 path = f"{self.root}/{name}"
                 if not name.startswith(_UNFINISHED) or PodDirectory(path).owned():
                     continue
-                with contextlib.suppress(KurmaError):  # of a damaged record, no step is known
+                try:
                     if PodDirectory(path).read_steps():
                         continue
+                except FormatVersionError:
+                    continue  # the newer version knows its steps
+                except KurmaError:
+                    pass  # of a damaged record, no step is known
                 with contextlib.suppress(FileNotFoundError):
                     if time.time() - os.stat(path).st_ctime >= grace:
                         self._discard(path, None)
@@ -216,7 +228,7 @@ class PodStore:
                 # A dangling link: a process that died removed the pod, and had not yet freed the name.
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(link)
-        raise PodExistsError(f"cannot name the pod {name}: the name changes hands too fast")
+        raise PodExistsError(f"cannot name the pod {name}: other processes take and release it too fast")
 
     def _name_holder(self, name: str) -> str | None:
         try:
@@ -262,14 +274,19 @@ class PodStore:
                 if os.path.isdir(directory.path) and not _unmade(directory, error):
                     yield broken(directory, "preparing" if directory.owned() else "errored", error.message)
 
-    def summaries(self, recover: Recover) -> list[PodSummary]:
+    def summaries(
+        self, recover: Recover, look: Callable[[PodDocument, PodState], None] = lambda *_: None
+    ) -> list[PodSummary]:
         """Summaries of all pods, oldest first, for a table. Dead pods are taken down on the way.
 
         :param recover: takes down a dead pod, and raises nothing.
+        :param look: called with the records of each pod.
         """
 
         def tell(directory: PodDirectory, recover: Recover | None) -> PodSummary:
-            return summary(directory, *directory.read_records(recover))
+            document, state = directory.read_records(recover)
+            look(document, state)
+            return summary(directory, document, state)
 
         return sorted(self.each(recover, tell, broken_summary), key=lambda one: one.created_at)
 
@@ -295,15 +312,16 @@ class PodStore:
                     return self.directory(matches[0])
                 if matches:
                     raise AmbiguousReferenceError(
-                        f"pod {reference}: {len(matches)} pods begin so",
-                        hint="give more of the UUID: " + ", ".join(sorted(matches)[:4]),
+                        f"pod {reference}: {len(matches)} pods match",
+                        hint="give more characters of the UUID: " + ", ".join(sorted(matches)[:4]),
                         matches=matches,
                     )
         short = 0 < len(reference) < _SHORTEST and set(reference.lower()) <= _HEX
-        raise PodNotFoundError(
-            f"no pod {reference}",
-            hint=f"see: kurma list; of a UUID, {_SHORTEST} characters are needed" if short else "see: kurma list",
-        )
+        hint = f"see: kurma list; a UUID needs at least {_SHORTEST} characters" if short else "see: kurma list"
+        with contextlib.suppress(OSError):
+            near = nearest(reference, sorted(os.listdir(self.names)))
+            hint = hint if near is None else f"did you mean {near}? {hint}"
+        raise PodNotFoundError(f"no pod {reference}", hint=hint)
 
     def name_of(self, uuid: str) -> str | None:
         """The name that a pod has reserved, found among the links, for a pod whose own record cannot be read."""
@@ -320,20 +338,23 @@ class PodStore:
 
         :raises HostError: something in it cannot be removed (a mount left in it, say).
         """
+        from kurma_core import cancellation  # kurma list does without it
+
         gone = f"{_UNFINISHED}{pod.uuid}.{get_native_id()}"
         try:
-            with _opened(pod.path) as directory:
-                for entry in os.listdir(directory):
-                    if not entry.endswith((".json", ".lock")):
-                        beneath.remove_tree(directory, entry)
-            with _opened(self.root) as root:
-                os.rename(pod.uuid, gone, src_dir_fd=root, dst_dir_fd=root)
-                beneath.remove_tree(root, gone)
+            with cancellation.phase(f"removing pod {name or pod.uuid}"):
+                with _opened(pod.path) as directory:
+                    for entry in os.listdir(directory):
+                        if not entry.endswith((".json", ".lock")):
+                            beneath.remove_tree(directory, entry, cancellation.step)
+                with _opened(self.root) as root:
+                    os.rename(pod.uuid, gone, src_dir_fd=root, dst_dir_fd=root)
+                    beneath.remove_tree(root, gone)
         except OSError as error:
             if error.errno != errno.ENOENT:
                 raise HostError(
                     f"pod {pod.uuid}: cannot remove {pod.path}: {os.strerror(error.errno or 0)}",
-                    hint="is something still mounted below it? kurma gc tries again",
+                    hint="unmount what is mounted below it, then: kurma gc",
                     errno=error.errno,
                     path=pod.path,
                 ) from None
@@ -350,6 +371,7 @@ def _unmade(directory: PodDirectory, error: KurmaError) -> bool:
 
 
 def summary(directory: PodDirectory, document: PodDocument, state: PodState) -> PodSummary:
+    attachments = state.attachments or document.attachments
     networks = [_network(one) for one in state.attachments]
     if not networks:
         networks = [NetworkSummary(one.network, one.interface, (), one.base) for one in document.attachments]
@@ -360,6 +382,14 @@ def summary(directory: PodDirectory, document: PodDocument, state: PodState) -> 
         created_at=document.created_at,
         apps=tuple(document.app_names),
         networks=tuple(networks),
+        images=document.images,
+        image_names=document.image_names,
+        ports=tuple([port.text for one in attachments for port in one.ports]),
+        exit_code=state.exit_code,
+        started_at=state.started_at,
+        finished_at=state.finished_at,
+        restarts=0 if state.restart is None else state.restart.count,
+        labels=document.manifest.user_labels,
     )
 
 

@@ -10,6 +10,7 @@ import time
 from _collections_abc import Mapping  # without collections
 
 from kurma_core.linux.process import boot_id
+from kurma_core.models import LIVE_STATES
 from kurma_core.models.network import Attachment
 from kurma_core.models.pod import ENDED_STATES, AppExecution
 from kurma_core.models.summary import State
@@ -31,8 +32,8 @@ else:
     Status = Whole(-(1 << 31), (1 << 31) - 1)
     ChangeKind = Words("add", "rm")
 
-#: States in which a pod has a stager, or is about to.
-LIVE = ("starting", "running", "stopping")
+#: States in which a pod has a stager, or is about to have one: a pod that is being prepared lives without.
+STARTED_STATES = tuple(state for state in LIVE_STATES if state != "preparing")
 
 
 @frozen
@@ -127,6 +128,7 @@ class PodState(JsonValue):
     :param begun: mark of its start (``started_at``); ``over``: mark of its end (``finished_at``).
     :param cause: why it was stopped (see :mod:`kurma_core.pods.run.pod_restarts`); ``forced``: by SIGKILL.
     :param stager: identity of the stager's process; None: it was not started.
+    :param stager_version: version of Kurma that started the stager, which may be older than the present one.
     :param stager_image: of a prestarted pod, the image that garbage collection must keep.
     :param attachments: its networks, with their results once they are joined.
     :param apps: by name, how each ended, as the stager's ``status.json`` has it; None: the pod has not ended.
@@ -149,6 +151,7 @@ class PodState(JsonValue):
     cause: str | None = None
     forced: bool | None = None
     stager: Object | None = None
+    stager_version: str | None = None
     stager_image: str | None = None
     attachments: tuple[Attachment, ...] = ()
     metadata: ServiceAddress | None = None
@@ -164,7 +167,7 @@ class PodState(JsonValue):
     @property
     def live(self) -> bool:
         """Whether it has a stager, or is about to."""
-        return self.state in LIVE
+        return self.state in STARTED_STATES
 
     @property
     def startable(self) -> bool:

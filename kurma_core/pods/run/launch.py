@@ -13,6 +13,7 @@ import signal
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kurma_core import VERSION
 from kurma_core.cancellation import check, shielded
 from kurma_core.errors import (
     HostError,
@@ -168,7 +169,7 @@ class UserNamespace:
         stagers, name = launch.services.stagers, launch.document.stager
         if not stagers.get(name).features().user_namespaces:
             raise StagerError(
-                f"stager {name} knows nothing of user namespaces",
+                f"stager {name} does not support user namespaces",
                 hint="run the pod with --userns none, or with another stager",
             )
         launch.services.id_ranges.hold(launch.document.uuid, ids)
@@ -293,6 +294,7 @@ class Stager:
             launch.stager = _handed_over(launch, setup) or driver.start(setup, launch.stdio)
             launch.record(
                 stager=dict(launch.stager.identity),
+                stager_version=VERSION,
                 layers=_in_use(rendered),
                 metadata=told,
                 attachments=launch.attachments,
@@ -326,7 +328,7 @@ def _need_powers(driver: StagerHooks, name: str) -> None:
     """:raises StagerError: the stager does not support that apps get devices, namespaces or powers of the host."""
     if not driver.features().host_powers:
         raise StagerError(
-            f"stager {name} gives apps no devices, namespaces or powers of the host, and the pod asks for some",
+            f"stager {name} cannot give apps devices, namespaces or powers of the host, which the pod requests",
             hint="run the pod with another stager",
         )
 

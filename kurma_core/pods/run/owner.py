@@ -142,7 +142,7 @@ class OwnedPod:
         try:
             pod_metadata.take_up(services, directory, document)
         except KurmaError as error:
-            services.note(f"pod {document.name} goes on without its metadata service: {error.message}")
+            services.note(f"pod {document.name} runs without its metadata service: {error.message}")
         pod = cls(launch, lock, events)
         pod._claimed = True
         return pod
@@ -208,7 +208,7 @@ class OwnedPod:
             state = self._launch.directory.read_state()
             if again and state.cause == pod_restarts.STOPPED:
                 raise PodStateError(
-                    f"pod {self._launch.document.name} is not to be started again: it was stopped", pod=self.uuid
+                    f"pod {self._launch.document.name} cannot be started again: it was stopped", pod=self.uuid
                 )
             steps: tuple[str, ...] = STEP_NAMES
             try:
@@ -230,6 +230,7 @@ class OwnedPod:
             "finished_at": None,
             "over": None,
             "stager": None,
+            "stager_version": None,
             # Without results: if this process dies before the networks are joined, the teardown finds the planned
             # ones.
             "attachments": self._launch.document.attachments,
@@ -242,6 +243,16 @@ class OwnedPod:
             "forced": None,
             "restart": pod_restarts.begun(state, again=again),
         }
+
+    def refuse(self, error: KurmaError) -> None:
+        """Undoes everything, and records the pod as errored, though its steps have not begun.
+
+        :param error: why it is not started.
+        """
+        with shielded():
+            self._end(_never_up(error))
+            self._launch.directory.drop_spare()
+            self.events.flush()
 
     def settle(self) -> None:
         """Records the pod as prepared, for a start that does not follow at once. Does nothing for a pod that was
@@ -261,7 +272,8 @@ class OwnedPod:
             recorded as errored.
         """
         try:
-            self.claim(again=again)
+            if not self._claimed:
+                self.claim(again=again)
             self._bring_up(stdio, settled)
         except BaseException:
             self.close()
@@ -349,13 +361,13 @@ class OwnedPod:
             # Frees its name.
             launch.services.store.delete(launch.directory, launch.document.name)
             raise PodNotFoundError(
-                f"pod {self.uuid}: its directory was removed while it ran; it was taken down",
-                hint="remove pods by kurma rm; was the state directory moved? kurma --dir NEW gc records it",
+                f"pod {self.uuid}: its directory was removed while it ran, so kurma stopped it",
+                hint="remove pods by kurma rm; after moving the state directory: kurma --dir NEW gc",
                 pod=self.uuid,
             )
         record = pod_record(launch.directory)
         if not failures and self._unrecorded is not None:
-            launch.services.note(f"{self._unrecorded.message}; the pod was taken down all the same")
+            launch.services.note(f"{self._unrecorded.message}; the pod was stopped and cleaned up")
             return replace(
                 record,
                 state=end.state,
@@ -437,7 +449,7 @@ class OwnedPod:
                 undo.callback(self._launch.stager.close)
             undo.callback(self._launch.services.forget_metadata, self.uuid)
             undo.callback(self._free_images)
-            if not self._claimed:
+            if not self._claimed and not self._over:
                 self._stay_prepared()
 
     def _stay_prepared(self) -> None:

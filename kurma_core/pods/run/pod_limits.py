@@ -47,14 +47,14 @@ def hold_traffic(document: PodDocument, limiters: Iterable[IsolatorHooks], note:
     if limiter is None:
         if limits:
             raise NetworkError(
-                f"cannot limit the traffic of pod {document.name}: no enabled isolator plugin does that",
+                f"cannot limit the traffic of pod {document.name}: no enabled isolator plugin limits traffic",
                 hint="see `kurma plugins list`",
                 pod=document.uuid,
             )
         return
     held = {one.interface: one.limits for one in document.attachments if one.limits}
     for name in limiter.limit_traffic(document.network_namespace, limits, held):
-        note(f"pod {document.name} has no interface {name}, whose traffic was to be limited")
+        note(f"pod {document.name} has no interface {name}, whose traffic cannot be limited")
 
 
 _FILE = "memory.low"

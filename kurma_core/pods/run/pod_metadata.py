@@ -1,4 +1,5 @@
-"""Runs a pod's metadata service: starts it with the pod, and takes it over after an owner's death."""
+"""Runs a pod's metadata service: starts it with the pod, and takes it over after an owner's death. Keeps the
+service's token and signing key in files that only root can read."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import HostError, PodNotFoundError
-from kurma_core.metadata import secrets
+from kurma_core.linux.files import replace_file
 from kurma_core.models.pod import MetadataAddress
 from kurma_core.pods.record.state import ServiceAddress
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from kurma_core.images.manager import ImageManager
     from kurma_core.metadata.api import ImageFacts
     from kurma_core.metadata.listening import Listener
-    from kurma_core.metadata.secrets import Secrets
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.pod_directory import PodDirectory
     from kurma_core.pods.record.state import PodState
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Json = Any
 #: In the pod's directory: the service's secrets, which only root may read, and no stager.
 _PLACE = "metadata"
+#: Bytes of randomness in each; the token is written in hexadecimal digits.
+_TOKEN_SIZE, _KEY_SIZE = 24, 64
+_HEX = frozenset("0123456789abcdef")
 
 
 def ahead(directory: PodDirectory, namespace: str) -> Listener:
@@ -54,7 +57,7 @@ def begin(
 
 def _keep(directory: PodDirectory) -> Secrets:
     try:
-        return secrets.keep(directory.file(_PLACE))
+        return keep_secrets(directory.file(_PLACE))
     except OSError as error:
         raise _unusable(directory, error) from None
 
@@ -114,12 +117,12 @@ def url_of(directory: PodDirectory) -> str | None:
     return None if record is None else _url(record, _load(directory))
 
 
-def told_of(directory: PodDirectory, state: PodState) -> MetadataAddress | None:
+def address_of(directory: PodDirectory, state: PodState) -> MetadataAddress | None:
     """The address of a running pod's service, and the path of its token file; None: the pod does not run."""
     record = state.metadata
     if record is None:
         return None
-    return MetadataAddress(record.address, record.port, secrets.token_file(directory.file(_PLACE)))
+    return MetadataAddress(record.address, record.port, token_file(directory.file(_PLACE)))
 
 
 def notes_of(state: PodState) -> tuple[str, ...]:
@@ -133,7 +136,7 @@ def _url(record: ServiceAddress, own: Secrets) -> str:
 
 def _load(directory: PodDirectory) -> Secrets:
     try:
-        own = secrets.load(directory.file(_PLACE))
+        own = load_secrets(directory.file(_PLACE))
     except OSError as error:
         raise _unusable(directory, error) from None
     if own is None:
@@ -149,6 +152,63 @@ def _load(directory: PodDirectory) -> Secrets:
 def _unusable(directory: PodDirectory, error: OSError) -> HostError:
     what = f"pod {directory.uuid}: the secrets of its metadata service cannot be used"
     return HostError.of(what, error, pod=directory.uuid)
+
+
+class Secrets:
+    """A pod's secrets, which no output shows.
+
+    :param token: part of the service's URL. :param key: signs for the pod.
+    """
+
+    __slots__ = ("key", "token")
+
+    def __init__(self, token: str, key: bytes) -> None:
+        self.token = token
+        self.key = key
+
+
+def token_file(directory: str) -> str:
+    return f"{directory}/token"
+
+
+def keep_secrets(directory: str) -> Secrets:
+    """Returns the pod's secrets; makes them if they are missing or incomplete.
+
+    :param directory: their own directory, which the pod's stager does not see.
+    :raises OSError: they cannot be written.
+    """
+    found = load_secrets(directory)
+    if found is not None:
+        return found
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    made = Secrets(os.urandom(_TOKEN_SIZE).hex(), read_key(directory) or os.urandom(_KEY_SIZE))
+    replace_file(token_file(directory), made.token.encode() + b"\n")
+    replace_file(f"{directory}/key", made.key.hex().encode() + b"\n")
+    return made
+
+
+def load_secrets(directory: str) -> Secrets | None:
+    """Reads the secrets; None: they are missing or incomplete. :raises OSError: they cannot be read."""
+    token = _read_hex(token_file(directory), _TOKEN_SIZE)
+    key = read_key(directory)
+    return None if token is None or key is None else Secrets(token.hex(), key)
+
+
+def read_key(directory: str) -> bytes | None:
+    """Reads the key; None: there is none. :raises OSError: it cannot be read."""
+    return _read_hex(f"{directory}/key", _KEY_SIZE)
+
+
+def _read_hex(path: str, size: int) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        text = os.read(fd, 4 * size).decode("ascii", "replace").removesuffix("\n")
+    finally:
+        os.close(fd)
+    return bytes.fromhex(text) if len(text) == 2 * size and _HEX.issuperset(text) else None
 
 
 class PodFacts:
@@ -175,7 +235,7 @@ class PodFacts:
 
     def key(self, uuid: str) -> bytes | None:
         try:
-            return secrets.read_key(self._services.store.directory(uuid).file(_PLACE))
+            return read_key(self._services.store.directory(uuid).file(_PLACE))
         except OSError as error:
             raise _unusable(self._directory, error) from None
 

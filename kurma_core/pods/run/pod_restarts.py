@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kurma_core.errors import KurmaError, UsageError
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.models.pod import ENDED_STATES, PodRestart
+from kurma_core.pods.record.document import RESTART_POLICY
 from kurma_core.pods.record.state import RestartRecord, between, mark, seconds
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.record.state import PodState
 
-#: The annotation of a pod that names its restart policy.
-POLICY = "kurma.io/pod/restart"
 POLICIES = ("never", "on-failure", "always")
 _OF_APPS = "kurma.io/restart"
 #: Causes of a pod's end other than its own: ``cause`` in its state.
@@ -34,15 +33,13 @@ FIRST, LONGEST, LONG_RUN = 1.0, 300.0, 10.0
 def check(manifest: PodManifest, *, ephemeral: bool) -> None:
     """:raises UsageError: the annotation is not a known policy; or it asks to restart a pod that is removed once
     it has ended."""
-    policy = manifest.annotation(POLICY)
+    policy = manifest.annotation(RESTART_POLICY)
     if policy is not None and policy not in POLICIES:
-        raise UsageError(f"the pod's annotation {POLICY} is {policy!r}", hint=f"it is {', '.join(POLICIES)}")
+        raise UsageError(
+            f"the pod's annotation {RESTART_POLICY} is {policy!r}", hint=f"it is {', '.join(POLICIES)}"
+        )
     if ephemeral and policy not in (None, "never"):
-        raise UsageError(f"a pod that is removed once it has ended cannot be restarted: its policy is {policy}")
-
-
-def policy_of(document: PodDocument) -> str:
-    return document.manifest.annotation(POLICY) or "never"
+        raise UsageError(f"cannot combine --rm with the restart policy {policy}")
 
 
 def wanted(document: PodDocument, state: PodState, image: Callable[[str], ImageManifest]) -> bool:
@@ -52,7 +49,7 @@ def wanted(document: PodDocument, state: PodState, image: Callable[[str], ImageM
     """
     if state.state not in ENDED_STATES or document.ephemeral or state.cause == STOPPED:
         return False
-    policy = policy_of(document)
+    policy = document.restart_policy
     if state.cause in (SHUT_DOWN, REBOOTED):
         return policy != "never" or _implied(document, image)
     failed = state.state == "errored" or bool(state.exit_code)
@@ -62,7 +59,7 @@ def wanted(document: PodDocument, state: PodState, image: Callable[[str], ImageM
 def _implied(document: PodDocument, image: Callable[[str], ImageManifest]) -> bool:
     """Whether the pod has an app that is restarted whenever it ends: such a pod is started again after a reboot,
     too, unless the pod's own annotation says otherwise."""
-    if document.manifest.annotation(POLICY) is not None:
+    if document.manifest.annotation(RESTART_POLICY) is not None:
         return False
     for app in document.manifest.apps:
         word = app.annotation(_OF_APPS) or document.manifest.annotation(_OF_APPS)
@@ -139,7 +136,7 @@ def begun(state: PodState, *, again: bool) -> RestartRecord | None:
 def told(document: PodDocument, state: PodState) -> PodRestart:
     """The restart policy and counts, as ``kurma show`` prints them."""
     over = state.state in ENDED_STATES and state.cause != STOPPED
-    return PodRestart(policy_of(document), count_of(state), _record(state).next if over else None)
+    return PodRestart(document.restart_policy, count_of(state), _record(state).next if over else None)
 
 
 def _record(state: PodState) -> RestartRecord:

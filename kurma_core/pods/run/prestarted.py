@@ -207,7 +207,7 @@ def prestart(services: Services, stager: str) -> PrestartedPod:
     """
     engine = services.stagers.engine(stager)
     if engine is None:
-        raise StagerError(f"stager {stager} does not wait for its pod: its plugin runs pods by itself")
+        raise StagerError(f"stager {stager} cannot be prestarted: its plugin runs pods without an image")
     uuid = new_uuid()
     listener: Listener | None = None
     directory, lock = services.store.reserve(uuid, anew=False)

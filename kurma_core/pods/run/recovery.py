@@ -184,7 +184,7 @@ def discard_remains(services: Services, directory: PodDirectory) -> None:
     from kurma_core.hookspecs.stager import StagerHooks
 
     if not implements(driver, StagerHooks.discard):
-        services.note(f"pod {directory.uuid}: what stager {name} has left is not freed: its plugin is not there")
+        services.note(f"pod {directory.uuid}: cannot free the leftovers of stager {name}: its plugin is missing")
         return
     try:
         notes = driver.discard(directory.path)
@@ -232,4 +232,4 @@ def _free_gone(
             return
         for note in notes:
             services.note(f"pod {uuid}: {note}")
-        yield f"{said}: what its stager had of it is removed", False
+        yield f"{said}: the stager's leftovers are removed", False

@@ -57,10 +57,11 @@ class Stagers:
         """:raises StagerNotFoundError: there is no such stager."""
         driver, _ = self._meant(name)
         if driver is not None and driver not in self._registry.names(_GROUP):
-            raise StagerNotFoundError(
-                f"no stager {name}",
-                hint="known ones: " + (", ".join(self.names()) or "none is installed"),
-            )
+            install = self._config.install_hint(_GROUP, driver)
+            if install is not None and ("stagers", driver) not in self._registry.installed():
+                raise StagerNotFoundError(f"stager {name} is not installed", hint=install)
+            known = ", ".join(self.names()) or "none is installed"
+            raise StagerNotFoundError(f"no stager {name}", hint=f"known ones: {known}")
 
     def config(self, name: str) -> Mapping[str, Json]:
         """The admin's configuration of that stager, for ``stagerConfig``: its section of ``stagers``; for a stager
@@ -209,7 +210,7 @@ class Stagers:
 
         driver = self._load(name)
         if not isinstance(driver, StagerImageHooks):
-            raise StagerError(f"stager {name} is no image: its plugin runs pods by itself")
+            raise StagerError(f"stager {name} is not an image: its plugin runs pods by itself")
         return self._images().host_image_from_source(name, driver, rebuild=rebuild, files=files)
 
     def export(self, name: str, format: str | None, rootfs: str) -> Mapping[str, Json]:
@@ -263,7 +264,7 @@ class Stagers:
         if isinstance(driver, StagerOfImagesHooks):
             if locator is None:
                 raise StagerError(
-                    f"stager {name}: {plugin} runs images, and none is named",
+                    f"stager {name}: {plugin} needs an image",
                     hint=f"--stager {plugin}:IMAGE, or `image` in a section of `stagers`",
                 )
             return driver.of_image(name, locator)

@@ -138,7 +138,7 @@ def parse_chain(config: Mapping[str, Json]) -> Chain:
     _flag(name, config, "loadOnlyInlinedPlugins")
     plugins = config.get("plugins", [config])
     if not isinstance(plugins, list | tuple) or not plugins:
-        raise _wrong(name, "plugins is no list of objects with a type")
+        raise _wrong(name, "plugins is not a list of objects with a type")
     for plugin in plugins:
         _check_plugin(name, plugin)
     return Chain(
@@ -154,7 +154,7 @@ def _versions(name: str, config: Mapping[str, Json]) -> tuple[str, ...]:
     """Of ``cniVersion`` and ``cniVersions`` (1.1.0) those in :data:`VERSIONS`, the highest first."""
     listed = config.get("cniVersions") or []
     if not isinstance(listed, list | tuple):
-        raise _wrong(name, "cniVersions is no list")
+        raise _wrong(name, "cniVersions is not a list")
     own = config.get("cniVersion") or (None if listed else NO_VERSION)
     given = [*([] if own is None else [own]), *listed]
     known = [version for version in reversed(VERSIONS) if version in given]
@@ -181,19 +181,19 @@ def _capabilities(plugin: Mapping[str, Json]) -> Mapping[str, Json]:
 
 def _check_plugin(network: str, plugin: Json) -> None:
     if not _is_object(plugin):
-        raise _wrong(network, "plugins is no list of objects with a type")
+        raise _wrong(network, "plugins is not a list of objects with a type")
     kinds = [plugin.get("type")]
     ipam = plugin.get("ipam")
     if ipam is not None and not _is_object(ipam):
-        raise _wrong(network, "ipam is no object")
+        raise _wrong(network, "ipam is not an object")
     if ipam and "type" in ipam:
         kinds.append(ipam["type"])
     for kind in kinds:
         # It names a program to run as root: it must not lead out of the directories of plugins.
         if not isinstance(kind, str) or not kind or not _NAME.issuperset(kind) or kind in (".", ".."):
-            raise _wrong(network, f"type {kind!r} is no plugin's name")
+            raise _wrong(network, f"type {kind!r} is not a plugin's name")
     if not _is_object(plugin.get("capabilities") or {}):
-        raise _wrong(network, "capabilities is no object")
+        raise _wrong(network, "capabilities is not an object")
 
 
 def _is_object(value: Json) -> bool:

@@ -47,6 +47,7 @@ def driver_context(
     root = os.fspath(directory)
     usual: dict[str, Any] = {
         "state_dir": os.path.join(root, "state"),
+        "state_root": root,
         "registries": {"insecure": [], "mirrors": {}},
         "auth_dir": os.path.join(root, "auth.d"),
         "note": lambda text: None,

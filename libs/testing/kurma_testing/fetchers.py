@@ -8,18 +8,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import os
 import threading
 import time
 
 import pytest
 
 from kurma_core.cancellation import Cancellation, governing
-from kurma_core.errors import Cancelled, FetchNotFoundError, KurmaError, UsageError
+from kurma_core.errors import Cancelled, FetchError, FetchNotFoundError, KurmaError, UsageError
 from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest, RemoteArchive, RemoteBlobHooks, RemoteLayers
 from kurma_core.models.image import TRANSPORTS
 from kurma_testing.contract import (
     HOSTILE,
     DriverContract,
+    MakeDriver,
     cancelled,
     cancelled_midway,
     check_refusal,
@@ -36,7 +38,8 @@ class FetcherContract(DriverContract):
     """Tests the behaviour on which the core relies. A subclass has the mark ``kurma_driver`` and defines the
     fixtures ``good`` (the locator of an existing image), ``missing`` (the locator of an image that does not exist)
     and ``malformed`` (a malformed locator), and may change ``request_for`` (a :class:`FetchRequest`). A fetcher
-    that asks a server defines ``hanging`` and ``stalling``, too."""
+    that asks a server defines ``hanging`` and ``stalling``, too; one that expands names, ``short_name``; one that
+    logs in, ``login``."""
 
     @pytest.fixture
     def good(self) -> str:
@@ -59,6 +62,17 @@ class FetcherContract(DriverContract):
     def stalling(self) -> str:
         """The locator of an image whose server stops in the middle of a blob."""
         pytest.skip("no fixture stalling: the fetcher asks no server")
+
+    @pytest.fixture
+    def short_name(self) -> str:
+        """A name without a host that the fetcher expands."""
+        pytest.skip("no fixture short_name: the fetcher does not expand names")
+
+    @pytest.fixture
+    def login(self) -> tuple[str, str, str]:
+        """The address ``SCHEME://HOST`` of a source that asks for credentials, and a user and a secret that it
+        accepts."""
+        pytest.skip("no fixture login: the fetcher does not log in")
 
     @pytest.fixture
     def request_for(self) -> FetchRequest:
@@ -122,6 +136,54 @@ class FetcherContract(DriverContract):
             for locator in (f"{scheme}:{text}", f"{scheme}://{text}"):
                 with refusing(KurmaError, given=text):
                     driver.resolve(locator, request_for)
+
+    @pytest.mark.parametrize("registry", ["", "registry.example"])
+    def test_names_are_expanded_to_whole_locators(self, driver: FetcherHooks, good: str, registry: str) -> None:
+        """The core passes each name that the store lacks."""
+        scheme = good.partition(":")[0]
+        for name in ("name", "name:tag", "team/name", "registry.example/name", "other.example/name", *HOSTILE):
+            found = driver.expand_name(name, registry)
+            assert isinstance(found, tuple), f"{name!r}: {found!r}"
+            assert all(one.startswith(f"{scheme}:") for one in found), f"{name!r}: {found}"
+            assert driver.expand_name(name, registry) == found
+
+    def test_names_with_another_host_are_left_to_discovery(self, driver: FetcherHooks) -> None:
+        """``short_names`` names the host of names without one."""
+        assert driver.expand_name("other.example/team/name", "registry.example") == ()
+
+    def test_a_short_name_is_expanded_with_the_host(self, driver: FetcherHooks, short_name: str) -> None:
+        assert driver.expand_name(short_name, ""), "without a host, the core prints the first address as a hint"
+        found = driver.expand_name(short_name, "registry.example")
+        assert found, f"{short_name!r} is not expanded"
+        assert all("registry.example" in one for one in found), found
+
+    def test_credentials_are_checked_and_kept(
+        self, make_driver: MakeDriver, login: tuple[str, str, str], request_for: FetchRequest
+    ) -> None:
+        """For other processes, until they are removed; nobody else may read them."""
+        locator, user, secret = login
+        for given in (secret + "x", secret):
+            with pytest.raises(FetchError) as none:
+                make_driver().log_out(locator)
+            check_refusal(none.value)
+            if given != secret:
+                with pytest.raises(FetchError) as refused:
+                    make_driver().log_in(locator, user, given, request_for)
+                check_refusal(refused.value)
+                assert given not in refused.value.message
+        file = make_driver().log_in(locator, user, secret, request_for)
+        assert not os.stat(file).st_mode & 0o077
+        assert make_driver().log_in(locator, user, secret, request_for) == file
+        assert make_driver().log_out(locator) == file
+        with pytest.raises(FetchError):
+            make_driver().log_out(locator)
+
+    def test_hostile_addresses_are_not_logged_out(self, driver: FetcherHooks, good: str) -> None:
+        scheme = good.partition(":")[0]
+        for text in HOSTILE:
+            with pytest.raises(KurmaError) as caught:
+                driver.log_out(f"{scheme}://{text}")
+            check_refusal(caught.value, text)
 
     def test_a_cancelled_operation_ends(self, driver: FetcherHooks, good: str, request_for: FetchRequest) -> None:
         """By Cancelled, or as ever: no error, and nothing stays open."""

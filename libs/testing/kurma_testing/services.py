@@ -105,7 +105,7 @@ class ServiceContract(DriverContract):
 
     #: Most seconds until the service is ready, and until it has ended.
     patience = 5.0
-    #: What the operations that it uses answer: see :class:`Answers`.
+    #: The answers of the operations that it uses: see :class:`Answers`.
     answers: Mapping[str, Any] = {}
     #: A configuration for ``reload``, if the service has that hook.
     config: Mapping[str, Any] = {}

@@ -252,6 +252,78 @@ def test_a_fetcher_that_waits(run, mistakes, test):
     assert found.parseoutcomes()["passed"] == (2 if test else 3)
 
 
+NAMES = """
+import os, pytest, sys
+from kurma_core.errors import FetchError, UsageError
+from kurma_core.hookspecs import hookimpl
+from kurma_core.hookspecs.driver import Driver
+from kurma_testing.fetchers import FetcherContract
+
+class Mine:
+    def __init__(self, context):
+        self.file = os.path.join(context.auth_dir, "mine")
+    @hookimpl
+    def resolve(self, locator):
+        raise UsageError("not a locator of mine")
+    @hookimpl
+    def expand_name(self, name, registry):
+        if not name.isascii() or not name.startswith(("name", "other")) or {left}:
+            return ()
+        return ({scheme} + {host} + "/" + name,)
+    @hookimpl
+    def log_in(self, locator, user, secret):
+        if {refused}:
+            raise FetchError("refused", url=locator)
+        os.makedirs(os.path.dirname(self.file), exist_ok=True)
+        with open(os.open(self.file, os.O_CREAT | os.O_WRONLY, {mode}), "w") as file:
+            file.write(secret)
+        return self.file
+    @hookimpl
+    def log_out(self, locator):
+        if not (locator == "mine://host.example" and os.path.exists(self.file)):
+            raise FetchError("not logged in", url=locator)
+        {removed}
+        return self.file
+
+@hookimpl
+def kurma_fetcher():
+    return Driver(Mine)
+
+@pytest.mark.kurma_driver(sys.modules[__name__])
+class TestMine(FetcherContract):
+    good = pytest.fixture(lambda self: "mine:good")
+    login = pytest.fixture(lambda self: ("mine://host.example", "user", "secret"))
+    short_name = pytest.fixture(lambda self: "name:tag")
+"""
+RIGHT_NAMES = {
+    "left": "name.startswith('other') and registry",
+    "scheme": "'mine://'",
+    "host": "(registry or 'hub.example')",
+    "refused": "secret != 'secret'",
+    "mode": "0o600",
+    "removed": "os.unlink(self.file)",
+}
+
+
+@pytest.mark.parametrize(
+    ("mistakes", "test"),
+    [
+        ({}, ""),
+        ({"left": "False"}, "test_names_with_another_host_are_left_to_discovery"),
+        ({"scheme": "''"}, "test_names_are_expanded_to_whole_locators"),
+        ({"left": "True"}, "test_a_short_name_is_expanded_with_the_host"),
+        ({"host": "'hub.example'"}, "test_a_short_name_is_expanded_with_the_host"),
+        ({"refused": "False"}, "test_credentials_are_checked_and_kept"),
+        ({"mode": "0o644"}, "test_credentials_are_checked_and_kept"),
+        ({"removed": "pass"}, "test_credentials_are_checked_and_kept"),
+    ],
+)
+def test_a_fetcher_of_names_and_credentials(run, mistakes, test):
+    found = run(NAMES.format(**RIGHT_NAMES | mistakes), "-k", "expanded or discovery or kept or logged_out")
+    lines = [line for line in found.outlines if line.startswith("FAILED")]
+    assert {line.split("::")[2].split(" ")[0].split("[")[0] for line in lines} == {test} - {""}, found.outlines
+
+
 SERVICE = """
 import json, os, pytest, sys
 from kurma_core.cancellation import current

@@ -80,7 +80,7 @@ def image_manifest(config: Mapping[str, Json], origin: ImageOrigin, request: Fet
         probe["app"]["group"] = probe["app"]["group"] or "0"
         ImageManifest.parse(probe)
     except ManifestError as error:
-        raise FetchError(f"{where}: the image's configuration cannot be expressed: {error.message}") from None
+        raise FetchError(f"{where}: cannot convert the image's configuration: {error.message}") from None
     return document
 
 
@@ -106,7 +106,7 @@ def complete_manifest(manifest: ImageManifest, files: ImageFiles) -> ImageManife
 
 
 def conventions(annotations: Mapping[str, str]) -> Conventions:
-    """What a converted image expects of its executor, by docker2aci's annotations or this module's.
+    """The conventions that a converted image relies on, by docker2aci's annotations or this module's.
 
     :raises ImageError: Entrypoint or Cmd is not a list of words.
     """
@@ -139,7 +139,7 @@ def _command(annotations: Mapping[str, str], which: str) -> tuple[str, ...] | No
 
 
 def _signal(text: str) -> int:
-    """The number of ``StopSignal``, else of SIGTERM. A name that is no signal of this machine is ignored: it came
+    """The number of ``StopSignal``, else of SIGTERM. A name that this machine does not know is ignored: it came
     with the image, so the user cannot correct it."""
     import signal
 
@@ -217,7 +217,7 @@ def _ports(section: Mapping[str, Json], where: str) -> tuple[Port, ...]:
         span, _, protocol = text.partition("/")
         first, dash, last = span.partition("-")
         if not _is_port(first) or (dash and not _is_port(last)):
-            raise FetchError(f"{where}: the image exposes {text!r}, which is no port")
+            raise FetchError(f"{where}: the image exposes {text!r}, which is not a port")
         count = int(last) - int(first) + 1 if dash else 1
         protocol = protocol or "tcp"
         ports.append(Port(types.sanitize_name(f"{span}-{protocol}"), protocol, int(first), max(count, 1)))
@@ -261,7 +261,7 @@ def _words(section: Mapping[str, Json], key: str, where: str) -> tuple[str, ...]
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise FetchError(f"{where}: the image's configuration is malformed: {key} is no list of texts")
+        raise FetchError(f"{where}: the image's configuration is malformed: {key} is not a list of texts")
     return tuple(value)
 
 
@@ -275,7 +275,7 @@ def _texts(section: Mapping[str, Json], key: str, where: str) -> dict[str, str]:
 def _keys(section: Mapping[str, Json], key: str, where: str) -> tuple[str, ...]:
     value = section.get(key) or {}
     if not isinstance(value, dict):
-        raise FetchError(f"{where}: the image's configuration is malformed: {key} is no object")
+        raise FetchError(f"{where}: the image's configuration is malformed: {key} is not an object")
     return tuple(value)
 
 

@@ -196,5 +196,5 @@ def _decoded(value: Any, path: str, where: str) -> Login | None:
     except (binascii.Error, ValueError):
         colon = ""
     if not colon:
-        raise FetchUnauthorizedError(f"{path}: {where}: auth: no USER:PASSWORD in base64", path=path)
+        raise FetchUnauthorizedError(f"{path}: {where}: auth: expected USER:PASSWORD in base64", path=path)
     return Login(user, password.rstrip("\0"), path)

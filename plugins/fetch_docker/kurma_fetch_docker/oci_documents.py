@@ -124,7 +124,7 @@ def check(content: bytes, digest: str, where: str) -> bytes:
     if found != digest:
         raise FetchDigestError(
             f"{where}: its digest is {found}, not {digest}",
-            hint="what came is not what was asked for: distrust the source",
+            hint="the content is not the requested one: distrust the source",
             digest=digest,
         )
     return content
@@ -162,9 +162,9 @@ def choose(
     if "manifests" not in document:
         return _manifest(document, digest, where)
     if "layers" in document or "config" in document:
-        raise FetchError(f"{where}: could be taken for an image and for an index of several")
+        raise FetchError(f"{where}: has the keys of an image and of an index")
     if not depth:
-        raise FetchError(f"{where}: indexes stand in indexes too deeply")
+        raise FetchError(f"{where}: indexes are nested too deeply")
     entries = [entry for entry in descriptors(document, "manifests", where) if not _is_attestation(entry)]
     chosen = fitting(entries, request)
     if chosen is not None:
@@ -263,7 +263,7 @@ def _platform_text(platform: Mapping[str, Json] | None) -> str:
 def _manifest(document: Mapping[str, Json], digest: str, where: str) -> Manifest:
     if document.get("schemaVersion") == 1:
         raise FetchError(
-            f"{where}: the manifest is of Docker's first schema, which is out of use",
+            f"{where}: the manifest has Docker's schema 1, which is obsolete",
             hint="push the image again with a current tool",
         )
     kind = document.get("mediaType") or OCI_MANIFEST
@@ -275,7 +275,7 @@ def _manifest(document: Mapping[str, Json], digest: str, where: str) -> Manifest
     layers = descriptors(document, "layers", where)
     if any(layer.media_type.endswith("+encrypted") for layer in layers):
         raise FetchError(
-            f"{where}: the image's layers are encrypted, and cannot be read here",
+            f"{where}: the image's layers are encrypted, and kurma cannot decrypt them",
             hint="decrypt it first: skopeo copy --decryption-key",
         )
     return Manifest(digest, config, layers)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from kurma_fetch_http.plugin import OPTIONS as HTTP_OPTIONS
 
 from kurma_core.hookspecs import hookimpl
-from kurma_core.hookspecs.driver import Driver, DriverContext, Option
+from kurma_core.hookspecs.driver import Driver, DriverContext, HostCheck, Option
 from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from kurma_core.appc.image import ImageManifest
     from kurma_core.hookspecs.fetcher import ImageFiles, RemoteLayers
@@ -43,11 +43,13 @@ class DockerFetcher(FetcherHooks):
         return resolve_remote(locator, request, self._context)
 
     @hookimpl
-    def expand_name(self, name: str) -> tuple[str, ...]:
-        """``alpine:3`` is an image of Docker Hub; ``quay.io/team/app``, with a host, one of that registry."""
-        from kurma_fetch_docker.reference import address_of
+    def expand_name(self, name: str, registry: str) -> tuple[str, ...]:
+        """``alpine:3`` is an image of the registry, or in a hint of Docker Hub. ``quay.io/team/app`` may be an
+        image of App Container: it is one of a registry if ``registry`` is that host, or in a hint.
+        """
+        from kurma_fetch_docker.reference import short_name
 
-        address = address_of(name)
+        address = short_name(name, registry)
         return () if address is None else (address,)
 
     @hookimpl
@@ -73,6 +75,19 @@ class DockerFetcher(FetcherHooks):
         from kurma_fetch_docker.conversion import conventions
 
         return conventions(annotations)
+
+
+@hookimpl
+def kurma_checks() -> Sequence[HostCheck]:
+    """The certificates of authorities, by which registries are known."""
+    import os
+    import ssl
+
+    # The paths that apply: SSL_CERT_FILE and SSL_CERT_DIR, or OpenSSL's own.
+    paths = ssl.get_default_verify_paths()
+    there = bool(paths.cafile) or (bool(paths.capath) and any(os.scandir(paths.capath)))
+    lacks = "" if there else "no authorities of TLS are installed, so that no registry can be verified"
+    return (HostCheck("certificates", there, lacks, lacks and "apt-get install ca-certificates"),)
 
 
 @hookimpl

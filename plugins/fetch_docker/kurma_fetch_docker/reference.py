@@ -60,28 +60,25 @@ def parse_reference(text: str, *, shown: str | None = None) -> Reference:
     body, at, digest = text.partition("@")
     if at and "/" in digest:
         raise UsageError(
-            f"docker://{digest}: credentials do not belong into an address",
-            hint="put them into auth.d, or use `docker login` or `podman login`",
+            f"docker://{digest}: credentials are not allowed in an address",
+            hint=f"kurma login {digest.partition('/')[0]}",
         )
     if at:
         check_digest(digest, shown)
-    first, slash, rest = body.partition("/")
-    if slash and not first:
-        registry, name = HUB, rest
-    elif slash and ("." in first or ":" in first or first == "localhost"):
-        registry, name = first.lower(), rest
-    else:
-        registry, name = HUB, body
+    host, name = _split_host(body)
+    registry = host or HUB
+    if not host:  # docker:///NAME
+        name = name.removeprefix("/")
     if not is_host(registry):
-        raise UsageError(f"{shown}: {registry!r} is no host[:port]", hint=_HINT)
+        raise UsageError(f"{shown}: {registry!r} is not a host[:port]", hint=_HINT)
     if registry in HUB_NAMES:
         registry = HUB
     repository, colon, tag = name.partition(":")
     if colon and (not tag or len(tag) > 128 or tag[0] in ".-" or not _TAG.issuperset(tag)):
-        raise UsageError(f"{shown}: {tag!r} is no tag", hint=_HINT)
+        raise UsageError(f"{shown}: {tag!r} is not a tag", hint=_HINT)
     if not all(_is_component(part) for part in repository.split("/")):
         lower = " (names are in lower case)" if repository.lower() != repository else ""
-        raise UsageError(f"{shown}: {repository!r} is no name of an image{lower}", hint=_HINT)
+        raise UsageError(f"{shown}: {repository!r} is not a name of an image{lower}", hint=_HINT)
     if registry == HUB and "/" not in repository:
         repository = f"library/{repository}"
     return Reference(registry, repository, tag or (None if digest else "latest"), digest or None)
@@ -97,24 +94,48 @@ def check_digest(digest: str, shown: str) -> str:
     """Returns the digest. :raises UsageError: it is malformed, or its algorithm is unknown."""
     algorithm, _, digits = digest.partition(":")
     if len(digits) != _DIGITS.get(algorithm, -1) or digits.strip("0123456789abcdef"):
-        raise UsageError(f"{shown}: {digest!r} is no digest", hint="a digest is sha256: and 64 hexadecimal digits")
+        raise UsageError(
+            f"{shown}: {digest!r} is not a digest", hint="a digest is sha256: and 64 hexadecimal digits"
+        )
     return digest
 
 
-def address_of(name: str) -> str | None:
-    """The address of ``[HOST[:PORT]/]NAME[:TAG][@DIGEST]``; None: it is not such a name."""
+def short_name(name: str, registry: str) -> str | None:
+    """The address of a name at a registry; None: it is not the name of an image there.
+
+    :param name: ``[HOST[:PORT]/]NAME[:TAG][@DIGEST]``. :param registry: the host of names without one. A name with
+        another host is left to discovery, except that names of discovery have no port, and no host ``localhost``.
+        Empty: Docker Hub, and names with any host are addresses of it.
+    """
+    registry = registry.lower()
+    host, rest = _split_host(name)
+    discovered = "." in host and ":" not in host
+    same = host == registry or {host, registry} <= {*HUB_NAMES}
+    if registry and discovered and not same:
+        return None
+    if not host and "/" not in rest and "." in rest.partition(":")[0].partition("@")[0]:
+        return None  # a domain alone
+    where = host or registry or HUB_NAMES[0]
+    if where in HUB_NAMES and "/" not in rest:
+        rest = f"library/{rest}"
     try:
-        parse_reference(name)
+        parse_reference(f"{where}/{rest}")
     except UsageError:
         return None
-    first, slash, _ = name.partition("/")
-    host = slash and ("." in first or ":" in first or first == "localhost")
-    return f"docker://{'' if host else '/'}{name}"
+    return f"docker://{where}/{rest}"
+
+
+def _split_host(name: str) -> tuple[str, str]:
+    """The host in lower case, and the rest; the host is empty if the name has none."""
+    first, slash, rest = name.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return first.lower(), rest
+    return "", name
 
 
 def _meant(path: str) -> str:
     """Returns a hint for ``docker:redis:7``."""
-    address = address_of(path.lstrip("/"))
+    address = short_name(path.lstrip("/"), "")
     return _HINT if address is None else f"did you mean {address}?"
 
 

@@ -118,7 +118,7 @@ class Endpoints:
 
     def _new_client(self, host: str, repository: str) -> Client:
         if not is_host(host):
-            raise FetchError(f"{host!r} is no host[:port]", hint="see registries.mirrors in kurma.yml")
+            raise FetchError(f"{host!r} is not a host[:port]", hint="see registries.mirrors in kurma.yml")
         if self._may_be_plain(host) and not self._speaks_tls(host):
             self._context.note(f"registry {host} is spoken to over plain http ({self._reason(host)})")
             plain = self._transport(plain=True)

@@ -49,7 +49,7 @@ def log_in(locator: str, user: str, secret: str, request: FetchRequest, context:
     if Credentials(context.auth_dir).login(registry) != (user, secret):
         os.unlink(path)
         raise ConfigError(
-            f"{path}: another file of {context.auth_dir} names {registry} too, and is read first",
+            f"{path}: another file of {context.auth_dir}, which is read first, also names {registry}",
             hint=f"remove {registry} from that file",
             file=path,
         )

@@ -55,14 +55,14 @@ class RegistryAuthorizer:
             return f"Bearer {_header_value(login.bearer, login.origin)}"
         if scheme == "basic":
             if login is None:
-                raise self.unauthorized("asks for credentials, and there are none")
+                raise self.unauthorized("requires credentials, and kurma has none")
             if not login.user:
-                raise self.unauthorized(f"asks for a user and a password, and {login.origin} has a token alone")
+                raise self.unauthorized(f"requires a user and a password, and {login.origin} has only a token")
             return basic(login.user, login.password)
         if scheme == "bearer" and parameters.get("realm"):
             wanted = parameters if scoped else {**parameters, "scope": ""}
             return f"Bearer {self.token(wanted, login)}"
-        raise self.unauthorized(f"asks for credentials in a way that is not understood: {challenge[:80]!r}")
+        raise self.unauthorized(f"requires an unsupported kind of authentication: {challenge[:80]!r}")
 
     def token(self, parameters: Mapping[str, str], login: Login | None) -> str:
         """Fetches a token from the server that the challenge names. Credentials are never sent to another host
@@ -92,12 +92,12 @@ class RegistryAuthorizer:
                 join = "&" if "?" in realm else "?"
                 answer, _ = self._transport.request(f"{realm}{join}{urlencode(query)}", headers, accept=_DENIED)
         except UsageError as error:  # the address is the registry's, not the user's
-            raise FetchError(f"{self._base}: sends for tokens to no address: {error}", url=self._base) from None
+            raise FetchError(f"{self._base}: has an invalid token address: {error}", url=self._base) from None
         if answer.status in _DENIED:
             answer.close()
             if login is not None:
                 raise self.unauthorized(f"does not accept the credentials from {login.origin}")
-            raise self.unauthorized("gives no access without credentials")
+            raise self.unauthorized("denies access without credentials")
         document = self._json(answer, realm)
         token = document.get("token") or document.get("access_token")
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
@@ -124,12 +124,12 @@ class RegistryAuthorizer:
         return document
 
     def unauthorized(self, what: str) -> FetchUnauthorizedError:
-        return FetchUnauthorizedError(
-            f"registry {self._registry} {what}" + (f" ({self._repository})" if self._repository else ""),
-            hint=f"put credentials for {self._registry} into auth.d, or use `docker login` or `podman login`; "
-            "or the name is wrong",
-            url=self._base,
-        )
+        what = f"registry {self._registry} {what}"
+        if not self._repository:  # `kurma login`
+            hint = "check the user name and the password; some registries take an access token as the password"
+            return FetchUnauthorizedError(what, hint=hint, url=self._base)
+        hint = f"kurma login {self._registry}; or the name is wrong"
+        return FetchUnauthorizedError(f"{what} ({self._repository})", hint=hint, url=self._base)
 
 
 def _same_host(one: str, other: str) -> bool:

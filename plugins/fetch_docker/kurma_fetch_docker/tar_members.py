@@ -97,7 +97,9 @@ class Members:
             name = self._table.links.get(name, "")
             if not name:
                 break
-        raise FetchNotFoundError(f"{self.path}: is no image: it lacks a file that it should hold", url=self.path)
+        raise FetchNotFoundError(
+            f"{self.path}: is not an image: it lacks a file that it should hold", url=self.path
+        )
 
 
 def _table(unpack: _Unpack) -> Table:

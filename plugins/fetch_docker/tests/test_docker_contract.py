@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 import tarfile
@@ -14,7 +15,7 @@ import kurma_fetch_docker.plugin
 import pytest
 from kurma_fetch_docker import conversion
 from kurma_testing.fetchers import FetcherContract
-from kurma_testing.webserver import WebServer, web_server
+from kurma_testing.webserver import Page, WebServer, web_server
 
 from kurma_core.appc.image import ImageManifest
 from kurma_core.errors import FetchError, FetchNotFoundError, UsageError
@@ -51,6 +52,18 @@ class TestRegistry(FetcherContract):
     @pytest.fixture
     def malformed(self) -> str:
         return "docker://UPPER"
+
+    @pytest.fixture
+    def short_name(self) -> str:
+        return "alpine:3"
+
+    @pytest.fixture
+    def login(self, server: WebServer) -> tuple[str, str, str]:
+        basic = base64.b64encode(b"user:secret").decode()
+        server.pages["/v2/"] = Page(
+            b"{}", authorization=f"Basic {basic}", headers={"WWW-Authenticate": 'Basic realm="r"'}
+        )
+        return f"docker://{server.host}", "user", "secret"
 
 
 @pytest.mark.kurma_driver(kurma_fetch_docker.local_images)

@@ -116,8 +116,8 @@ def test_indexes_in_indexes() -> None:
 @pytest.mark.parametrize(
     ("document", "text"),
     [
-        ({"manifests": [], "layers": []}, "could be taken for an image and for an index"),
-        ({"schemaVersion": 1, "fsLayers": []}, "Docker's first schema, which is out of use"),
+        ({"manifests": [], "layers": []}, "has the keys of an image and of an index"),
+        ({"schemaVersion": 1, "fsLayers": []}, "Docker's schema 1, which is obsolete"),
         ({"config": {"mediaType": "application/vnd.cncf.helm.config.v1+json"}}, "holds application/vnd.cncf.helm"),
         ({"mediaType": "application/vnd.example"}, "holds application/vnd.example, not an image"),
         ({"mediaType": "a\nb\x1b"}, r"holds a\\nb\\x1b, not an image"),

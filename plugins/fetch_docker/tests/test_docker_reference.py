@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kurma_fetch_docker.reference import HUB, Reference, address_of, parse_locator, registry_of
+from kurma_fetch_docker.reference import HUB, Reference, parse_locator, registry_of, short_name
 
 from kurma_core.errors import UsageError
 from kurma_core.fetching import parse_locator as core_locator
@@ -63,9 +63,9 @@ def test_malformed_references(locator: str) -> None:
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
-        ("docker:redis", "docker:///redis"),
-        ("docker:redis:7", "docker:///redis:7"),
-        ("docker:/team/app", "docker:///team/app"),
+        ("docker:redis", "docker://docker.io/library/redis"),
+        ("docker:redis:7", "docker://docker.io/library/redis:7"),
+        ("docker:/team/app", "docker://docker.io/team/app"),
         ("docker:quay.io/team/app:v1", "docker://quay.io/team/app:v1"),
         ("docker:/127.0.0.1:5000/app", "docker://127.0.0.1:5000/app"),
     ],
@@ -79,26 +79,40 @@ def test_slashes_that_were_forgotten(written: str, meant: str) -> None:
 
 
 def test_credentials_in_an_address() -> None:
-    with pytest.raises(UsageError, match="credentials do not belong into an address") as caught:
+    with pytest.raises(UsageError, match="credentials are not allowed in an address") as caught:
         parse_locator("docker://user:secret@quay.io/app")
     assert "secret" not in caught.value.message + (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(
-    ("name", "address"),
+    ("name", "registry", "address"),
     [
-        ("redis", "docker:///redis"),
-        ("redis:7", "docker:///redis:7"),
-        ("team/app", "docker:///team/app"),
-        ("quay.io/team/app:v1", "docker://quay.io/team/app:v1"),
-        ("localhost/app", "docker://localhost/app"),
-        ("127.0.0.1:5000/app", "docker://127.0.0.1:5000/app"),
-        ("example.com/app:1,arch=amd64", None),
-        ("UPPER", None),
+        ("redis", "", "docker://docker.io/library/redis"),
+        ("redis:7", "", "docker://docker.io/library/redis:7"),
+        (f"redis@{DIGEST}", "", f"docker://docker.io/library/redis@{DIGEST}"),
+        ("team/app", "", "docker://docker.io/team/app"),
+        ("docker.io/library/alpine", "", "docker://docker.io/library/alpine"),
+        ("docker.io/alpine", "", "docker://docker.io/library/alpine"),
+        ("quay.io/team/app:v1", "", "docker://quay.io/team/app:v1"),
+        ("localhost/app", "", "docker://localhost/app"),
+        ("127.0.0.1:5000/app", "", "docker://127.0.0.1:5000/app"),
+        ("example.com/app:1,arch=amd64", "", None),
+        ("UPPER", "", None),
+        ("example.com:1", "", None),
+        ("example.com:1", "docker.io", None),
+        ("redis:7", "docker.io", "docker://docker.io/library/redis:7"),
+        ("team/app", "quay.io", "docker://quay.io/team/app"),
+        ("app", "localhost:5000", "docker://localhost:5000/app"),
+        ("quay.io/team/app", "docker.io", None),
+        ("quay.io/team/app", "Quay.io", "docker://quay.io/team/app"),
+        ("docker.io/alpine", "index.docker.io", "docker://docker.io/library/alpine"),
+        ("localhost:5000/x:1", "docker.io", "docker://localhost:5000/x:1"),
+        ("example.com/app:1,arch=amd64", "example.com", None),
     ],
 )
-def test_short_names(name: str, address: str | None) -> None:
-    assert address_of(name) == address
+def test_short_names(name: str, registry: str, address: str | None) -> None:
+    """With a registry, names that discovery may find are left to it; for a hint, any host may be a registry."""
+    assert short_name(name, registry) == address
     if address is not None:
         assert parse_locator(address)
 

@@ -140,13 +140,13 @@ def _check(path: str, entry: object) -> None:
     for host in hosts:
         if not host or any(character in "/@?# " for character in host):
             raise ConfigError(
-                f"{path}: {host!r} is no host", hint="write example.com, or example.com:5000", file=path
+                f"{path}: {host!r} is not a host", hint="write example.com, or example.com:5000", file=path
             )
     if not all(isinstance(value, str) for key, value in entry.items() if key != "hosts"):
         raise ConfigError(f"{path}: expected texts", file=path)
     token = entry.get("token", "x")
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         # The message does not repeat the token. The usual mistake is a line end after it.
-        raise ConfigError(f'{path}: "token" is none: it holds spaces, line ends, or nothing', file=path)
+        raise ConfigError(f'{path}: "token" must be printable ASCII without spaces, and not empty', file=path)
     if ":" in entry.get("user", ""):
         raise ConfigError(f'{path}: "user" must not hold a colon (RFC 7617)', file=path)

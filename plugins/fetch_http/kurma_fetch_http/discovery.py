@@ -49,7 +49,7 @@ class Discovery:
         :param text: the name as the user wrote it.
         :raises FetchError: one of its subclasses. :raises UsageError: the name does not begin with a host.
         """
-        check_host(wanted.name, text)
+        check_host(wanted.name)
         try:
             for candidate in self._candidates(wanted, request):
                 if candidate.image in self.tried:
@@ -154,18 +154,14 @@ class Discovery:
     def nothing(self, text: str) -> FetchError:
         """Returns the most informative error: missing credentials, then other failures, then "not found"."""
         host = text.partition("/")[0].partition(":")[0].partition(",")[0]
-        registry = _as_registry(text, host)
         other = [error for error in self.failures if not isinstance(error, FetchNotFoundError)]
         for error in sorted(other, key=lambda error: not isinstance(error, FetchUnauthorizedError)):
             data = {key: value for key, value in error.data.items() if key != "status"}
-            hint = error.hint
-            if registry and (_status(error) or "." not in host):  # a server without images, or no domain
-                hint = f"{hint}; {registry}" if _status(error) and hint else registry
-            return type(error)(f"{text}: {error.message}", hint=hint, **data)
+            return type(error)(f"{text}: {error.message}", hint=error.hint, **data)
         if not any(self._pages.values()):
             return FetchNotFoundError(
                 f"{text}: not in the store, and {host} does not say where its images are",
-                hint="; ".join(filter(None, (registry, "or name an address: https://HOST/FILE.aci"))),
+                hint="name an address: https://HOST/FILE.aci",
                 url=f"https://{host}",
             )
         tried = ", ".join(shown(address) for address in self.tried) or "no address that could be asked"
@@ -187,22 +183,9 @@ def _early_names(name: str) -> Iterator[tuple[str, str]]:
             return
 
 
-def _as_registry(text: str, host: str) -> str | None:
-    """Returns a hint for users who wrote a registry's image as for other programs: ``quay.io/x:1``,
-    ``library/nginx``. None for names with labels, which only App Container has."""
-    if "," in text:
-        return None
-    if "." not in host and host != "localhost":
-        return f"of Docker Hub: docker:///{text}"
-    if "/" not in text:
-        return None  # a host alone
-    return f"if {host} is a registry: docker://{text}"
-
-
-def check_host(name: str, text: str = "") -> None:
+def check_host(name: str) -> None:
     """Checks that a name begins with a host.
 
-    :param text: the name as the user wrote it.
     :raises UsageError: its first part cannot be a host.
     :raises FetchNotFoundError: it is a single word without a domain.
     """
@@ -210,13 +193,12 @@ def check_host(name: str, text: str = "") -> None:
     labels = host.split(".")
     if not all(0 < len(label) < 64 and _HOST.issuperset(label) for label in labels) or len(host) > 253:
         raise UsageError(
-            f"{name}: cannot be looked for: {host} is no host",
+            f"{name}: cannot be discovered: {host} is not a host",
             hint="the name of an image that can be discovered begins with a domain: example.com/app",
         )
     if len(labels) == 1 and host == name:
         raise FetchNotFoundError(
-            f"{name}: not in the store, and a name without a domain cannot be looked for",
-            hint=f"give it its domain: example.com/{name}; "
-            f"of Docker Hub: docker:///{(text or name).partition(',')[0]}",
+            f"{name}: not in the store, and a name without a domain cannot be discovered",
+            hint=f"add the domain: example.com/{name}",
             url=name,
         )

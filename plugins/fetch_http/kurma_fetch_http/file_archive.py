@@ -112,7 +112,7 @@ class FileBlob(RemoteBlobHooks):
             except FetchNotFoundError:
                 continue
             if len(content) > SIGNATURE_LIMIT:
-                raise FetchError(f"{place}: too long for a signature", url=place)
+                raise FetchError(f"{place}: larger than a signature can be", url=place)
             return DetachedSignature(content, over=over, url=place)
         return None
 

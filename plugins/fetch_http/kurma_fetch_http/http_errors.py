@@ -45,7 +45,7 @@ def translated(error: BaseException, url: str) -> FetchError:
 def proxy_login(url: str) -> FetchRefusedError:
     """Returns the error for a proxy that asks for credentials."""
     return FetchRefusedError(
-        f"{url}: the proxy asks for credentials, or does not accept those it got",
+        f"{url}: the proxy requires credentials, or rejects the given ones",
         hint="put them into the proxy's address in the environment: https_proxy=http://USER:PASSWORD@HOST:PORT",
         url=url,
     )

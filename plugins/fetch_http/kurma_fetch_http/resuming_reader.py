@@ -105,7 +105,7 @@ class ResumingReader(io.RawIOBase):
                 data = self._pace.read(lambda: self._answer.read1(size, decode_content=False))
         except TimeoutError as error:
             self._slow += 1
-            raise FetchTimeoutError(f"{self._url}: comes too slowly: {error}", url=self._url) from None
+            raise FetchTimeoutError(f"{self._url}: is too slow: {error}", url=self._url) from None
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise http_errors.translated(error, self._url) from error
         if not data and size and self._size is not None:
@@ -173,7 +173,7 @@ def positioned(
         span = answer.headers.get("Content-Range", "")
         if not span.startswith(f"bytes {offset}-"):
             answer.close()
-            raise FetchError(f"{shown(url)}: answers with another range than asked for", url=shown(url))
+            raise FetchError(f"{shown(url)}: returned a different range than requested", url=shown(url))
         return answer
     if not offset:
         return answer
@@ -194,7 +194,7 @@ def _skip(answer: BaseHTTPResponse, url: str, left: int, pace: Pace) -> None:
             with current().waking(answer.shutdown):
                 data = pace.read(lambda: answer.read1(min(left, _SKIP), decode_content=False))  # noqa: B023
         except TimeoutError as error:
-            raise FetchTimeoutError(f"{shown(url)}: comes too slowly: {error}", url=shown(url)) from None
+            raise FetchTimeoutError(f"{shown(url)}: is too slow: {error}", url=shown(url)) from None
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise http_errors.translated(error, shown(url)) from error
         if not data:

@@ -153,7 +153,7 @@ class Transport:
             raise UsageError(f"{shown(url)}: not an http or https address")
         if "@" in parts.netloc:
             raise UsageError(
-                f"{shown(url)}: credentials do not belong into an address", hint="put them into a file in auth.d"
+                f"{shown(url)}: credentials are not allowed in an address", hint="write them to a file in auth.d"
             )
         if parts.scheme == "http" and "http" not in self._insecure and not self._plain(parts.netloc):
             raise FetchRefusedError(
@@ -229,12 +229,12 @@ class Transport:
     ) -> tuple[str, dict[str, str]]:
         target = answer.headers.get("Location")
         if not target:
-            raise FetchError(f"{shown(url)}: redirects to nowhere", url=shown(url))
+            raise FetchError(f"{shown(url)}: redirects without an address", url=shown(url))
         try:
             new = urljoin(url, target)
             before, after = urlsplit(url), urlsplit(new)
         except ValueError:
-            raise FetchError(f"{shown(url)}: redirects to what is no address", url=shown(url)) from None
+            raise FetchError(f"{shown(url)}: redirects to what is not an address", url=shown(url)) from None
         if before.scheme == "https" and after.scheme == "http" and "http" not in self._insecure:
             raise FetchRefusedError(
                 f"{shown(url)}: redirects from https to plain http ({shown(new)})", url=shown(url), target=new
@@ -262,7 +262,7 @@ def content(answer: BaseHTTPResponse, url: str, limit: int, seconds: float) -> b
                 left -= len(data)
     except TimeoutError:
         raise FetchTimeoutError(
-            f"{shown(url)}: comes too slowly: it is not whole after {seconds:g} seconds", url=shown(url)
+            f"{shown(url)}: is too slow: the download is incomplete after {seconds:g} seconds", url=shown(url)
         ) from None
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise http_errors.translated(error, shown(url)) from error
@@ -374,8 +374,8 @@ def _refuse(answer: BaseHTTPResponse, url: str, pause: float) -> NoReturn:
         raise FetchNotFoundError(f"{name}: not found", url=name, status=status)
     if status == 401:
         raise FetchUnauthorizedError(
-            f"{name}: asks for credentials, or does not accept those it got",
-            hint=f"put them into a file in auth.d, for host {urlsplit(url).netloc}",
+            f"{name}: requires credentials, or rejects the given ones",
+            hint=f"write them to a file in auth.d, for host {urlsplit(url).netloc}",
             url=name,
             status=status,
         )

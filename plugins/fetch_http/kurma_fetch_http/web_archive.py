@@ -53,7 +53,7 @@ def web_archive(
         answer, final = transport.request(address)
     if not pages and answer.headers.get("Content-Type", "").lower().startswith("text/html"):
         answer.close()
-        raise FetchNotFoundError(f"{shown(address)}: a page, and no image", url=shown(address), status=404)
+        raise FetchNotFoundError(f"{shown(address)}: is a web page, not an image", url=shown(address), status=404)
     blob = WebBlob(transport, address, final, answer, known, places)
     return RemoteArchive(
         locator=locator,
@@ -176,5 +176,5 @@ def small_body(transport: Transport, url: str, limit: int, what: str) -> bytes |
         return None
     data = content(answer, final, limit + 1, transport.document_seconds)
     if len(data) > limit:
-        raise FetchError(f"{shown(url)}: too long for {what}", url=shown(url))
+        raise FetchError(f"{shown(url)}: larger than {what} can be", url=shown(url))
     return data

@@ -68,7 +68,7 @@ def test_a_proxy_with_a_login(tmp_path: Path, secure: WebServer, monkeypatch: py
         monkeypatch.setenv("https_proxy", f"http://us%20er:p%40ss@{way.host}")
         assert fetch(tmp_path, "https://example.com/x.aci") == CONTENT
         monkeypatch.setenv("https_proxy", f"http://us%20er:secret@{way.host}")
-        with pytest.raises(FetchRefusedError, match="the proxy asks for credentials") as caught:
+        with pytest.raises(FetchRefusedError, match="the proxy requires credentials") as caught:
             fetch(tmp_path, "https://example.com/x.aci")
         assert "secret" not in f"{caught.value} {caught.value.hint}"
 

@@ -1,7 +1,7 @@
 """Help for each isolator: the form of its value and an example, for ``kurma isolators list`` and the docs.
 
 Running a pod does not load this. A new isolator gets a line here; then
-``python tests/docs/test_docs_isolators.py`` writes the table of ``docs/isolators.md``.
+``python tests/docs/test_docs_isolators.py`` writes the table of ``docs/reference/isolators.md``.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ def _profile(name: str, value: Any) -> str:
         raise IsolatorError(f"isolator {name}: a profile's name has at most {_LONGEST} characters")
     if value == "unconfined":
         raise IsolatorError(
-            f"isolator {name}: unconfined is no profile", hint="without this isolator an app has none of its own"
+            f"isolator {name}: unconfined is not a profile",
+            hint="without this isolator an app has none of its own",
         )
     return value
 

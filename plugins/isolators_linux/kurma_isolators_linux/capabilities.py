@@ -2,7 +2,7 @@
 
 Implements App Container Executor, Linux Isolators. Both sets define the bounding set. Root gets all of it. A user
 other than root gets nothing from a remove set, and the capabilities of a retain set by way of the ambient set
-(docs/isolators.md).
+(docs/reference/isolators.md).
 """
 
 from __future__ import annotations

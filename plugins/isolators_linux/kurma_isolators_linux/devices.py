@@ -61,7 +61,7 @@ def _read(name: str, value: Any) -> list[_Wanted]:
         for other in wanted[:number]:
             shorter, longer = sorted((one.path, other.path), key=len)
             if longer == shorter:
-                raise IsolatorError(f"isolator {name}: {one.path} stands there twice", hint="say each once")
+                raise IsolatorError(f"isolator {name}: {one.path} is given twice", hint="give each path once")
             if longer.startswith(f"{shorter}/"):
                 raise IsolatorError(f"isolator {name}: {one.path} stands in the way of {other.path}")
     return wanted
@@ -112,7 +112,7 @@ def _device(name: str, wanted: _Wanted, root: str) -> Device:
         ) from None
     found = _as_device(wanted.path, status, wanted.access)
     if found is None:
-        raise IsolatorError(f"isolator {name}: {wanted.source} is no device")
+        raise IsolatorError(f"isolator {name}: {wanted.source} is not a device")
     return found
 
 

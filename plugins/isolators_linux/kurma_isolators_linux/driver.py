@@ -114,7 +114,7 @@ _FILTERS = frozenset(["os/linux/seccomp-retain-set", "os/linux/seccomp-remove-se
 #: The limits of block devices: an app has its pod's by default.
 _BLOCK = tuple(name for name, function in _COMPILERS.items() if function == "bandwidth:block")
 
-#: What the plugin declares.
+#: The declarations of the plugin.
 ISOLATORS = tuple(_COMPILERS)
 DEFAULTS = (_SYSCTL, "kurma.io/pids-limit", _REMOVE_CAPABILITIES, "kurma.io/seccomp-profile", *_BLOCK, *_LABELS)
 EXCLUSIVE = (_CAPABILITIES, _FILTERS)

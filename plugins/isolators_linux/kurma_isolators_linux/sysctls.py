@@ -36,7 +36,7 @@ def sysctl(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     for key, setting in value.items():
         dotted = _dotted(name, key)
         if dotted in found:
-            raise IsolatorError(f"isolator {name}: {dotted} stands there twice")
+            raise IsolatorError(f"isolator {name}: {dotted} is given twice")
         _check(name, dotted, shared)
         found[dotted] = _text(name, dotted, setting)
     if "net" not in shared:
@@ -61,7 +61,7 @@ def _check(name: str, key: str, shared: frozenset[str]) -> None:
     kind = sysctl_namespace(key)
     if kind is None:
         raise IsolatorError(
-            f"isolator {name}: {key} is no setting of a pod's own", hint=f"these are: {OWN_SYSCTLS}"
+            f"isolator {name}: {key} is not a setting of a pod's own", hint=f"these are: {OWN_SYSCTLS}"
         )
     if kind in shared:
         whose = "network" if kind == "net" else f"{'user' if kind == 'user' else kind.upper()} namespace"

@@ -131,7 +131,7 @@ def test_all_capabilities_are_removed_by_keeping_none():
     [
         ("os/linux/namespaces", {"pid": "host", "mnt": "host"}, 'got "mnt"'),
         ("os/linux/namespaces", {"pid": "hots"}, 'got "hots" for pid'),
-        ("kurma.io/devices", ["/dev/fuse", "/dev/fuse"], "/dev/fuse stands there twice"),
+        ("kurma.io/devices", ["/dev/fuse", "/dev/fuse"], "/dev/fuse is given twice"),
     ],
 )
 def test_what_is_wrong_in_a_value_is_named(name, value, got):

@@ -41,7 +41,7 @@ def test_others_are_refused(key):
     with pytest.raises(IsolatorError) as caught:
         sysctl({"net.ipv4.ip_forward": "1", key: "1"})
     if key.startswith(("vm", "kernel.core")):
-        assert f"{key} is no setting of a pod's own" in str(caught.value)
+        assert f"{key} is not a setting of a pod's own" in str(caught.value)
         for known in ("net.*", "fs.mqueue.*", "kernel.domainname", "kernel.shmmax"):
             assert known in caught.value.hint
 
@@ -51,7 +51,7 @@ def test_paths_are_names_too():
         "net.ipv4.conf.eth0/7.forwarding": "1",
         **PING,
     }
-    with pytest.raises(IsolatorError, match=r"net\.ipv4\.ip_forward stands there twice"):
+    with pytest.raises(IsolatorError, match=r"net\.ipv4\.ip_forward is given twice"):
         sysctl({"net/ipv4/ip_forward": "1", "net.ipv4.ip_forward": "0"})
 
 

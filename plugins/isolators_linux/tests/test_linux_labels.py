@@ -68,7 +68,7 @@ def test_a_profile_that_denies_nothing_is_no_wall(host):
     assert "complain mode" in told.note
     with pytest.raises(IsolatorError, match="loaded as unconfined: it denies nothing"):
         compiled(APPARMOR, "anything", host)
-    with pytest.raises(IsolatorError, match="unconfined is no profile"):
+    with pytest.raises(IsolatorError, match="unconfined is not a profile"):
         compiled(APPARMOR, "unconfined", host)
 
 

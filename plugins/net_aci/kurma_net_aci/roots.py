@@ -134,7 +134,7 @@ def _problem(top: int, path: str) -> str | None:
     finally:
         os.close(fd)
     if not stat.S_ISREG(mode):
-        return "is no regular file"
+        return "is not a regular file"
     return None if mode & 0o111 else "is not executable"
 
 

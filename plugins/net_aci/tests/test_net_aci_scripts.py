@@ -417,7 +417,7 @@ def test_scripts_that_are_missing_or_cannot_be_executed(images, new_driver):
         'network "net": no such file or directory: /opt/network/add of file:///net.aci'
     )
     assert "is not executable: /opt/network/del" in refused(lambda at: (at / "del").chmod(0o644))
-    assert "is no regular file: /opt/network/setup" in refused(
+    assert "is not a regular file: /opt/network/setup" in refused(
         lambda at: ((at / "setup").unlink(), (at / "setup").mkdir())
     )
     assert "cannot be executed: " in refused(lambda at: (at / "setup").write_text("#!/no/such/shell\n"))

@@ -90,7 +90,7 @@ class Addresses:
             if after < 0 or not self._link(subnet, after, owner):
                 raise NetworkError(
                     f'network "{self._network}": no address of {subnet} is free',
-                    hint="remove pods; `kurma gc` gives back what pods have left",
+                    hint="remove pods; `kurma gc` frees addresses of missing pods",
                     network=self._network,
                 )
         self._remember(subnet, after)
@@ -135,7 +135,7 @@ class Addresses:
             if not first <= parsed[1] <= last:
                 raise self._unfit(text, f"it is an address of {subnet} that no pod may have")
             if chosen.setdefault(subnet.family, parsed[1]) != parsed[1]:
-                raise self._unfit(text, f"a pod has one address of {subnet}, and another is wanted already")
+                raise self._unfit(text, f"a pod gets one address of {subnet}, and two are requested")
         return chosen
 
     # -- files --

@@ -276,7 +276,7 @@ def _checked_mac(network: str, text: str | None) -> bytes | None:
     if why:
         raise NetworkError(
             f'network "{network}" cannot give a pod the MAC address {text}: {why}',
-            hint="one that nobody else has begins with 02, e.g. 02:00:00:00:00:07",
+            hint="use a locally administered address, such as 02:00:00:00:00:07",
             network=network,
         )
     return mac

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux.netlink import Link, Netlink, NetlinkError
+from kurma_core.linux.process import start_thread
 from kurma_core.value import frozen
 from kurma_net_bridge.settings import Route, Settings
 from kurma_net_bridge.subnets import Subnet, packed, text_of
@@ -94,8 +95,8 @@ def find_bridge(netlink: Netlink, settings: Settings, network_id: str) -> Link |
         what = f"a {link.kind}" if link.kind else "a network card"
         what = "a bridge that this network has not made" if link.kind == "bridge" else what
         raise NetworkError(
-            f'network "{settings.name}": there is an interface {settings.bridge} already, {what}: left alone',
-            hint="give the network another `bridge`, or remove that interface if nobody needs it",
+            f'network "{settings.name}": there is an interface {settings.bridge} already, {what}; kurma leaves it',
+            hint="give the network another `bridge`, or remove that interface if it is unused",
             network=settings.name,
         )
     return link
@@ -199,7 +200,10 @@ def _other_subnets(network: str) -> str:
     """The hint for subnets that are in use elsewhere."""
     if network == "default":
         return "give it other subnets; where it has chosen them: `kurma network rm default`, and it chooses again"
-    return f"give network {network} other subnets in kurma.yml"
+    return (
+        f"kurma network rm {network}, then kurma network create --subnet ADDRESS/LENGTH {network}; "
+        "for an entry of a file of your own: change its subnets there"
+    )
 
 
 def _quiet_ipv6(bridge: str) -> None:
@@ -228,7 +232,7 @@ def _add_address(netlink: Netlink, index: int, subnet: Subnet, address: int) -> 
         if error.errno == errno.EEXIST:
             return
         if subnet.family == 6 and error.errno in (errno.EACCES, errno.EPERM, errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
-            raise NetlinkError(error.errno, f"{error.strerror}; IPv6 is switched off here") from error
+            raise NetlinkError(error.errno, f"{error.strerror}; IPv6 is disabled on this host") from error
         raise
 
 
@@ -303,7 +307,7 @@ def remove_pair(name: str) -> None:
 
     with looking:
         try:
-            _thread.start_new_thread(remove, ())
+            start_thread(remove)
         except RuntimeError:  # no more threads: make the call here, and wait
             remove()
         while not done.acquire(timeout=_GONE_STEP):

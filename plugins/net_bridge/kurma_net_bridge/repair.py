@@ -33,7 +33,7 @@ def status(records: NetworkRecords, settings: Settings, rules: Rules) -> None:
         if sum(family == subnet.family and first <= number <= last for family, number in taken) > last - first:
             raise NetworkError(
                 f'network "{settings.name}": no address of {subnet} is free',
-                hint="remove pods; `kurma gc` gives back what pods have left",
+                hint="remove pods; `kurma gc` frees addresses of missing pods",
                 network=settings.name,
             )
         if subnet.family == 6 and not os.path.exists("/proc/net/if_inet6"):
@@ -149,7 +149,7 @@ def remove_network(records: NetworkRecords, bridge: str, network: NetworkRules, 
             who = ", ".join([owner or "something that is not Kurma's" for owner in owners])
             raise NetworkError(
                 f'network "{records.network}" is in use by {who}',
-                hint="stop and remove these pods first; `kurma gc` gives back what pods have left",
+                hint="stop and remove these pods first; `kurma gc` frees addresses of missing pods",
                 network=records.network,
             )
         try:
@@ -381,7 +381,7 @@ def _old_subnets(
     names = {owner_name(owner.pod, owner.interface) for owner, _ in living}
     taken = {address: owner for address, owner in records.addresses.taken().items() if owner in names}
     for former in _subnets(record.former):
-        why = f"{former} is no subnet of the network any more"
+        why = f"{former} is not a subnet of the network any more"
         users = _users(settings, former, taken)
         for address, owner in users:
             pod = owner.partition(":")[0]

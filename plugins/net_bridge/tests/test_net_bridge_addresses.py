@@ -96,7 +96,7 @@ def test_what_cannot_be_asked_for(addresses, wanted, why):
 
 
 def test_two_of_one_subnet_cannot_be_asked_for(addresses):
-    with pytest.raises(NetworkError, match="another is wanted already"):
+    with pytest.raises(NetworkError, match="two are requested"):
         take(addresses, "a:eth0", "10.9.0.5", "10.9.0.6")
 
 

@@ -302,7 +302,7 @@ def test_other_subnets_are_told_and_repaired_before_a_pod_comes(driver, pod):
         (
             "bridge",
             f"address {gateway} of bridge kt0",
-            f"{subnet} is no subnet of the network any more",
+            f"{subnet} is not a subnet of the network any more",
             "mine",
             "",
         )

@@ -384,7 +384,10 @@ class TestBridge(BridgeContract):
                 NetworkError, match=r"the gateway of .*, is an address of .* already, on kt-other"
             ) as caught:
                 driver.add(one)
-            assert caught.value.hint == f"give network {config['name']} other subnets in kurma.yml"
+            name = config["name"]
+            first, _, second = caught.value.hint.partition("; ")
+            assert first == f"kurma network rm {name}, then kurma network create --subnet ADDRESS/LENGTH {name}"
+            assert second == "for an entry of a file of your own: change its subnets there"
             assert "kt0" not in host_links()
             driver.delete(one)
         finally:

@@ -63,7 +63,7 @@ def test_a_port_without_an_address_for_it_is_refused():
         published(NETWORK, ("fd00:1::2",), [PortMapping(80, 80, host_ip="0.0.0.0")])
     with pytest.raises(NetworkError, match="no IPv4 address"):
         published(NETWORK, (), [PortMapping(80, 80)])
-    with pytest.raises(NetworkError, match="'nowhere' is no address"):
+    with pytest.raises(NetworkError, match="'nowhere' is not an address"):
         published(NETWORK, BOTH, [PortMapping(80, 80, host_ip="nowhere")])
     with pytest.raises(NetworkError, match="a port of dccp cannot be published") as caught:
         published(NETWORK, BOTH, [PortMapping(80, 80, "dccp")])
@@ -79,7 +79,7 @@ def test_a_bridge_that_no_rule_can_name_is_refused(bridge):
 @pytest.mark.parametrize("wrong", ["", "1f2e3d4", "1f2e3d4c5", "1F2E3D4C", "1f2e3d4x"])
 def test_an_id_is_eight_hex_digits(wrong):
     assert not is_id(wrong)
-    with pytest.raises(NetworkError, match="is no id for rules"):
+    with pytest.raises(NetworkError, match="is not an id for rules"):
         check_network(replace(NETWORK, id=wrong))
 
 

@@ -435,7 +435,7 @@ def test_the_defaults_of_its_options_make_a_driver(tmp_path):
 def test_directories_are_absolute(tmp_path, key, path):
     driver = kurma_network()
     settings = {option.name: option.default for option in driver.options} | {key: [path]}
-    with pytest.raises(ConfigError, match=f"cni.config.{key}: .* is no absolute path"):
+    with pytest.raises(ConfigError, match=f"cni.config.{key}: .* is not an absolute path"):
         driver.create(DriverContext(config=settings, state_dir=str(tmp_path / "cni")))
 
 

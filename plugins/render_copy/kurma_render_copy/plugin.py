@@ -36,7 +36,7 @@ class CopyRenderer(RendererHooks):
 
 
 def _copy(target: str, steps: Sequence[layering.Step]) -> None:
-    merging.merge(target, steps, copy=True, check=cancellation.check)
+    merging.merge(target, steps, copy=True, check=cancellation.check, done=cancellation.step)
 
 
 def _create(_: DriverContext) -> RendererHooks:

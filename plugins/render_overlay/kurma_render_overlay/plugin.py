@@ -13,7 +13,7 @@ from kurma_core import cancellation
 from kurma_core.appc import layering
 from kurma_core.errors import ConfigError
 from kurma_core.hookspecs import hookimpl
-from kurma_core.hookspecs.driver import Driver, Option
+from kurma_core.hookspecs.driver import Driver, HostCheck, Option
 from kurma_core.hookspecs.renderer import RendererHooks
 from kurma_core.models.image import RenderedLayer
 from kurma_core.trees import merging
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 MOST_LAYERS = 24
 #: The kernel takes no more (OVL_MAX_STACK).
 _KERNELS_MOST = 500
+#: Stacks directories in a mount namespace. It also removes them: the process that made them may have been killed.
+_TRY = """
+cd "$0" && mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged
+status=$?
+[ $status != 0 ] || umount merged
+cd / && rm -rf "$0"
+exit $status
+"""
 
 
 class OverlayRenderer(RendererHooks):
@@ -50,7 +58,7 @@ class OverlayRenderer(RendererHooks):
 
 
 def _link(target: str, steps: Sequence[layering.Step]) -> None:
-    merging.merge(target, steps, check=cancellation.check)
+    merging.merge(target, steps, check=cancellation.check, done=cancellation.step)
 
 
 def _create(context: DriverContext) -> RendererHooks:
@@ -61,6 +69,42 @@ def _create(context: DriverContext) -> RendererHooks:
             hint="the kernel stacks no more layers than that; longer stacks are merged into one tree",
         )
     return OverlayRenderer(most)
+
+
+@hookimpl
+def kurma_checks(context: DriverContext) -> Sequence[HostCheck]:
+    """Whether layers can be stacked in the file system of the state directory."""
+    import os
+    import tempfile
+
+    from kurma_core.linux.programs import find_program, one_line, run, search_path
+
+    unshare = find_program("unshare")
+    if os.geteuid() != 0 or unshare is None:
+        return ()
+    state_dir = context.state_root
+    if not os.path.isdir(state_dir):
+        return (HostCheck("file system", True, f"not checked: {state_dir} does not exist yet"),)
+    try:
+        with tempfile.TemporaryDirectory(
+            prefix=".overlay-check-", dir=state_dir, ignore_cleanup_errors=True
+        ) as place:
+            for name in ("lower", "upper", "work", "merged"):
+                os.mkdir(f"{place}/{name}")
+            done = run([unshare, "-m", "/bin/sh", "-c", _TRY, place], environment={"PATH": search_path()})
+        why = (one_line(done.stderr) or f"mount ended with {done.status}") if done.status != 0 else ""
+    except OSError as error:
+        why = error.strerror or str(error)
+    if not why:
+        return (HostCheck("file system", True),)
+    file = "/etc/kurma/kurma.d/50-state_dir.yml"
+    detail = (
+        f"layers cannot be stacked in {state_dir}: {why}. It must be on ext4, xfs or btrfs. The "
+        "hint sets another directory, without the present pods and images, unless --dir, KURMA_DIR, --config or "
+        "KURMA_CONFIG does; restart kurmad after it"
+    )
+    hint = f"mkdir -p /srv/kurma /etc/kurma/kurma.d && echo 'state_dir: /srv/kurma' > {file}"
+    return (HostCheck("file system", False, detail, hint),)
 
 
 @hookimpl

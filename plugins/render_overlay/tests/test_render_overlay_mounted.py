@@ -14,7 +14,6 @@ from kurma_testing.renderers import check_same, render_model
 
 from kurma_core.linux import mounts
 from kurma_core.trees.overlay import mount_overlay
-from kurma_core.trees.unmount import unmount_below
 
 pytestmark = pytest.mark.root
 
@@ -33,7 +32,7 @@ def check_mounted(image: ImageModel, most_layers: int = MOST_LAYERS) -> int:
         try:
             check_same(trees.read_tree(target), graphs.expected(image))
         finally:
-            unmount_below(target)
+            mounts.umount(target, mounts.MNT_DETACH)
     return len(layers)
 
 

@@ -185,9 +185,7 @@ def _loader(program: str) -> str:
     try:
         found = elf.loader_of(program)
     except OSError as error:
-        raise StagerError(
-            f"the stager's image cannot be made: {program}: {error.strerror}", path=program
-        ) from None
+        raise StagerError(f"cannot build the stager's image: {program}: {error.strerror}", path=program) from None
     if found is None:
         raise StagerError(f"{program} is linked statically; the stager's image needs a dynamic interpreter")
     return found
@@ -330,7 +328,7 @@ def _output(command: list[str], stdin: str = "") -> str:
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, env={"LC_ALL": "C"})
     if done.returncode != 0:
         said = done.stderr.strip().splitlines()[-1:]
-        raise StagerError(f"the stager's image cannot be made: {command[0]}: {''.join(said) or 'it failed'}")
+        raise StagerError(f"cannot build the stager's image: {command[0]}: {''.join(said) or 'it failed'}")
     return done.stdout
 
 
@@ -341,7 +339,7 @@ def _libraries(rootfs: str, loader: str, objects: list[str]) -> str:
         found = elf.libraries(loader, objects, _output)
     except OSError as error:
         raise StagerError(
-            f"the stager's image cannot be made: {error.filename} {error.strerror}", path=error.filename
+            f"cannot build the stager's image: {error.filename} {error.strerror}", path=error.filename
         ) from None
     for place, path in sorted(found.items()):
         _copy(path, f"{rootfs}{place}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from kurma_stager_default.inside.callins.control_client import Asking, Gone, Refused, ask, supervisor_has_ended
-from kurma_stager_default.inside.errors import SetupError
+from kurma_stager_default.inside.errors import SetupError, complain
 from kurma_stager_default.inside.event_loop import Loop
 from kurma_stager_default.inside.pod.control_socket import PACKET, Control, Conversation, Refusal
 from kurma_stager_default.inside.pod.memory_trimming import Rest
@@ -72,6 +72,12 @@ def test_the_loop_calls_whom_it_concerns_and_no_other() -> None:
     assert heard == [b"a", b"time"]
     for fd in (read, write, other, quiet):
         os.close(fd)
+
+
+def test_an_error_does_not_control_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    complain("kurma: it's \x1b[31mred\nkurma: fake\udc80")
+    complain("kurma: grün")
+    assert capfd.readouterr().err == "kurma: it's \\x1b[31mred\\nkurma: fake\\udc80\nkurma: grün\n"
 
 
 def test_a_timer_that_another_has_cancelled_or_replaced_does_not_call() -> None:

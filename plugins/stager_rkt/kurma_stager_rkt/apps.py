@@ -20,10 +20,10 @@ from kurma_core.json_text import loads
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
 from kurma_core.linux.inotify import Watch
-from kurma_core.trees.unmount import unmount_below
 from kurma_stager_rkt import entrypoints, pod_files, roots
 from kurma_stager_rkt.records import app_statuses
 from kurma_stager_rkt.settings import LIFTED
+from kurma_stager_rkt.unmount import unmount_below
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup

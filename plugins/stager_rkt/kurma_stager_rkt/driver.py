@@ -17,7 +17,6 @@ from kurma_core.json_text import loads
 from kurma_core.linux import process
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
-from kurma_core.trees.unmount import unmount_below
 from kurma_core.value import replace
 from kurma_stager_rkt import enter_attach, entrypoints, pod_files, removal, roots, settings
 from kurma_stager_rkt.apps import VERBS, PodApps
@@ -26,6 +25,7 @@ from kurma_stager_rkt.pod_processes import end_strays
 from kurma_stager_rkt.records import COPY, NOTE, Note, app_statuses
 from kurma_stager_rkt.run_arguments import Decided, check, decide, run_arguments
 from kurma_stager_rkt.running import RunningStage1
+from kurma_stager_rkt.unmount import unmount_below
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.driver import DriverContext, HostTree

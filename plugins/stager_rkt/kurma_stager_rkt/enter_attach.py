@@ -87,7 +87,7 @@ def attach(
     modes = pod_files.modes_of(_app(place, app))
     if pod_files.INTERACTIVE in modes.values():
         raise StagerError(
-            f"app {app} has the standard input of the command that runs its pod: nobody else can attach to it",
+            f"app {app} reads the input of the command that runs its pod: no other command can attach to it",
             hint="run the pod in the background, by -d",
         )
     words = attach_arguments(app, modes, debug=note.debug, stdin=_NO_STDIN not in options)

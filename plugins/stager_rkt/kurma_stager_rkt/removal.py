@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.trees.unmount import unmount_below
 from kurma_stager_rkt import entrypoints, roots
 from kurma_stager_rkt.pod_directories import EXITED_GARBAGE, GARBAGE, RUN, Places
 from kurma_stager_rkt.pod_processes import pod_pid
 from kurma_stager_rkt.records import COPY, Note
+from kurma_stager_rkt.unmount import unmount_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

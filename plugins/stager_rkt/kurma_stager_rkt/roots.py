@@ -121,7 +121,7 @@ def _make(target: str, layers: Sequence[str], upper: str, work: str, storage: st
 
 def _mount_on_itself(target: str) -> None:
     """Binds a directory to itself, so that all mounts of stage1 below it are in one tree, which
-    :func:`kurma_core.trees.unmount.unmount_below` can unmount as a whole."""
+    :func:`kurma_stager_rkt.unmount.unmount_below` can unmount as a whole."""
     tree = mounts.open_tree(mounts.AT_FDCWD, target, recursive=False)
     try:
         mounts.set_attributes(tree, 0, recursive=False, propagation=mounts.MS_PRIVATE)

@@ -54,13 +54,13 @@ def read(stager: str, manifest: ImageManifest) -> Stage1:
             continue
         if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
             raise StagerError(
-                f"stager {stager}: image {manifest.name} is no stage1 image: its annotation {PREFIX}{name} is "
-                f"{path!r:.80}, which is no absolute path without `..`"
+                f"stager {stager}: image {manifest.name} is not a stage1 image: its annotation {PREFIX}{name} is "
+                f"{path!r:.80}, which is not an absolute path without `..`"
             )
         found[name] = path
     if "run" not in found:
         raise StagerError(
-            f"stager {stager}: image {manifest.name} is no stage1 image: it has no annotation {PREFIX}run",
+            f"stager {stager}: image {manifest.name} is not a stage1 image: it has no annotation {PREFIX}run",
             hint="an image of the Kurma Stager Specification needs no driver: `stagers: {NAME: {image: …}}`",
         )
     return Stage1(str(manifest.name), _version(stager, manifest), found)

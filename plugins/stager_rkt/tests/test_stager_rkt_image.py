@@ -35,11 +35,11 @@ def test_mutable_with_all_entrypoints_of_apps():
 @pytest.mark.parametrize(
     ("annotations", "why"),
     [
-        ({}, f"no stage1 image: it has no annotation {PREFIX}run"),
+        ({}, f"not a stage1 image: it has no annotation {PREFIX}run"),
         ({"enter": "/enter"}, "has no annotation"),
-        ({"run": "init"}, "which is no absolute path without `..`"),
-        ({"run": "/../bin/sh"}, "which is no absolute path without `..`"),
-        ({"run": "/init", "gc": ""}, "which is no absolute path without `..`"),
+        ({"run": "init"}, "which is not an absolute path without `..`"),
+        ({"run": "/../bin/sh"}, "which is not an absolute path without `..`"),
+        ({"run": "/init", "gc": ""}, "which is not an absolute path without `..`"),
         ({"run": "/init", "interface_version": "7"}, "those from 1 to 6 are known"),
         ({"run": "/init", "interface_version": "0"}, "those from 1 to 6 are known"),
         ({"run": "/init", "interface_version": "two"}, "those from 1 to 6 are known"),

@@ -84,7 +84,7 @@ def test_the_cgroup_that_stage1_names(tmp_path, text, found):
 
 
 def test_all_pods(places):
-    """In whatever state; what is no pod's is passed over, and a place that is not there holds none."""
+    """In whatever state; what is not a pod's is passed over, and a place that is not there holds none."""
     assert places.uuids() == set()
     others = "246d7cef-fbf6-41da-a2f8-eba218597f9c", "346d7cef-fbf6-41da-a2f8-eba218597f9c"
     for uuid, state in zip((UUID, *others), ("run", "embryo", "exited-garbage"), strict=True):

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.acceptance.conftest import Start
 from tests.kit.command import Kurma, one_line
 from tests.kit.registry import BUSYBOX, OciDir, Registry, layer_tar
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 
@@ -147,3 +149,70 @@ def test_what_is_known_of_it(kurma: Kurma, pushed: str) -> None:
     assert image["provenance"][-1]["locator"] == f"{pushed}:v1"
     assert json.loads(kurma.out("image", "cat-manifest", identity))["app"]["workingDirectory"] == "/srv/app"
     assert run(kurma, identity[:24]).stdout == SAID
+
+
+@pytest.fixture
+def short(kurma: Kurma, pushed: str, registry: Registry, tmp_path: Path) -> Kurma:
+    """Short names mean Docker Hub, and the registry is a mirror of it."""
+    known = json.loads(kurma.config.read_text())
+    registries = {"mirrors": {"docker.io": [registry.host]}}
+    return kurma.configured(tmp_path / "kurma.json", **known, short_names="docker.io", registries=registries)
+
+
+def test_short_names(short: Kurma, tmp_path: Path) -> None:
+    """19.3: in every place where an image is named; a command of an earlier name finds the image of the store."""
+    assert (run(short, "team/app:v1").returncode, run(short, "team/app:v1").stdout) == (5, SAID)
+    assert run(short, "team/app:v1", "--", "mine", "too").stdout == SAID.replace("from cmd", "mine too")
+    came = "docker://docker.io/team/app:v1"
+    (image,) = (one for one in short.json("image", "list") if one["provenance"][-1]["locator"] == came)
+    for name in ("team/app:v1", "docker.io/team/app:v1"):
+        assert short.out("image", "fetch", "--pull", "never", name).strip() == image["id"]
+        assert short.json("image", "show", name)["id"] == image["id"]
+    made = short.out("create", "--net", "none", "--name", "made", "team/app:v1").strip()
+    assert short.json("show", made)["apps"]["app"]
+    file = tmp_path / "pod.yml"
+    file.write_text("apps: [{name: one, image: 'team/app:v1'}]\n")
+    assert short("run", "--rm", "--net", "none", "--pod", str(file)).stdout == SAID
+    refused = short("image", "rm", "team/app:v1")
+    assert "a pod uses it" in refused.stderr
+    short.out("rm", made)
+    short.out("image", "rm", "team/app:v1")
+    assert "did you mean" in short("image", "show", "team/app:v1").stderr
+
+
+def test_a_short_name_in_a_running_pod(short: Kurma, background: Start) -> None:
+    """19.3"""
+    background("up", by=short)
+    short.out("app", "add", "up", "--start", "--name", "two", "--exec", "/bin/echo", "team/app:v1", "hello")
+    until(lambda: "hello" in short("logs", "up/two").stdout, "the second app writes")
+    short.out("rm", "--force", "up")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        (
+            "alpine",
+            "did you mean docker://docker.io/library/alpine? `short_names: docker.io` in kurma.yml makes alpine",
+        ),
+        ("docker.io/library/alpine", "if docker.io is a registry: docker://docker.io/library/alpine"),
+        ("localhost:5000/x", "if localhost:5000 is a registry: docker://localhost:5000/x"),
+        ("localhost:5000/x:1", "if localhost:5000 is a registry: docker://localhost:5000/x:1"),
+        ("team/app@sha256:" + "0" * 64, "did you mean docker://docker.io/team/app@sha256:" + "0" * 64),
+    ],
+)
+def test_the_address_that_a_name_may_mean(kurma: Kurma, name: str, meant: str) -> None:
+    """19.3"""
+    for words in (("run", "--rm"), ("create",), ("image", "fetch"), ("image", "show"), ("run", "--pull", "never")):
+        done = kurma(*words, name)
+        one_line(done, name.partition("@")[0], code=125 if done.returncode == 125 else 2, hint=meant)
+
+
+def test_short_names_of_nobody(kurma: Kurma, tmp_path: Path) -> None:
+    """19.3: a mistake in the configuration is found when it is checked."""
+    for value, said in (("https://example.com", "no fetcher knows short names of"), ("nosch://x", "nosch")):
+        wrong = kurma.configured(tmp_path / "kurma.json", short_names=value)
+        done = wrong("config", "check")
+        assert done.returncode == 125
+        assert f"{wrong.config}: short_names: " in done.stderr
+        assert said in done.stderr

@@ -106,11 +106,15 @@ class TestStagerInShell:
 
 @pytest.mark.full
 def test_the_demo(tmp_path: Path) -> None:
+    """19.3: a registry image with a port, a plugin of pip, a killed daemon; no escape codes into a pipe."""
     environment = {
         **os.environ,
         "TMPDIR": str(tmp_path),
         "PATH": f"{os.path.dirname(PROGRAM)}:{os.environ['PATH']}",
     }
+    # Another pod that starts during the demo would switch it on.
+    forward = Path("/proc/sys/net/ipv4/ip_forward")
+    forward.write_text("0")
     done = subprocess.run(
         ["sh", ROOT / "examples" / "demo" / "demo.sh"],
         capture_output=True,
@@ -120,8 +124,15 @@ def test_the_demo(tmp_path: Path) -> None:
         timeout=100,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("hello from a pod") >= 2
+    assert done.stdout.count("hello from a pod") >= 4
+    assert "kurma run -d --name web -p" in done.stdout
+    uptime = done.stdout.partition("# kurma uptime\n")[2].splitlines()[0]
+    assert uptime.split()[1:] == ["web"]
+    after_kill = done.stdout.partition("# kill -KILL")[2]
+    assert after_kill.index("running") < after_kill.index("hello from a pod") < after_kill.index(") adopted")
     assert "kurma run ended with status 42" in done.stdout
     assert done.stdout.endswith("done\n")
+    assert "\x1b" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+    assert forward.read_text() == "1\n"

@@ -157,7 +157,7 @@ def test_an_image_of_the_store_runs_while_its_server_is_down(
     ("locator", "trust", "refusal"),
     [
         ("vault:box", {"https": "signed", "registry": "any"}, "is not signed"),
-        ("shelf:box", {"https": "any", "registry": "signed"}, "carry no signatures"),
+        ("shelf:box", {"https": "any", "registry": "signed"}, "images from registries have none"),
     ],
 )
 def test_the_policy_goes_by_what_the_fetcher_says(

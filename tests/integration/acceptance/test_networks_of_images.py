@@ -125,7 +125,7 @@ def test_an_unsigned_image_is_refused_and_not_run(kurma: Kurma, tmp_path: Path) 
     one_line(mine.run("true", net="shell"), 'network "shell"', "plain.aci")
     done = mine.run("true", "--insecure-options", "image", net="shell")
     assert done.returncode == 125
-    assert "plain.aci: runs with host privilege, and is not signed" in done.stderr
+    assert "plain.aci: cannot run with host privilege: it is not signed" in done.stderr
     assert "kshell9" not in links()
     assert mine.json("list") == []
 
@@ -180,7 +180,7 @@ def test_images_from_a_web_server_and_a_registry(
         one_line(without.run("true", net="shell0"), 'network "shell0"', "plain http is not allowed")
         refused = without.run("true", net="shell1")
         assert refused.returncode == 125
-        assert 'network "shell1": docker:///example/network:1: runs with host privilege' in refused.stderr
+        assert 'network "shell1": docker:///example/network:1: cannot run with host privilege' in refused.stderr
         assert f"host_image_digests: {{docker:///example/network:1: {digest}}}" in refused.stderr
         mine = kurma.configured(tmp_path / "mine.json", **values, host_image_digests=pins)
         try:

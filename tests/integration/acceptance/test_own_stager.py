@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.command import Kurma
+from tests.kit.images import archive
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -65,7 +66,7 @@ def test_the_machines_key(fresh: Kurma) -> None:
     stranger = fresh.configured(fresh.state.parent / "stranger.json", trusted_host_keys=[theirs["fingerprint"]])
     done = stranger.run("exit 3")
     assert done.returncode == 125
-    assert "is not listed for that" in done.stderr
+    assert "does not list its signer" in done.stderr
 
 
 @pytest.mark.full
@@ -136,3 +137,26 @@ def test_mounts_stay_inside_and_outside(kurma: Kurma, tmp_path: Path) -> None:
     finally:
         kurma("stop", "walls")
         run.communicate(timeout=30)
+
+
+@pytest.mark.full
+def test_a_copied_state_directory(fresh: Kurma, tmp_path: Path) -> None:
+    """As one restored from a backup, or moved to another disk: each image runs, the stager's included (H1)."""
+    (tmp_path / "upper/srv").mkdir(parents=True)
+    (tmp_path / "upper/srv/text").write_text("upper\n")
+    app = {"exec": ["/bin/cat", "/srv/text"], "user": "0", "group": "0"}
+    below = [{"imageName": "example.com/busybox"}]
+    upper = str(tmp_path / "upper.aci")
+    archive(str(tmp_path / "upper"), upper, "example.com/upper", app=app, dependencies=below)
+    lower, upper = (fresh.out("image", "fetch", image).strip() for image in (fresh.image, upper))
+    words = ("run", "--rm", "--net", "none")
+    assert fresh.out(*words, upper) == "upper\n"
+    copy = Kurma(tmp_path / "copy", fresh.config, fresh.image)
+    subprocess.run(["cp", "-a", fresh.state, copy.state], check=True)
+    before = [one["id"] for one in fresh.json("image", "list")]
+    for verify in ((), ("--verify",)):
+        assert copy.out(*words, *verify, lower, "--", "-c", "echo lower") == "lower\n"
+        assert copy.out(*words, *verify, upper) == "upper\n"
+    assert [one["id"] for one in copy.json("image", "list")] == before
+    (stager,) = stagers(copy)
+    assert ways_in(copy, stager) == ["built"], "it is the copied one"

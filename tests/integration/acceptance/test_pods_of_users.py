@@ -45,12 +45,13 @@ class TestTwoApps:
         done = kurma("run", "--name", "codes", "--pod", file)
         assert (done.returncode, done.stdout, done.stderr) == (42, "fine\n", "failing\n")
         (row,) = kurma.out("list", "--no-legend").splitlines()
-        assert row.split()[1:4] == ["codes", "fine,failing", "stopped"]
+        assert row.split()[1:4] == ["codes", "busybox.aci", "stopped"]
+        assert row.split()[-1] == "fine,failing"
         pod = kurma.pod("codes")
         assert (pod["state"], pod["exitCode"], pod["owner"]) == ("stopped", 42, None)
         assert {name: app["exitCode"] for name, app in pod["apps"].items()} == {"fine": 0, "failing": 42}
-        assert kurma.out("logs", "codes", "fine") == "fine\n"
-        failing = kurma("logs", "codes", "failing")
+        assert kurma.out("logs", "codes/fine") == "fine\n"
+        failing = kurma("logs", "codes/failing")
         assert (failing.returncode, failing.stdout, failing.stderr) == (0, "", "failing\n")
         waited = kurma("wait", "codes")
         assert waited.returncode == 42
@@ -96,8 +97,8 @@ class TestLife:
         words = ("--name", "copy", "--net", "none", kurma.image, "--", "-c", script)
         uuid = kurma.out("prepare", *words).strip()
         one_line(kurma("stop", "nothing-of-the-kind"), "nothing-of-the-kind")
-        for command in ("run-prepared", "start", "restart"):
-            done = kurma(command, uuid)
+        for command in (("run-prepared",), ("start", "-a"), ("restart", "-a")):
+            done = kurma(*command, uuid)
             assert (done.returncode, done.stdout) == (6, "clean\n"), done.stderr
         assert kurma.pod("copy")["uuid"] == uuid
         manifest = json.loads(kurma.out("cat-manifest", "copy"))
@@ -123,7 +124,7 @@ class TestLife:
         done = kurma("enter", "busy", "--", "/bin/sh", "-c", "id -u; hostname; exit 12")
         assert (done.returncode, done.stdout) == (12, "0\nbusy\n"), done.stderr
         one_line(kurma("kill", "-s", "NOPE", "busy"), "NOPE", code=2)
-        one_line(kurma("enter", "busy", "nobody"), "nobody", hint="busybox")
+        one_line(kurma("enter", "busy/nobody"), "nobody", hint="busybox")
         one_line(kurma("rm", "busy"), "running", hint="kurma stop")
         kurma.out("kill", "-s", "USR1", "busy")
         out, _ = run.communicate(timeout=20)

@@ -168,7 +168,7 @@ def test_a_terminal_without_a_person(kurma: Any) -> None:
     done = kurma(*run_words(kurma, "piped", "--rm", "-it", script="stty -echo; cat; exit 6"), input="one\ntwo\n")
     assert done.returncode == 6
     assert done.stdout.endswith("one\ntwo\n")
-    assert "standard input is no terminal" in done.stderr
+    assert "standard input is not a terminal" in done.stderr
 
 
 @both_ways
@@ -380,12 +380,12 @@ def test_a_flood_reaches_who_reads_and_is_not_held_up_by_who_does_not(
 
 def test_what_cannot_be_attached_to(kurma: Any, sleeping: Any, tmp_path: Path) -> None:
     process = sleeping("plain")
-    done = kurma("attach", "plain", "nobody")
+    done = kurma("attach", "plain/nobody")
     assert (done.returncode, done.stderr.splitlines()[0]) == (125, "kurma: pod plain has no app nobody")
     assert kurma("attach", "no-such-pod").returncode == 125
     done = kurma("attach", "plain", "--detach-keys", "ctrl-1")
     assert done.returncode == 2
-    assert "'ctrl-1' is no key" in done.stderr
+    assert "'ctrl-1' is not a key" in done.stderr
     kurma.out("stop", "plain", "--force")
     process.communicate()
     done = kurma("attach", "plain")
@@ -411,14 +411,14 @@ def test_apps_that_do_not_run(kurma: Any, attached: Any, tmp_path: Path) -> None
     file = tmp_path / "pod.json"
     file.write_text(json.dumps({"apps": apps, "networks": ["none"]}))
     process = kurma.popen("run", "--name", "four", "--pod", str(file))
-    until(lambda: "up" in kurma("logs", "four", "open").stdout, "up")
-    until(lambda: kurma.out("logs", "four", "tty") == "/dev/pts/0\n", "the terminal's name")
+    until(lambda: "up" in kurma("logs", "four/open").stdout, "up")
+    until(lambda: kurma.out("logs", "four/tty") == "/dev/pts/0\n", "the terminal's name")
     until(lambda: json.loads(kurma.out("app", "list", "four", "--format", "json"))[2]["exited"], "its end")
-    done = kurma("attach", "four", "over")
+    done = kurma("attach", "four/over")
     assert (done.returncode, done.stderr) == (125, "kurma: app over has ended\n")
 
     def restarting() -> bool:
-        done = kurma("attach", "four", "again")
+        done = kurma("attach", "four/again")
         if done.returncode == 1:
             return False  # it ran, and ended while attached
         if done.stderr == "kurma: app again has not been started yet\n":
@@ -429,20 +429,20 @@ def test_apps_that_do_not_run(kurma: Any, attached: Any, tmp_path: Path) -> None
         return True
 
     until(restarting, "no pause between two executions was met")
-    leaver = attached("four", "open")
+    leaver = attached("four/open")
     leaver.kill()
     leaver.wait()
     time.sleep(0.2)
     # The standard input of an app that nobody had in the foreground; its end ends the app, not who has left.
-    done = kurma("attach", "four", "open", input="typed\n")
+    done = kurma("attach", "four/open", input="typed\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, "typed\n", "")
-    done = kurma("attach", "four", "tty", input="at a terminal\n")
+    done = kurma("attach", "four/tty", input="at a terminal\n")
     assert (done.returncode, done.stdout) == (0, "at a terminal\nat a terminal\n")
     late = ("app", "add", "four", "--name", "late", "--exec", "/bin/sh", kurma.image)
     kurma.out(*late[:3], "-it", "--start", *late[3:], "--", "-c", "tty; read x; echo $x")
-    done = kurma("attach", "four", "late", input="to who came late\n")
+    done = kurma("attach", "four/late", input="to who came late\n")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "to who came late")
-    assert kurma.out("logs", "four", "late").startswith("/dev/pts/")
+    assert kurma.out("logs", "four/late").startswith("/dev/pts/")
     kurma.out("app", "rm", "four", "late")
     done = kurma(*late[:3], "--annotation", "kurma.io/stdin=no", *late[3:])
     assert (done.returncode, done.stderr.splitlines()[0]) == (

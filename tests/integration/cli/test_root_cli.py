@@ -81,7 +81,7 @@ def test_a_pod_of_two_apps_ends_as_the_first_that_failed(kurma: Any, tmp_path: P
     assert json.loads(kurma.out("show", "two", "--format", "json")) == pod
     assert json.loads(kurma.out("cat-manifest", "two"))["apps"][1]["name"] == "second"
     assert "two" in kurma.out("show", "two")
-    assert kurma.out("logs", "two", "first") == "one\n"
+    assert kurma.out("logs", "two/first") == "one\n"
     logs = kurma("logs", "--prefix", pod["uuid"][:8])
     assert (logs.stdout, logs.stderr) == ("first: one\n", "second: two\n")
     assert kurma.out("logs", "--timestamps", "--stream", "stdout", "two").split()[1:] == ["one"]
@@ -94,8 +94,9 @@ def test_prepare_run_and_start_again(kurma: Any, tmp_path: Path) -> None:
     file = tmp_path / "uuid"
     uuid = kurma.out("prepare", *NONE, "--name", "again", "--uuid-file", str(file), kurma.image).strip()
     assert file.read_text().strip() == uuid
-    assert kurma.out("list", "--no-legend").split()[:4] == [uuid[:8], "again", "busybox", "prepared"]
-    for words in (("run-prepared", uuid), ("start", "again"), ("restart", "again")):
+    shown = [uuid[:8], "again", os.path.basename(kurma.image), "prepared"]
+    assert kurma.out("list", "--no-legend").split()[:4] == shown
+    for words in (("run-prepared", uuid), ("start", "-a", "again"), ("restart", "-ai", "again")):
         done = kurma(*words)
         assert (done.returncode, done.stdout) == (3, "hello\n"), done.stderr
     assert kurma.out("logs", "--stream", "stdout", "again") == "hello\n"
@@ -106,7 +107,9 @@ def test_enter_kill_and_stop(kurma: Any, sleeping: Any) -> None:
     done = kurma("enter", "busy", "--", "/bin/sh", "-c", "echo $0 inside; exit 7")
     assert (done.returncode, done.stdout) == (7, "/bin/sh inside\n")
     assert kurma("enter", "busy", input="echo from a script; exit 4\n").stdout == "from a script\n"
-    assert kurma("exec", "busy", "busybox", "--", "/no/such").returncode == 127
+    assert kurma("exec", "busy/busybox", "/no/such").returncode == 127
+    done = kurma("exec", "busy", "/no\x1b[31m\nkurma:such")  # as one line, and without colours of others
+    assert (done.returncode, done.stderr) == (127, "kurma: app busybox: /no\\x1b[31m\\nkurma:such: not found\n")
     status = json.loads(kurma.out("status", "busy", "--format", "json"))
     assert (status["state"], status["apps"]["busybox"]["exited"]) == ("running", False)
     kurma.out("kill", "-s", "USR1", "busy")

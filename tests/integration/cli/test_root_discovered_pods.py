@@ -140,7 +140,7 @@ def test_a_fileset_of_another_id(shop: Shop, early: dict[str, str], tmp_path: Pa
 
 def test_pull_never_asks_nobody(shop: Shop, early: dict[str, str], tmp_path: Path) -> None:
     done = run(shop, tmp_path, early_pod(early["worker"]), "--pull", "never")
-    one_line(done, f"the store holds no image {early['worker']}", "nothing is to be fetched")
+    one_line(done, f"the store holds no image {early['worker']}", "--pull never forbids fetching")
     assert not shop.owner.server.seen
 
 

@@ -350,7 +350,7 @@ def test_without_a_terminal_here_input_is_typed(kurma_command: Any, pod: str) ->
         "enter", "-t", "tty-pod", "--", "sh", "-c", "cat; test -t 0 && exit 5", input="line\nhalf"
     )
     assert (done.returncode, done.stdout) == (5, "line\nhalfline\nhalf")
-    assert "standard input is no terminal" in done.stderr
+    assert "standard input is not a terminal" in done.stderr
 
 
 def test_nobody_reads_the_output(kurma_command: Any, pod: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from kurma_testing.webserver import Page
 
+from tests.integration.cli.person import Person
 from tests.integration.cli.shop import Shop, one_line, open_shop
 from tests.kit.command import KURMA, Kurma
 from tests.kit.keys import Signers
@@ -97,7 +99,7 @@ def test_pull_words(shop: Shop) -> None:
     shop.trust()
     fetch = ("image", "fetch", "--pull")
     first = shop.owner.publish("example.com/app", "1.0", content="one")
-    one_line(shop(*fetch, "never", APP), "nothing is to be fetched")
+    one_line(shop(*fetch, "never", APP), "--pull never forbids fetching")
     assert not shop.owner.server.seen
     assert shop.out(*fetch, "new", APP) == f"{first}\n"
     asked = len(shop.owner.server.seen)
@@ -239,6 +241,75 @@ def test_ctrl_c_in_the_middle_keeps_what_came(shop: Shop) -> None:
     assert "Range" in shop.owner.server.requests(PLACE)[-1].headers
 
 
+@pytest.mark.parametrize("by_kurmad", [False, True])
+def test_ctrl_c_says_what_is_kept(shop: Shop, by_kurmad: bool) -> None:
+    """At a terminal, and only where something is kept (19.3)."""
+    shop.trust()
+    shop.owner.publish("example.com/app", "1.0", content=large())
+    page = shop.owner.server.pages[PLACE]
+    with kurmad_of(shop) if by_kurmad else contextlib.nullcontext():
+        page.stalls = [1_000_000]
+        fetch = Person((*KURMA, "image", "fetch", APP), shop.environment)
+        fetch.expect("MB")  # the bar
+        until(lambda: sum(path.stat().st_size for path in partials(shop)) > 500_000)
+        fetch.type("\x03")
+        fetch.expect("kurma: stopped; what was downloaded is kept: the same command goes on from there")
+        assert fetch.wait() == 130
+        fetch.close()
+        page.stalls = []
+        shop.out("image", "fetch", APP)
+        assert "Range" in shop.owner.server.requests(PLACE)[-1].headers
+        # Before the first byte there is nothing to keep.
+        shop.owner.publish("example.com/app", "2.0", content=large())
+        late = "/images/example.com/app-2.0.aci"
+        shop.owner.server.pages[late].gate = threading.Event()
+        fetch = Person((*KURMA, "image", "fetch", "example.com/app:2.0"), shop.environment)
+        until(lambda: shop.owner.server.requests(late), "the request")
+        fetch.type("\x03")
+        assert fetch.wait() == 130
+        assert b"kept" not in fetch.screen
+        fetch.close()
+        shop.owner.server.pages[late].gate.set()
+
+
+@contextlib.contextmanager
+def kurmad_of(shop: Shop) -> Iterator[None]:
+    daemon = shop.popen("daemon", "run")
+    until((shop.command.state / "run/kurmad.sock").exists, "kurmad's socket")
+    try:
+        yield
+    finally:
+        daemon.terminate()
+        daemon.communicate(timeout=20)
+
+
+def test_long_work_on_files_has_a_bar(shop: Shop, tmp_path: Path) -> None:
+    """Merging and removing, at a terminal; nothing of it comes into a pipe (19.3)."""
+    root = tmp_path / "tree"
+    for number in range(20):
+        directory = root / str(number)
+        directory.mkdir(parents=True)
+        for name in range(400):
+            (directory / str(name)).touch()
+
+    def shown(*words: str) -> str:
+        person = Person((*KURMA, *words), shop.environment)
+        try:
+            assert person.wait() == 0, bytes(person.screen)
+            return person.screen.decode()
+        finally:
+            person.close()
+
+    shop.out("image", "build", "--from-rootfs", str(root), "--name", "many")
+    assert "merging layers  [" in shown("image", "render", "--renderer", "copy", "many")
+    assert "removing files  [" in shown("image", "rm", "many")
+    done = shop("image", "build", "--from-rootfs", str(root), "--name", "many")
+    assert done.stderr == ""
+    assert shop("image", "render", "--renderer", "copy", "many").stderr == ""
+    done = shop("image", "rm", "many")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_connection_that_is_not_taken_ends_by_time(shop: Shop, silent: socket.socket) -> None:
     config = Path(shop.environment["KURMA_CONFIG"])
     config.write_text('{"plugins": {"fetchers": {"http": {"config": {"timeout": 0.5}}}}}')
@@ -301,7 +372,7 @@ def test_two_locators_of_one_archive(shop: Shop, tmp_path: Path) -> None:
     shop.out("image", "rm", ident)
     assert shop.clean()
     for way in ways[:2]:
-        one_line(shop("image", "fetch", "--pull", "never", way), "nothing is to be fetched")
+        one_line(shop("image", "fetch", "--pull", "never", way), "--pull never forbids fetching")
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_a_reader_that_goes_away_ends_it(kurma: Any, words: tuple[str, ...]) -> 
         until(lambda: "S" in Path(f"/proc/{follower.pid}/stat").read_text().rpartition(")")[2].split()[0])
         time.sleep(0.3)
         follower.stdout.close()
-        assert follower.wait(20) == 141
+        assert follower.wait(20) == 141, follower.stderr and follower.stderr.read()
         assert follower.stderr.read() == ""
         follower.stderr.close()
     finally:

@@ -86,7 +86,7 @@ def test_room_can_be_made(kurma: Any, disk: Path, stored: list[str], what: str) 
     for name in others:
         kurma.out("image", "verify", name)
     report = kurma.out("image", "gc", "--grace-period", "0s")
-    assert report.count("image sha512-") == IMAGES - 1
+    assert sum(line.startswith("image ") for line in report.splitlines()) == IMAGES - 1
     for name in ("tmp", "images", "archives", "layers", "trees"):
         assert os.listdir(state / name) == [], name
 

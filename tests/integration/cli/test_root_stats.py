@@ -29,7 +29,7 @@ def test_figures_and_processes(kurma: Any, sleeping: Any) -> None:
     assert (first["name"], second["name"]) == ("busy", "idle")
     assert first["cpuPercent"] > second["cpuPercent"] >= 0
     assert first["apps"]["busybox"]["cpuPercent"] > second["apps"]["busybox"]["cpuPercent"]
-    (row,) = kurma.out("top", "idle", "busybox", "--no-legend").splitlines()
+    (row,) = kurma.out("top", "idle/busybox", "--no-legend").splitlines()
     assert row.split()[2:4] == ["busybox", "root"]
     assert row.endswith("  sleep 1000")
     done = kurma("stats", "idle", "nobody")

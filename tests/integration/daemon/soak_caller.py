@@ -1,4 +1,4 @@
-"""A client that outlives its daemon: what it did when that died it does again, as docs/api.md has it."""
+"""A client that outlives its daemon: what it did when that died it does again, as docs/reference/api.md has it."""
 
 import contextlib
 import time

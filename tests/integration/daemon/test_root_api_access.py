@@ -61,7 +61,7 @@ def configuration(image, *powers):
         "grants": {"some": {"digests": [image], "isolators": list(powers)}} if powers else {},
         "stop_timeout": 2,
         # No pods to come: each has sockets, and those of this daemon are counted.
-        "daemon": {"waiting_stagers": 0},
+        "daemon": {"prestarted_stagers": 0},
     }
 
 
@@ -152,7 +152,7 @@ def test_an_app_may_do_what_is_granted_and_no_more(kurmad, ask, granting):
     # It changes nothing, and reads no logs.
     code, out, err = kurma("stop", uuid)
     assert (code, out) == (125, "")
-    assert err.startswith("kurma: POST /v1/pods/{pod}/stop is not for those who may only look\n  hint: who runs")
+    assert err.startswith("kurma: POST /v1/pods/{pod}/stop needs more than read access\n  hint: set host/api")
     assert f"pod {uuid}, app main, user 0, process " in daemon.log.read_text()
     place, true = f"{house.path(record)}/volumes/kurma-api-main", EnterRequest(("true",), "main")
     with house.connect(host=f"unix:{place}/kurmad.sock") as app:
@@ -166,7 +166,7 @@ def test_an_app_may_do_what_is_granted_and_no_more(kurmad, ask, granting):
             ),
             (lambda: app.image_manifest(house.image), f"GET /v1/images/{house.image}/manifest"),
         ):
-            with pytest.raises(PrivilegeError, match="is not for those who may only look"):
+            with pytest.raises(PrivilegeError, match="needs more than read access"):
                 tried()
             assert f" is refused {asked}\n" in daemon.log.read_text()
     # The other app has none of it; nor can this one put another socket there.
@@ -255,7 +255,7 @@ def test_root_says_so_and_any_user_of_a_namespace(kurmad, granting):
         daemon = kurmad("--log-format", "json", house=house)
         until(lambda: os.listdir(place), "the API, again")
         code, _, err = kurma("stop", pod.uuid)
-        assert (code, "is not for those who may only look" in err) == (125, True)
+        assert (code, "needs more than read access" in err) == (125, True)
         # In the log stands who asked, as the host knows it.
         said = [json.loads(line) for line in daemon.log.read_text().splitlines() if line.startswith("{")]
         (line,) = [one for one in said if " is refused " in one["message"]]
@@ -283,6 +283,8 @@ def test_an_app_that_comes_and_goes(kurmad, ask, granting):
     house = granting(API)
     daemon = kurmad(house=house)
     client = ask(daemon)
+    (listed,) = [one for one in client.isolators() if one.name == API]
+    assert (listed.outcome, listed.note) == ("enforced", "")
     volumes, _ = programs()
     record = detached(client, house, {**house.template({"first": "sleep 1000"}), "volumes": volumes})
     assert doors(daemon) == 0

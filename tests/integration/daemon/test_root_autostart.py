@@ -124,13 +124,13 @@ def test_the_daemon_has_nothing_of_its_caller(starter, tmp_path, monkeypatch):
 
 
 def test_who_cannot_be_served_is_told_why(starter, monkeypatch):
-    with pytest.raises(UsageError, match="--host local does without it"):
+    with pytest.raises(UsageError, match="--host local excludes kurmad"):
         starter.connect(host="local")
     with pytest.raises(HostError, match=r"cannot reach the daemon at /nowhere/kurmad\.sock"):
         starter.connect(host="unix:/nowhere/kurmad.sock")
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: 1000)
-        with pytest.raises(PrivilegeError, match=f"no kurmad serves {starter.house.state} for you"):
+        with pytest.raises(PrivilegeError, match=f"cannot reach a kurmad for {starter.house.state}"):
             starter.connect()
     assert starter.daemons() == []
 
@@ -204,7 +204,7 @@ def test_who_comes_in_the_last_moment_and_what_goes(starter, kurmad, what):
     else:
         assert daemon.process.wait(10) == 125
         assert daemon.log.read_text().endswith(
-            f"{path} is in the way: it is no socket\n  hint: look what it is, and remove it\n"
+            f"cannot make the socket {path}: another file has that name\n  hint: check that file, and remove it\n"
         )
         os.rmdir(path)
 

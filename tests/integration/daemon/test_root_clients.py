@@ -183,7 +183,7 @@ def test_a_daemon_that_is_killed_meanwhile_is_told_of(kurmad, server):
     assert (fetch.returncode, out) == (125, "")
     assert err.splitlines()[-2:] == [
         f"kurma: the daemon at {daemon.socket} has gone: it closed the connection",
-        "  hint: pods go on without it; see: kurma list",
+        "  hint: pods run on without it; see: kurma list",
     ]
     server.pages[BLOB].delay = 0.0
     # What came by then is gone on with by who comes next, in process.
@@ -236,7 +236,7 @@ def test_who_may_not_use_the_socket_is_told_who_may(place, busybox_image, group)
         os.chmod(f"{place}/state", 0o755)
         status = os.stat(socket)
         assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (0o660, 0, group)
-        # The kernel keeps out who is no member; one clear line says so, and who can help.
+        # The kernel keeps out who is not a member; one clear line says so, and who can help.
         refused = run("image", "rm", "example.com/busybox")
         assert refused.returncode == 125
         assert refused.stderr == (
@@ -279,6 +279,50 @@ def test_who_may_not_use_the_socket_is_told_who_may(place, busybox_image, group)
             "kurma: only root can run kurmad\n"
             f"  hint: there is no need to: one serves {place}/state already, and does what you ask\n"
         )
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def test_a_member_of_the_group_brings_in_no_image_that_runs_by_its_name(place, busybox_image, group):
+    """The key of images built here is root's, and no operation signs with it (19.3)."""
+    root = busybox_root(f"{place}/root")
+    shutil.copy(busybox_image, f"{place}/busybox.aci")
+    os.chmod(f"{place}/busybox.aci", 0o644)
+    Path(f"{place}/kurma.json").write_text("{}")
+    program = [*KURMA, "--dir", f"{place}/state", "--config", f"{place}/kurma.json"]
+
+    def run(*words):
+        return subprocess.run([*program, *words], capture_output=True, text=True, timeout=60, check=False)
+
+    def member(*words):
+        who = {"user": NOBODY, "group": NOBODY, "extra_groups": [group]}
+        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, **who)
+
+    words = ("image", "build", "--from-rootfs", root, "--name", "web", "--exec", "/bin/echo built")
+    assert run(*words).returncode == 0
+    log = Path(f"{place}/log")
+    with log.open("wb") as out:
+        process = subprocess.Popen([*program, "daemon", "run"], stdout=out, stderr=out)
+    try:
+        until(lambda: "serves" in log.read_text(), "it")
+        os.chmod(f"{place}/state", 0o755)
+        assert member("ls", f"{place}/state/build_key").returncode != 0
+        curl = ("curl", "--silent", "--fail", "--unix-socket", f"{place}/state/run/kurmad.sock")
+        address = "http://kurma/v1/images/upload?name=web.aci"
+        sent = member(
+            *curl,
+            "--header",
+            "Content-Type: application/x-tar",
+            "--data-binary",
+            f"@{place}/busybox.aci",
+            address,
+        )
+        assert sent.returncode == 0, sent
+        refused = run("run", "--rm", "--net", "none", "example.com/busybox")
+        assert refused.returncode == 125
+        assert "from a local file, without a signature" in refused.stderr
+        assert run("run", "--rm", "--net", "none", "web").stdout == "built\n"
     finally:
         process.terminate()
         assert process.wait(20) == 0

@@ -11,7 +11,7 @@ import pytest
 
 from kurma_core.daemon.pods.initial import ENTRY
 from kurma_core.errors import UsageError
-from kurma_core.pods.run import pod_restarts
+from kurma_core.pods.record.document import RESTART_POLICY
 from tests.integration.daemon.test_root_adoption import started
 from tests.integration.pods.test_pods_crash import assert_nothing_left
 from tests.kit.images import archive, busybox_root, image_id, shell
@@ -112,7 +112,7 @@ def test_initial_pods(kurmad, make_house, ask, tmp_path):
     assert made(house)["web"] == ("stopped", named)
     # No other pod can say that it was made for an entry.
     annotations = [{"name": ENTRY, "value": "web"}]
-    with pytest.raises(UsageError, match=f"annotation {ENTRY} is for kurmad alone to set"):
+    with pytest.raises(UsageError, match=f"annotation {ENTRY} is reserved for kurmad"):
         house.client.prepare(
             house.request({}, template={**house.template({"main": SLEEP}), "annotations": annotations})
         )
@@ -203,7 +203,7 @@ def test_also_what_nobody_has_thought_of_is_tried_again(kurmad, make_house, busy
     house.client.here.images.fetch(busybox_image)
     daemon = kurmad(house=house)
     client = ask(daemon)
-    uuid = started(daemon, "exit 0", annotations=[{"name": pod_restarts.POLICY, "value": "always"}])
+    uuid = started(daemon, "exit 0", annotations=[{"name": RESTART_POLICY, "value": "always"}])
     store = state / "images/images"
     store.rename(state / "away")
     store.write_text("in the way")
@@ -235,17 +235,17 @@ def test_reload(kurmad, make_house, ask):
     # What is wrong changes nothing.
     Path(house.config_file).write_text('{"initial_pods": [{"name": "No Name", "apps": []}]}')
     daemon.process.send_signal(signal.SIGHUP)
-    said = "initial_pods[0].name: 'No Name' is no name for a pod"
-    until(
-        lambda: f"the configuration is as it was: {house.config_file}: {said}" in daemon.log.read_text(), "the log"
-    )
+    said = "initial_pods[0].name: 'No Name' is not a valid pod name"
+    until(lambda: f"kept the old configuration: {house.config_file}: {said}" in daemon.log.read_text(), "the log")
     # Nor what keeps it from taking effect.
     configure(house, initial_pods=[web(house)], start_timeout=6)
     os.chmod(house.state, 0o777)
-    daemon.process.send_signal(signal.SIGHUP)
-    said = f"the configuration is as it was: the state directory {house.state}: others than root"
-    until(lambda: said in daemon.log.read_text(), "the log")
-    os.chmod(house.state, 0o700)
+    try:
+        daemon.process.send_signal(signal.SIGHUP)
+        said = f"kept the old configuration: the state directory {house.state}: users other than root"
+        until(lambda: said in daemon.log.read_text(), "the log")
+    finally:
+        os.chmod(house.state, 0o700)
     configure(house)
     # The pod that was started before has its metadata, and a new one has, too.
     other = started(daemon, SLEEP)

@@ -128,7 +128,7 @@ class Host:
 @pytest.fixture
 def host(kurmad, make_house, ask):
     # No pods to come: it is the pods that are asked for whose steps are struck.
-    return Host(make_house({"stop_timeout": 2, "daemon": {"waiting_stagers": 0}}), kurmad, ask)
+    return Host(make_house({"stop_timeout": 2, "daemon": {"prestarted_stagers": 0}}), kurmad, ask)
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_create(before, host):
 
 def test_a_start_that_takes_what_waits(before, kurmad, make_house, ask):
     """Each time one is left half-way from waiting to a pod: that runs, and is the next daemon's, or is undone."""
-    house = make_house({"stop_timeout": 2, "daemon": {"waiting_stagers": 1}})
+    house = make_house({"stop_timeout": 2, "daemon": {"prestarted_stagers": 1}})
     host = Host(house, kurmad, ask)
     uuids, states = [], {}
     for fault in POINTS["take"]:
@@ -183,7 +183,7 @@ def test_a_start_that_takes_what_waits(before, kurmad, make_house, ask):
         assert_nothing_left(uuid)
         assert waiting(house) == {}
     found = list(states.values())
-    # One that is prepared to be started at once is no pod before its start is on record.
+    # One that is prepared to be started at once is not a pod before its start is on record.
     assert found == ["undone"] * 4 + ["errored"] * 5 + ["running"] * 2, states
     host.is_whole(uuids, before)
 

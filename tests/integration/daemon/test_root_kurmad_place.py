@@ -55,8 +55,8 @@ def test_what_is_in_the_way_is_left_there(fails, tmp_path):
 
     for prepare in (directory, file):
         line, hint = fails(prepare)
-        assert line == f"kurma: {tmp_path}/run/kurmad.sock is in the way: it is no socket"
-        assert hint == "  hint: look what it is, and remove it"
+        assert line == f"kurma: cannot make the socket {tmp_path}/run/kurmad.sock: another file has that name"
+        assert hint == "  hint: check that file, and remove it"
     assert (tmp_path / "run" / "kurmad.sock").read_text() == "precious"
 
 
@@ -78,7 +78,7 @@ def test_a_run_directory_that_cannot_be_used(fails, tmp_path):
     assert hint == "  hint: make room there"
     line, hint = fails(anybodys)
     assert line.startswith(
-        f"kurma: the run directory {tmp_path}/run: others than root may write it (owner 0, mode 0777)"
+        f"kurma: the run directory {tmp_path}/run: users other than root can write it (owner 0, mode 0777)"
     )
     assert hint.startswith("  hint: chown root")
     line, hint = fails(lambda _: None, "/proc/run")
@@ -259,7 +259,7 @@ def test_without_descriptors_callers_are_sent_away(kurmad, ask):
             return answer.read() if answer.status == 503 else b""
 
     try:
-        assert b"as many open files as the host lets it have" in until(refused, "the refusal")
+        assert b"cannot open a file: the host's limit is reached" in until(refused, "the refusal")
         assert connected.request("GET", "/v1/version").status == 200
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))

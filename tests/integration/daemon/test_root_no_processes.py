@@ -70,7 +70,7 @@ def says_so(answer):
     assert (code, len(said)) == (125, 2), said
     line, hint = said
     assert line.startswith("kurma: ")
-    assert LIMIT in line or "kurmad has as many threads as the host lets it have" in line
+    assert LIMIT in line or "kurmad cannot start a thread: the host's limit is reached" in line
     assert hint.startswith("  hint: ")
     assert "TasksMax=" in hint
 
@@ -96,7 +96,7 @@ def test_a_daemon_that_a_command_starts(group, make_house):
 
 
 def test_kurmad(group, make_house, kurmad, ask):
-    house = make_house({"daemon": {"waiting_stagers": 0}})
+    house = make_house({"daemon": {"prestarted_stagers": 0}})
     group.limit("max")
     daemon = kurmad(house=house, wrap=group.wrap())
     client = ask(daemon)

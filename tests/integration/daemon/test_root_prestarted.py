@@ -155,7 +155,7 @@ def test_their_namespaces_are_ready(filled):
 
 @pytest.mark.full
 def test_none_is_shared(filled):
-    daemon = filled({"daemon": {"waiting_stagers": 3}}, 3)
+    daemon = filled({"daemon": {"prestarted_stagers": 3}}, 3)
     pods, failed = [], []
 
     def one():
@@ -262,7 +262,7 @@ def test_one_that_dies_is_replaced(filled):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("change", [{"stop_timeout": 4}, {"daemon": {"waiting_stagers": 0}}, None])
+@pytest.mark.parametrize("change", [{"stop_timeout": 4}, {"daemon": {"prestarted_stagers": 0}}, None])
 def test_what_was_made_by_another_configuration_goes(filled, change):
     daemon = filled()
     there = full(daemon.house)
@@ -340,7 +340,7 @@ def test_a_pod_is_as_isolated_as_any_other(filled, kurmad, make_house):
     """What an app sees of itself: its namespaces, mounts, cgroups, capabilities, limits, descriptors."""
     seen = []
     for ordinary in (False, True):
-        config = {"stop_timeout": 3, "daemon": {"waiting_stagers": 0}}
+        config = {"stop_timeout": 3, "daemon": {"prestarted_stagers": 0}}
         daemon = kurmad(house=make_house(config)) if ordinary else filled()
         there = waiting(daemon.house)
         pod = begin(daemon, _LOOK + "exec sleep 1000")

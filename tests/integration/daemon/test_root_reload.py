@@ -40,7 +40,7 @@ def kurma_service():
     return Driver(Service)
 """
 EXAMPLES = Path(__file__).parents[3] / "examples/plugins"
-QUIET = {"daemon": {"waiting_stagers": 0}}
+QUIET = {"daemon": {"prestarted_stagers": 0}}
 
 
 class Site:
@@ -166,7 +166,7 @@ def test_a_refusal_says_why_and_changes_nothing(kurmad: Callable[[], Place]) -> 
     assert said == [line.removeprefix("kurma: ") for line in checked if line.startswith("kurma: ")]
     assert len(said) == 2
     for line in said:
-        assert f"the configuration is as it was: {line}" in place.log.read_text()
+        assert f"kept the old configuration: {line}" in place.log.read_text()
     now = place.kurma.json("info")["daemon"]
     assert now["refused"] is not None
     assert now["configurationRead"] == before["configurationRead"]
@@ -207,8 +207,8 @@ def test_without_kurmad(place: Place) -> None:
     done = place.kurma("daemon", "reload")
     assert (done.returncode, done.stdout) == (125, "")
     assert done.stderr.splitlines() == [
-        f"kurma: cannot reload kurmad: none serves {place.kurma.state}",
-        "  hint: a command without kurmad reads the configuration by itself",
+        f"kurma: cannot reload kurmad: it does not run for {place.kurma.state}",
+        "  hint: without kurmad, each command reads the configuration itself",
     ]
 
 
@@ -447,9 +447,9 @@ def test_another_file(kurmad: Callable[[], Place], tmp_path: Path) -> None:
     other.write_text('{"stop_timeout": 3}')
     (note,) = notes(place.kurma("--config", str(other), "list"))
     does = "restart it with that one, or add --host local"
-    assert note.endswith(f"works by {place.config}, not by --config {other}: {does}")
+    assert note.endswith(f"reads {place.config}, not --config {other}: {does}")
     (note,) = notes(place.kurma("list", env={"KURMA_CONFIG": str(other)}))
-    assert note.endswith(f"works by {place.config}, not by KURMA_CONFIG {other}: {does}")
+    assert note.endswith(f"reads {place.config}, not KURMA_CONFIG {other}: {does}")
     # The same values in another file.
     other.write_text(place.config.read_text())
     assert notes(place.kurma("--config", str(other), "list")) == []
@@ -552,7 +552,7 @@ def test_a_plugin_that_is_enabled_is_read_by_a_reload(kurmad: Callable[[], Place
     etc.mkdir(parents=True)
     done = place.kurma("plugins", "disable", "fetchers", "docker", env={"KURMA_CONFIG": str(etc.parent)})
     assert done.returncode == 0, done.stderr
-    assert "kurma: kurmad has not read it: kurma daemon reload" in done.stderr.splitlines()
+    assert "kurma: kurmad uses the old setting until: kurma daemon reload" in done.stderr.splitlines()
 
 
 def links() -> set[str]:

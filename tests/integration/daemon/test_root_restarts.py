@@ -92,11 +92,23 @@ def test_ends_while_there_is_no_daemon(kurmad):
     daemon = kurmad()
     house = daemon.house
     daemon.end()
+    assert "does not run: nothing restarts pods until it does" in house.kurma.out("info")
+    assert "not asked: --host local" in house.kurma.out("--host", "local", "info")
     run = house.launch("exit 4", annotations=policy("on-failure"), wait=None)
     assert run.wait() == 4
-    assert house.client.pod(run.uuid).restart == PodRestart("on-failure")
+    record = house.client.pod(run.uuid)
+    assert record.restart == PodRestart("on-failure")
+    told = f"nothing restarts pod {record.name} until kurmad runs: systemctl start kurmad, or kurma daemon run"
+    assert house.notes[-1:] == [told]
+    house.notes.clear()
+    house.client.summaries()
+    assert house.notes == [told]
+    house.notes.clear()
     kurmad(house=house)
     waits(house, run.uuid, 1)
+    house.client.stop(run.uuid)
+    house.client.summaries()
+    assert house.notes == []
 
 
 @pytest.mark.full
@@ -158,6 +170,6 @@ def test_what_cannot_be_meant(kurmad, ask):
     house = daemon.house
     with pytest.raises(UsageError, match="is 'often'"):
         ask(daemon).prepare(house.request("true", annotations=policy("often")))
-    with pytest.raises(KurmaError, match="removed once it has ended cannot be restarted"):
+    with pytest.raises(KurmaError, match="cannot combine --rm with the restart policy"):
         house.client.prepare(house.request("true", annotations=policy("always"), ephemeral=True))
     assert house.kept() == ["names"]

@@ -16,13 +16,14 @@ import pytest
 from kurma_core.api.wire import ERROR, INPUT, LOG, MESSAGE, OUTPUT, FrameReader, frame
 from kurma_core.errors import HostError, Interrupted
 from kurma_core.models.streams import Stdio
+from tests.docs.pages import find_page
 from tests.integration.daemon.test_root_events import watching
 from tests.kit.house import text_of
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
 
-_API = Path(__file__).parents[3] / "docs/api.md"
+_API = find_page("api.md")
 
 
 class Raw:

@@ -53,7 +53,7 @@ class Bar:
         self.skipped = 0
         self.finished = 0
 
-    def start(self, what: str, total: int | None) -> None:
+    def start(self, what: str, total: int | None, kind: str = "bytes") -> None:
         self.started.append((what, total))
 
     def skip(self, count: int) -> None:

@@ -35,7 +35,7 @@ class Publisher:
     ca_file: str
 
     def page(self, path: str = "", template: str = _TEMPLATE, prefix: str = "") -> None:
-        """What anyone who publishes images puts up; docs/discovery.md shows the same."""
+        """What anyone who publishes images puts up; docs/howto/publish_images.md shows the same."""
         prefix = prefix or f"example.com{path}"
         text = (
             "<!DOCTYPE html>\n<html><head>\n"

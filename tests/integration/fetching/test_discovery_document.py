@@ -1,4 +1,4 @@
-"""What ``docs/discovery.md`` tells publishers and users to do works as it stands there."""
+"""What ``docs/howto/publish_images.md`` tells publishers and users to do works as it stands there."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from kurma_testing.webserver import Page
 
+from tests.docs.pages import find_page
 from tests.integration.fetching.publisher import Publisher, publisher
 from tests.kit.keys import Signers
 
 pytestmark = pytest.mark.root
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "discovery.md").read_text()
+DOCUMENT = find_page("publish_images.md").read_text()
 
 
 @pytest.fixture

@@ -249,7 +249,7 @@ def test_credentials(machine: MakeMachine, tmp_path: Path, oci: OciDir, busybox_
     with running_registry(tmp_path / "auth", auth=auth) as registry:
         registry.push(f"oci:{oci.path}:v1", "app:v1", "--dest-creds=user:secret")
         locator = f"docker://{registry.host}/app:v1"
-        with pytest.raises(FetchUnauthorizedError, match="asks for credentials, and there are none"):
+        with pytest.raises(FetchUnauthorizedError, match="requires credentials, and kurma has none"):
             machine("none").images.fetch(locator)
         docker = {"auths": {registry.host: {"auth": "dXNlcjpzZWNyZXQ="}}}
         (tmp_path / "dockercfg").write_text(json.dumps(docker))

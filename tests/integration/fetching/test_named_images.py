@@ -66,6 +66,23 @@ def nothing_left(here: Machine) -> bool:
 # --- one image ---
 
 
+def test_an_image_built_here_does_not_hide_the_publishers(
+    machine: MakeMachine, tmp_path: Path, owner: Publisher, signers: Signers
+) -> None:
+    """Once its key is trusted for the name, the publisher's image is fetched (19.3)."""
+    here = machine(trustedkeys=[str(tmp_path / "keys")])
+    root = tmp_path / "tree"
+    root.mkdir()
+    manifest = {"acKind": "ImageManifest", "acVersion": "0.8.11", "name": "example.com/app", "labels": []}
+    built = here.images.build(str(root), manifest)
+    theirs = owner.publish("example.com/app")
+    assert here.images.resolve("example.com/app").id == built.id
+    assert owner.asked("/") == 0
+    signers.put("alice", tmp_path / "keys", "prefix.d/example.com")
+    assert here.images.resolve("example.com/app").id == theirs
+    assert here.images.resolve("example.com/app", pull="never").id == theirs
+
+
 def test_a_signed_image_by_its_name(here: Machine, owner: Publisher, signers: Signers) -> None:
     ident = owner.publish("example.com/app", "1.0")
     record = here.images.resolve("example.com/app:1.0")
@@ -178,7 +195,7 @@ def test_max_age_is_honoured(here: Machine, owner: Publisher) -> None:
 
 def test_pull_never_asks_nobody(here: Machine, owner: Publisher) -> None:
     owner.publish("example.com/app", "1.0")
-    with pytest.raises(ImageNotFoundError, match="nothing is to be fetched"):
+    with pytest.raises(ImageNotFoundError, match="--pull never forbids fetching"):
         here.images.resolve("example.com/app:1.0", pull="never")
     assert not owner.server.seen
 
@@ -350,7 +367,7 @@ def test_images_that_need_each_other(here: Machine, owner: Publisher) -> None:
     owner.publish("example.com/a", "1", **needs({"imageName": "example.com/b", "labels": version("1")}))
     owner.publish("example.com/b", "1", **needs({"imageName": "example.com/a", "labels": version("1")}))
     with pytest.raises(
-        RenderError, match=r"in a circle: example\.com/a → example\.com/b → example\.com/a"
+        RenderError, match=r"circular dependencies: example\.com/a → example\.com/b → example\.com/a"
     ) as caught:
         here.images.resolve("example.com/a:1")
     assert caught.value.hint
@@ -362,7 +379,9 @@ def test_a_chain_without_end(here: Machine, owner: Publisher, monkeypatch: pytes
     for number in range(8):
         below = {"imageName": "example.com/c", "labels": version(str(number + 1))}
         owner.publish("example.com/c", str(number), **needs(below))
-    with pytest.raises(RenderError, match=r"example\.com/c: dependencies stand more than 4 deep") as caught:
+    with pytest.raises(
+        RenderError, match=r"example\.com/c: dependencies are nested more than 4 levels deep"
+    ) as caught:
         here.images.resolve("example.com/c:0")
     assert caught.value.hint
 

@@ -89,20 +89,20 @@ def test_tls_and_a_password_file(with_login: WithLogin, closed: Registry) -> Non
     narrow = with_login("narrow", auths={closed.host: {"auth": "eDp5"}, f"{closed.host}/team": BASIC})
     assert narrow.images.fetch(locator)
     token = with_login("token", auths={closed.host: {"identitytoken": "x"}})
-    with pytest.raises(FetchUnauthorizedError, match=r"token-login\.json has a token alone"):
+    with pytest.raises(FetchUnauthorizedError, match=r"token-login\.json has only a token"):
         token.images.fetch(locator)
     wrong = with_login("wrong", auths={closed.host: {"auth": "dXNlcjp3cm9uZw=="}})
-    with pytest.raises(FetchUnauthorizedError, match=r"does not accept the credentials from .*wrong-login\.json"):
-        wrong.images.fetch(locator)
-    with pytest.raises(FetchUnauthorizedError, match="asks for credentials, and there are none") as caught:
-        with_login("none").images.fetch(locator)
-    assert "podman login" in (caught.value.hint or "")
+    rejected = r"does not accept the credentials from .*wrong-login\.json"
+    for one, reason in ((wrong, rejected), (with_login("none"), "requires credentials, and kurma has none")):
+        with pytest.raises(FetchUnauthorizedError, match=reason) as caught:
+            one.images.fetch(locator)
+        assert caught.value.hint == f"kurma login {closed.host}; or the name is wrong"
 
 
 def test_logging_in_and_out(machine: MakeMachine, authority: trustme.CA, closed: Registry, tmp_path: Path) -> None:
-    """18.2: the fetcher that owns the scheme checks and keeps the credentials."""
+    """18.2: the fetcher that owns the scheme checks and keeps the credentials, beside the configuration."""
     options = {"ca_file": str(tmp_path / "ca.pem"), "docker_config": str(tmp_path / "none")}
-    config = {"auth_dir": str(tmp_path / "auth.d"), "plugins": {"fetchers": {"docker": {"config": options}}}}
+    config: dict[str, Any] = {"plugins": {"fetchers": {"docker": {"config": options}}}}
     here = machine("here", **config).images
     address, file = f"docker://{closed.host}", tmp_path / "auth.d" / f"login-{closed.host}.json"
     with pytest.raises(FetchUnauthorizedError, match="does not accept the credentials from the command line"):
@@ -116,13 +116,44 @@ def test_logging_in_and_out(machine: MakeMachine, authority: trustme.CA, closed:
     (tmp_path / "secret").chmod(0o600)
     (tmp_path / "here").mkdir(exist_ok=True)
     environment = {**os.environ, "KURMA_CONFIG": str(tmp_path / "here.json"), "KURMA_DIR": str(tmp_path / "here")}
-    for words in (("login", address, "user", "--passphrase-file", str(tmp_path / "secret")), ("logout", address)):
-        done = subprocess.run(
-            [*KURMA, "image", *words], env=environment, capture_output=True, text=True, check=False
+
+    def kurma(*words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*KURMA, *words], env=environment, input=typed, capture_output=True, text=True, check=False
         )
-        assert (done.returncode, done.stdout) == (0, f"{file}\n"), done.stderr
-        assert file.exists() is (words[0] == "login")
-    with pytest.raises(FetchUnauthorizedError, match="asks for credentials, and there are none"):
+
+    for words, typed in (
+        (("login", "-u", "user", "--password-stdin", closed.host), "secret\n"),
+        (("login", "--username", "user", "--passphrase-file", str(tmp_path / "secret"), address), ""),
+        (("image", "login", closed.host, "-u", "user", "--password-stdin"), "secret"),
+    ):
+        host = closed.host if closed.host in words else address
+        done = kurma(*words, typed=typed)
+        assert (done.returncode, done.stdout) == (0, f"logged in to {host} as user: {file}\n"), done.stderr
+        assert file.stat().st_mode & 0o777 == 0o600
+        done = kurma("logout", host)
+        assert (done.returncode, done.stdout) == (0, f"logged out of {host}: removed {file}\n"), done.stderr
+        assert not file.exists()
+    refused = kurma("login", "-u", "user", "--password-stdin", closed.host, typed="guess\n")
+    assert (refused.returncode, refused.stdout) == (125, "")
+    assert "does not accept the credentials from the command line\n  hint: check the user name" in refused.stderr
+    assert "guess" not in refused.stderr
+    assert not file.exists()
+    for words, said in (
+        (("login", "--password-stdin", closed.host), f"cannot log in to {closed.host}: no user name"),
+        (("login", "-u", "user", closed.host), f"cannot log in to {closed.host}: no password"),
+        (("login", "-u", "user", "--password-stdin"), "cannot log in to a registry: no host is given"),
+        (("logout",), "cannot log out of a registry: no host is given"),
+        (("login", "-u", "user", "-p", "secret", closed.host), "--password-stdin: other users can read"),
+    ):
+        wrong = kurma(*words, typed="secret\n" if "--password-stdin" in words else "")
+        assert wrong.returncode == 2
+        assert said in wrong.stderr
+    config["short_names"] = closed.host
+    machine("here", **config)
+    assert kurma("login", "-u", "user", "--password-stdin", typed="secret\n").returncode == 0
+    assert kurma("logout").returncode == 0
+    with pytest.raises(FetchUnauthorizedError, match="requires credentials, and kurma has none"):
         machine("later", **config).images.fetch(f"{address}/team/app:v1")
     with pytest.raises(FetchError, match="is not logged in"):
         here.log_out(address)
@@ -139,8 +170,10 @@ def test_logging_in_and_out(machine: MakeMachine, authority: trustme.CA, closed:
     ("address", "reason"),
     [
         ("https://example.com", "the fetcher of this scheme does not log in"),
-        ("./file", "is not the address of a source"),
-        ("example.com/app", "is not the address of a source"),
+        ("./file", "not the address of a registry"),
+        ("file:///x", "is not the address of a source"),
+        ("example.com/app", "not the address of a registry"),
+        ("", "is not the address of a source"),
         ("docker://quay.io/app", "not the address of a registry"),
     ],
 )
@@ -152,20 +185,23 @@ def test_where_one_cannot_log_in(machine: MakeMachine, address: str, reason: str
 
 
 def test_short_names_of_registries(machine: MakeMachine, registry: Registry, oci: OciDir) -> None:
-    """18.2: ``fetchers.names`` says which fetcher is asked what a name means; the store is asked first."""
+    """19.3: ``short_names`` says what a name without a host means; the store is asked first."""
     oci.image("v1", [layer_tar({"file": b"content"})], {"Cmd": ["/file"]})
     registry.push(f"oci:{oci.path}:v1", "team/app:v1")
-    here = machine(fetchers={"names": "docker"}).images
-    name = f"{registry.host}/team/app:v1"
-    found = here.resolve(name)
+    here = machine(short_names=registry.host).images
+    found = here.resolve("team/app:v1")
     (came,) = found.provenance
-    assert (came.locator, came.source) == (f"docker://{name}", "registry")
-    assert here.resolve(name).id == found.id
-    with pytest.raises(ImageNotFoundError, match="not in the store"):
-        here.resolve(f"{registry.host}/team/other:v1", pull="never")
+    assert (came.locator, came.source) == (f"docker://{registry.host}/team/app:v1", "registry")
+    for name in ("team/app:v1", f"{registry.host}/team/app:v1"):
+        assert here.resolve(name, pull="never").id == found.id
+        assert here.get(name).id == found.id
+    with pytest.raises(ImageNotFoundError, match=f"docker://{registry.host}/team/other:v1: not in the store"):
+        here.resolve("team/other:v1", pull="never")
     with pytest.raises(FetchNotFoundError):
-        here.resolve(f"{registry.host}/team/other:v1")
-    assert here.resolve(name, pull="never").id == found.id
+        here.resolve("team/other:v1")
+    here.remove("team/app:v1")
+    with pytest.raises(ImageNotFoundError):
+        here.get("team/app:v1")
 
 
 def test_anonymous_pulls(with_login: WithLogin, tokens: Front) -> None:
@@ -173,7 +209,7 @@ def test_anonymous_pulls(with_login: WithLogin, tokens: Front) -> None:
     assert here.images.fetch(f"docker://{tokens.host}/public/app:v1").trust == "digest"
     (asked,) = tokens.tokens_asked()
     assert (asked.method, asked.authorization) == ("GET", "")
-    with pytest.raises(FetchUnauthorizedError, match=r"gives no access without credentials \(team/app\)"):
+    with pytest.raises(FetchUnauthorizedError, match=r"denies access without credentials \(team/app\)"):
         here.images.fetch(f"docker://{tokens.host}/team/app:v1")
 
 

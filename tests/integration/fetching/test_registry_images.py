@@ -1,4 +1,4 @@
-"""Kinds of layers, IDs by source, and what docs/registries.md shows (R1, R2, R3)."""
+"""Kinds of layers, IDs by source, and what docs/howto/registries.md shows (R1, R2, R3)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ import zstandard
 
 from kurma_core.errors import ArchiveError, ImageNotFoundError
 from kurma_core.models.image import ImageRecord
+from tests.docs.pages import find_page
 from tests.integration.fetching.parts import Machine, MakeMachine
 from tests.kit.command import KURMA
 from tests.kit.registry import OciDir, Registry, layer_tar, sha256
 
 pytestmark = pytest.mark.root
 
-DOCS = Path(__file__).parents[3] / "docs/registries.md"
+DOCS = find_page("registries.md")
 
 
 def skopeo(*words: str) -> None:

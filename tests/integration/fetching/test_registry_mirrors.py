@@ -121,7 +121,7 @@ def test_one_layer_that_a_mirror_fails_on(
         assert [asked.path for asked in real.asked if "/v2/app/" in asked.path] == [f"/v2/app/blobs/{bad}"]
         (asked,) = real.of(bad)
         assert asked.start == (100_000 if fault == "dead in the middle" else 0), "what came already is kept"
-        assert told(here.notes, "asking elsewhere")
+        assert told(here.notes, "trying the next source")
         assert here.partials() == []
 
 
@@ -165,4 +165,4 @@ def test_credentials_are_the_mirrors_own(
     here = machine(plugins=options, **mirrored(registry, mirror.host))
     assert here.images.fetch(f"docker://{registry.host}/app:v1")
     assert [asked.authorization for asked in mirror.asked if asked.path == "/token"] == [""]
-    assert told(here.notes, f"mirror {mirror.host}", "gives no access")
+    assert told(here.notes, f"mirror {mirror.host}", "denies access")

@@ -134,7 +134,7 @@ def test_a_value_that_is_wrong_leaves_no_pod(kurma: Kurma) -> None:
     ]
     done = run(kurma, "--isolator", 'os/unix/sysctl={"vm.swappiness": "1"}')
     assert done.returncode == 125
-    assert "vm.swappiness is no setting of a pod's own" in done.stderr
+    assert "vm.swappiness is not a setting of a pod's own" in done.stderr
     assert "fs.mqueue.*" in done.stderr.splitlines()[1]
     assert kurma.out("list") == before
 
@@ -159,7 +159,7 @@ def test_an_app_that_is_added(kurma: Kurma, sleeping: Sleeping, asking: str) -> 
     assert done.stderr.splitlines() == [
         "kurma: isolator example.com/none of app more is ignored: no installed plugin looks after it"
     ]
-    assert int(kurma.out("enter", "host", "more", "--", "sh", "-c", BOUNDING), 16) == FOURTEEN & ~CHOWN
+    assert int(kurma.out("enter", "host/more", "sh", "-c", BOUNDING), 16) == FOURTEEN & ~CHOWN
     assert shown(kurma, "host")["resource/memory"]["app"] == "more"
     before = kurma.out("app", "list", "host")
     refused = {

@@ -158,7 +158,7 @@ def test_an_app_that_is_added_and_one_that_chose_its_own(
 def test_a_reload_takes_over_nothing_of_what_config_check_refuses(
     kurma: Kurma, configure: Callable[..., Path], tmp_path: Path
 ) -> None:
-    daemon = {"daemon": {"waiting_stagers": 0}}
+    daemon = {"daemon": {"prestarted_stagers": 0}}
     file = configure(**daemon)
     log = tmp_path / "kurmad.log"
     with log.open("wb") as stream:
@@ -169,8 +169,8 @@ def test_a_reload_takes_over_nothing_of_what_config_check_refuses(
         (said,) = kurma("--host", "local", "config", "check").stderr.splitlines()
         assert said.startswith(f"kurma: {file}: plugins.isolators.linux.config.typo: unknown key; ")
         kurmad.send_signal(1)
-        until(lambda: "the configuration is as it was" in log.read_text(), "the refusal")
-        assert f"the configuration is as it was: {said.removeprefix('kurma: ')}" in log.read_text()
+        until(lambda: "kept the old configuration" in log.read_text(), "the refusal")
+        assert f"kept the old configuration: {said.removeprefix('kurma: ')}" in log.read_text()
         # The command's own configuration is the wrong one: it goes by way of the daemon all the same.
         done = kurma(
             "run", "--rm", "--name", "web", "--net", "none", "--exec", "/bin/sh", kurma.image, "--", "-c", FILTERS

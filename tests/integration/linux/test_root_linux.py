@@ -11,11 +11,11 @@ import uuid
 from pathlib import Path
 
 import pytest
+from kurma_stager_rkt.unmount import unmount_below
 
 from kurma_core.linux import beneath, capabilities, clone, libc, mounts, namespaces, process
 from kurma_core.linux.cgroups import CgroupTree, Layout, controllers
 from kurma_core.trees import overlay
-from kurma_core.trees.unmount import unmount_below
 
 pytestmark = pytest.mark.root
 

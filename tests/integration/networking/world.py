@@ -171,7 +171,7 @@ class Place:
     @staticmethod
     def _ask_udp(server: socket.socket, address: str, port: int, seconds: float) -> str:
         server.settimeout(seconds)
-        said = uuid.uuid4().bytes  # what is left of an earlier try is no answer
+        said = uuid.uuid4().bytes  # what is left of an earlier try is not an answer
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as client:
             client.settimeout(seconds)
             client.connect((address, port))  # an answer from another address is none

@@ -302,7 +302,7 @@ def test_early_image_runs_by_the_name_that_its_document_has(kurma, images):
     words = ("run", "--net", "none", "--pull", "never", "example.com/solo-1.0.0")
     refused = kurma(*words)
     assert refused.returncode == 125
-    assert "came in from a local file, without a signature" in refused.stderr
+    assert "was fetched from a local file, without a signature" in refused.stderr
     done = kurma(*words[:-1], "--insecure-options=image", words[-1])
     assert (done.returncode, done.stdout.startswith("net:")) == (0, True), done.stderr
 

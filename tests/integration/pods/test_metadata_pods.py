@@ -10,13 +10,13 @@ import socket
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from kurma_core.errors import HostError
 from kurma_core.linux.namespaces import in_network_namespace
 from kurma_core.pods.run import pod_metadata
+from tests.docs.pages import find_page
 from tests.integration.pods import early
 from tests.kit.client import open_client
 from tests.kit.images import archive, busybox_root, shell
@@ -498,8 +498,8 @@ def test_five_thousand_requests_slow_nobody(house, processes):
 
 
 def test_the_guide_is_true(house):
-    """docs/metadata.md: its examples, one after the other, in a pod."""
-    page = (Path(__file__).parents[3] / "docs" / "metadata.md").read_text()
+    """docs/reference/metadata.md: its examples, one after the other, in a pod."""
+    page = find_page("metadata.md").read_text()
     scripts = re.findall(r"```sh\n(.*?)```", page, re.S)
     assert len(scripts) == 3
     # By one descriptor: the log keeps the order of lines of one stream only.

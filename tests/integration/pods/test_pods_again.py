@@ -114,7 +114,7 @@ def test_twenty_pods_at_once(house):
     assert {record.uuid: record.exit_code for record in house.client.pods()} == expected
     assert all(record.state == "stopped" for record in house.client.pods())
     assert house.notes == []
-    assert len(house.client.gc(grace=0).lines) == 20
+    assert len(house.client.gc(grace=0).removed) == 20
     assert house.uuids() == []
 
 

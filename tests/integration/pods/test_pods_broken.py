@@ -41,7 +41,7 @@ def test_a_damaged_record(house, name, damage):
     assert caught.value.hint == f"kurma rm {bad.uuid}"
     for dry_run in (True, False):
         said = house.client.gc(grace=1000, dry_run=dry_run)
-        (line,) = said.lines
+        (line,) = said.left
         assert line.startswith(f"pod {bad.uuid}: left: {name} is damaged")
         assert line.endswith(f"(kurma rm --force {bad.uuid})")
         assert said.failed
@@ -56,7 +56,7 @@ def test_a_missing_record(house):
     bad, _ = house.run("true", name="bad")
     os.unlink(house.path(bad, "pod.json"))
     assert [record.state for record in house.client.pods()] == ["errored"]
-    (line,) = house.client.gc(grace=1000).lines
+    (line,) = house.client.gc(grace=1000).left
     assert line == f"pod {bad.uuid}: left: no pod.json (kurma rm --force {bad.uuid})"
     house.client.rm("bad", force=True)
     assert not house.client.gc(grace=1000).failed
@@ -72,8 +72,12 @@ def test_a_newer_format_is_left_alone(house):
     with pytest.raises(FormatVersionError):
         house.client.pod(record.uuid)
     house.client.gc(grace=0)
+    with pytest.raises(FormatVersionError, match="newer version") as caught:
+        house.client.rm(record.uuid)
+    assert f"kurma rm --force {record.uuid}" in caught.value.hint
     assert house.uuids() == [record.uuid]
-    house.client.rm(record.uuid)
+    house.client.rm(record.uuid, force=True)
+    assert house.uuids() == []
 
 
 def test_a_running_pod_with_a_damaged_record(house):
@@ -174,7 +178,7 @@ def test_a_dead_pod_in_a_state_directory_that_is_read_only(make_house, tmp_path,
         assert "Read-only file system" in note
         collected = house.client.gc(grace=1000)
         assert collected.failed
-        assert "Read-only file system" in collected.lines[0]
+        assert "Read-only file system" in collected.left[0]
     finally:
         assert os.system(f"umount {state}") == 0
     assert {record.state for record in house.client.pods()} == {"stopped", "errored"}

@@ -290,7 +290,7 @@ def test_started_again_from_a_clean_root(house, empty):
     pod = empty()
     add(house, pod, "trap 'exit 7' TERM; ls /made 2>&1; touch /made; echo run; while :; do sleep 0.02; done")
     until(lambda: "run" in house.log(pod), "its output")
-    with pytest.raises(PodStateError, match=r"app one of pod .* runs already"):
+    with pytest.raises(PodStateError, match=r"app one of pod .* already runs"):
         house.client.app_start(pod.uuid, "one")
     with pytest.raises(PodStateError, match=r"cannot remove app one of pod .*: it runs"):
         house.client.app_rm(pod.uuid, "one")

@@ -80,7 +80,7 @@ def test_out_of_an_app(house, web, tmp_path):
     pod = web()
     house.notes.clear()
     pod.out("/out", tmp_path / "new")
-    assert house.notes == ["pipe is left out: it is a named pipe"]
+    assert house.notes == ["pipe is not copied: it is a named pipe"]
     assert tree(tmp_path / "new") == OUT
     assert rights(tmp_path / "new/a") == (0, 0, 0o751)
     assert rights(tmp_path / "new/sub") == (0, 0, 0o750)
@@ -162,8 +162,8 @@ def test_archives(web, tmp_path):
     pod.put(io.BytesIO(archive("implied/x", "implied/y")), "/data")
     assert pod.says("ls /data/implied") == "x\ny\n"
     for wrong, why in (
-        (packed[: len(packed) // 2], "standard input is no tar archive"),
-        (b"nonsense" * 1000, "standard input is no tar archive"),
+        (packed[: len(packed) // 2], "standard input is not a tar archive"),
+        (b"nonsense" * 1000, "standard input is not a tar archive"),
         (archive("new/a", "new/../../x"), "leads out of it"),
     ):
         with pytest.raises(ArchiveError, match=why):
@@ -208,7 +208,7 @@ def test_what_is_refused(house, web, tmp_path):
         ("/out/sub", file, "file: not a directory"),
         ("/out/a", f"{file}/", "file/: not a directory"),
         ("/out/a", tmp_path / "no/such", "no: no such file or directory"),
-        ("/out/sub/.", directory / "sub", "deep is there, and is no directory"),
+        ("/out/sub/.", directory / "sub", "deep is there, and is not a directory"),
     ):
         with pytest.raises(HostError, match=why):
             pod.out(path, target)
@@ -227,7 +227,7 @@ def test_what_is_refused(house, web, tmp_path):
 
 
 def test_what_nothing_is_written_to(web, tmp_path):
-    """What the kernel has made, what is no file, what is mounted: it stays; and who is told knows which place is
+    """What the kernel has made, what is not a file, what is mounted: it stays; and the error names which place is
     meant."""
     (tmp_path / "file").write_text("mine")
     (tmp_path / "bound").write_text("bound")
@@ -257,8 +257,8 @@ def test_what_nothing_is_written_to(web, tmp_path):
         (directory, "/dev", "^cannot write /dev/d in .*: it is the kernel's"),
         (file, "/proc/foo", "^cannot write /proc/foo in .*: it is the kernel's"),
         (file, "/sys/", "^cannot write /sys/file in .*: it is the kernel's"),
-        (file, "/tmp/node", "^cannot write /tmp/node in .*: what is there is a device"),
-        (file, "/out/pipe", "^cannot write /out/pipe in .*: what is there is a named pipe"),
+        (file, "/tmp/node", "^cannot write /tmp/node in .*: the existing file is a device"),
+        (file, "/out/pipe", "^cannot write /out/pipe in .*: the existing file is a named pipe"),
         (file, "/bound", "^cannot write /bound in .*: another file is mounted there"),
         (file, "/fixed/new", "^cannot write /fixed/new in .*: read-only file system"),
         (directory, "/fixed", "^cannot write /fixed/d in .*: read-only file system"),
@@ -273,7 +273,7 @@ def test_what_nothing_is_written_to(web, tmp_path):
         pod.out("/out/loop/x", file)
     node = tmp_path / "node"
     os.mknod(node, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
-    for target, why in ((node, "what is there is a device"), ("/dev/null", "it is the kernel's")):
+    for target, why in ((node, "the existing file is a device"), ("/dev/null", "it is the kernel's")):
         with pytest.raises(HostError, match=f"^cannot write {target}: {why}"):
             pod.out("/out/a", target)
         assert stat.S_ISCHR(os.stat(target).st_mode)

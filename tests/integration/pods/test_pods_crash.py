@@ -93,7 +93,7 @@ def test_killed_at_each_step_up(house, when, name):
         record = house.client.pod(uuid)
         assert (record.state, record.reason) == ("errored", "its owner died while it started")
         assert house.state_of(uuid)["steps"] == []
-        assert house.client.gc(grace=0).lines == (f"pod {uuid}: removed",)
+        assert [one.name for one in house.client.gc(grace=0).removed] == [uuid]
         assert house.uuids() == [neighbour.uuid]
 
 
@@ -231,7 +231,7 @@ def test_a_running_pod_goes_on_without_its_owner(house):
     before = len(house.log(record))
     until(lambda: len(house.log(record)) > before, "more output")
     assert house.enter(uuid, "echo", "inside")[:2] == (0, "inside\n")
-    assert house.client.gc(grace=0).lines == (f"pod {uuid}: runs without an owner: left (kurma stop {uuid[:8]})",)
+    assert house.client.gc(grace=0).left == (f"pod {uuid}: runs without an owner: left (kurma stop {uuid[:8]})",)
     record = house.client.stop(uuid)
     assert (record.state, record.exit_code) == ("stopped", 3)
     assert house.log(record).endswith("asked\n")

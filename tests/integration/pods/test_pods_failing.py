@@ -59,7 +59,7 @@ def test_a_network_that_cannot_be_joined(make_house):
         ({"stager": "nobody"}, "no stager nobody"),
         ({"renderer": "nothing"}, "nothing"),
         ({"interactive": "someone"}, "no app someone"),
-        ({"name": "Not A Name"}, "no name for a pod"),
+        ({"name": "Not A Name"}, "is not a valid pod name"),
         ({"uuid": "x"}, "x"),
     ],
 )

@@ -6,6 +6,8 @@ import sys
 import pytest
 
 from kurma_core.errors import ImageError
+from kurma_core.pods.record.pod_directory import REMAINS
+from tests.kit.client import open_client
 from tests.kit.images import archive, busybox_root, foreign_stager, image_id, shell
 
 pytestmark = pytest.mark.root
@@ -94,3 +96,31 @@ def test_a_dependency_that_stands_in_a_running_pod_stays_though_its_name_means_a
     assert image_id(old) not in house.client.here.images.store.ids(), (
         "the pod has ended, and would get the newer one"
     )
+
+
+def test_an_image_that_is_used_while_pods_are_removed_stays(make_house, tmp_path, busybox_image):
+    """``grace`` ends when prune begins: the removal of the pods, which comes first, may take long (19.3)."""
+    house = make_house({}, state=str(tmp_path / "state"), image=image_id(busybox_image))
+    house.client.here.images.fetch(busybox_image)
+    root = busybox_root(str(tmp_path / "root"))
+    paths = [archive(root, f"{tmp_path}/{name}.aci", f"example.com/{name}") for name in ("unused", "used")]
+    unused, used = [house.client.here.images.fetch(path).id for path in paths]
+    record, _ = house.run("true", ephemeral=False)
+    with open(house.path(record, REMAINS), "w", encoding="utf-8") as file:
+        file.write("nobody")
+    notes = []
+
+    def use(note):
+        """Called while the pod is being removed."""
+        notes.append(note)
+        house.client.here.images.store.touch(used)
+
+    plan = house.client.prune(all=True, dry_run=True)
+    with open_client(house.config_file, house.state, note=use) as client:
+        done = client.prune(all=True, only=[one.key for one in plan.removed])
+    (note,) = notes
+    assert "cannot free the leftovers of stager nobody" in note
+    assert {one.name for one in plan.images.removed if one.kind == "image"} >= {unused, used}
+    assert record.uuid in [one.name for one in done.pods.removed]
+    assert unused not in house.client.here.images.store.ids()
+    assert used in house.client.here.images.store.ids()

@@ -153,7 +153,7 @@ def test_an_app_that_hears_no_signal_ends_all_the_same(house, profiles):
     run = house.launch({"deaf": deaf, "polite": POLITE})
     until(lambda: run.output.count("ready") == 2, f"both; {run.errors}")
     if profiles:
-        with pytest.raises(PodError, match="app deaf cannot be sent signal 10: permission denied"):
+        with pytest.raises(PodError, match=r"app deaf cannot be signalled \(10\): permission denied"):
             house.client.kill(run.uuid, signal.SIGUSR1, "deaf")
     record = house.client.stop(run.uuid, timeout=3)
     assert record.state == "stopped"

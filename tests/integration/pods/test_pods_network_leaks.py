@@ -178,8 +178,8 @@ def test_a_pod_that_runs_without_an_owner_is_told_as_that(house):
     run = house.launch("sleep 1000")
     run.kill()
     said = f"pod {run.uuid}: runs without an owner: left (kurma stop {run.uuid[:8]})"
-    assert said in house.client.gc(grace=1000, dry_run=True).lines
-    assert said in house.client.gc(grace=1000).lines
+    assert said in house.client.gc(grace=1000, dry_run=True).left
+    assert said in house.client.gc(grace=1000).left
     os.kill(house.client.pod(run.uuid).stager_pid, signal.SIGKILL)
     lines = (f"pod {run.uuid}: its owner has died: would be taken down", f"pod {run.uuid}: taken down")
     until(lambda: lines[0] in house.client.gc(grace=1000, dry_run=True).lines, "the stager's end")
@@ -410,7 +410,7 @@ def test_the_command(leaky, strangers):
     code, out, err = kurma("network", "check")
     assert (code, err) == (
         1,
-        "kurma: something is wrong: kurma network check --repair repairs what can be repaired\n",
+        "kurma: problems were found; to repair them: kurma network check --repair\n",
     )
     assert out.splitlines()[0].split() == ["KIND", "NETWORK", "POD", "WHAT", "PROBLEM"]
     assert f"interface le{uuid[:8]}" in out

@@ -181,7 +181,7 @@ def few_inodes(tmp_path):
 def test_no_free_inodes(few_inodes, make_house, served, busybox_image, way):
     """Whatever is asked for fails in one line that tells inodes from bytes; the pod that runs goes on, and its end
     is recorded once there is room."""
-    config = {"stop_timeout": 2, "daemon": {"waiting_stagers": 0}}
+    config = {"stop_timeout": 2, "daemon": {"prestarted_stagers": 0}}
     house = make_house(config, state=f"{few_inodes}/state", image=busybox_image)
     record, _ = house.run("true", net="default")
     house.client.rm(record.uuid)
@@ -244,7 +244,7 @@ def test_an_end_that_cannot_be_recorded(house, monkeypatch):
         record = pod.finish()
         assert record.exit_code == 3
         assert record.state == "stopped"
-        assert "No space left on device; the pod was taken down all the same" in house.notes[-1]
+        assert "No space left on device; the pod was stopped and cleaned up" in house.notes[-1]
     assert house.state_of(uuid)["state"] == "running"
     assert not os.path.exists(f"/sys/fs/cgroup/kurma/{uuid}")
     assert house.client.gc(grace=0).failed
@@ -294,7 +294,7 @@ def test_a_directory_removed_before_anybody_looks_at_its_logs(house, moment):
     run = house.launch("sleep 1000", faults=[["entering with removal", moment]], wait=None)
     assert (run.wait(), run.errors) == (
         125,
-        f"pod {run.uuid}: its directory was removed while it ran; it was taken down\n",
+        f"pod {run.uuid}: its directory was removed while it ran, so kurma stopped it\n",
     )
     nothing_left(house, run.uuid)
     assert house.names() <= names

@@ -90,7 +90,7 @@ def test_a_strangers_namespace_of_its_name_stays(house):
 
 
 def unmount_place():
-    """As it is after a boot: /run/netns is no mount."""
+    """As it is after a boot: /run/netns is not a mount."""
     while mounted("/run/netns"):
         output("umount", "--lazy", "/run/netns")
 

@@ -14,7 +14,7 @@ import pytest
 
 from kurma_core.api.pods import AppOverrides
 from kurma_core.appc.template import PodTemplate
-from kurma_core.errors import ImageError, StagerError, VolumeError
+from kurma_core.errors import ImageError, NetworkError, StagerError, VolumeError
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.network import NetworkRequest
 from kurma_core.models.streams import Stdio
@@ -199,6 +199,35 @@ def test_a_pod_that_was_prepared_of_it_is_left_alone_until_it_is_started(house, 
     os.close(null)
     assert pod.stager.pid == prestarted.waiting.pid
     finish(pod)
+
+
+def test_of_pods_that_want_one_port_at_once_one_gets_it(house, make):
+    """W9, 19: neither has its port before it starts, though parts of both are there."""
+    port = {"name": "web", "hostPort": 8048}
+    app = {"main": {"app": shell("sleep 1000", ports=[{"name": "web", "port": 80, "protocol": "tcp"}])}}
+    pods = house.client.here.pods
+    prepared = [
+        pods.prepare_to_start(house.request(app, net="default", name=name, ports=[port]), new=make())
+        for name in ("first", "second")
+    ]
+    (first, winner), (second, loser) = prepared
+    with contextlib.ExitStack() as undo:
+        null = os.open("/dev/null", os.O_RDWR)
+        undo.callback(os.close, null)
+        undo.callback(loser.close)
+        pods.start_prepared(winner, Stdio(null, null, null))
+        undo.callback(finish, winner)
+        with pytest.raises(NetworkError, match="leads to pod first already"):
+            pods.start_prepared(loser, Stdio(null, null, null))
+        state = house.state_of(second)
+        assert (state["state"], state["exitCode"]) == ("errored", 125)
+        assert not state.get("steps")
+        assert "leads to pod first already" in state["reason"]
+        assert len(left(house, second.uuid)) == 1, "its directory"
+        assert [one.key for one in house.client.gc(grace=0).removed] == [f"pod/{second.uuid}"]
+        assert house.client.pod(first.uuid).state == "running"
+    house.client.rm(first.uuid)
+    house.client.network_rm("default")
 
 
 @pytest.mark.parametrize("why", ["host network", "standard input", "user namespace"])

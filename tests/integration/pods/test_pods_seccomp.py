@@ -396,7 +396,8 @@ print(os.read(fd, 100).decode())
 
 
 def handle_of(path):
-    """Type and bytes of a file's handle, which is no secret: its inode's number, and how often that was used."""
+    """Type and bytes of a file's handle, which is not a secret: its inode's number, and how often "
+    "that was used."""
     libc = ctypes.CDLL(None, use_errno=True)
     found, mount = ctypes.create_string_buffer((128).to_bytes(4, "little"), 8 + 128), ctypes.c_int()
     assert libc.name_to_handle_at(-100, path.encode(), found, ctypes.byref(mount), 0) == 0, ctypes.get_errno()

@@ -132,7 +132,7 @@ def test_a_failed_stop_leaves_a_state_from_which_force_works(house, monkeypatch)
     run.wait_output("ready")
     monkeypatch.setattr(stop, "_TEARDOWN_PATIENCE", 0.3)
     run.signal(signal.SIGSTOP)
-    with pytest.raises(PodStateError, match="its owner does not take it down"):
+    with pytest.raises(PodStateError, match="its owner does not clean up"):
         house.client.stop(run.uuid)
     assert house.state_of(run.uuid)["state"] == "stopping"
     run.kill()

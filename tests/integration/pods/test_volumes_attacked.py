@@ -113,16 +113,16 @@ def test_a_refused_pod_leaves_the_host_as_it_was(house, image, tmp_path, source)
         (tmp_path / "loop", ["/x"], {"allow_volume_links": True}, "too many levels of symbolic links"),
         ("/dev/zero", ["/x"], {}, "is a device"),
         (source, ["/x", "/x/y"], {}, "volumes overlap: vol at /x and vol at /x/y"),
-        (source, ["/"], {}, "cannot be mounted over /: that place is the system's"),
-        (source, ["/proc/self"], {}, "cannot be mounted over /proc/self: that place is the system's"),
-        (source, ["/sys/fs"], {}, "cannot be mounted over /sys/fs: that place is the system's"),
+        (source, ["/"], {}, "cannot be mounted over /: kurma reserves this path"),
+        (source, ["/proc/self"], {}, "cannot be mounted over /proc/self: kurma reserves this path"),
+        (source, ["/sys/fs"], {}, "cannot be mounted over /sys/fs: kurma reserves this path"),
     ]
     late = [
         (source, ["/a/x", "/place"], "volume vol: cannot be mounted at /place: overlaps volume vol at /a/x"),
         (source, ["/loop"], "volume vol: cannot be mounted at /loop: too many links"),
         (source, ["/to-proc/x"], "volume vol: cannot be mounted at /to-proc/x: "),
-        (source, ["/to-proc/sys"], "volume vol: cannot be mounted at /to-proc/sys: that place is the system's"),
-        (source, ["/to-dev"], "volume vol: cannot be mounted at /to-dev: that place is the system's"),
+        (source, ["/to-proc/sys"], "volume vol: cannot be mounted at /to-proc/sys: kurma reserves this path"),
+        (source, ["/to-dev"], "volume vol: cannot be mounted at /to-dev: kurma reserves this path"),
         (source, [f"/{LONG}n"], f"volume vol: cannot be mounted at /{LONG}n: File name too long"),
         (source / "mark", ["/etc"], "volume vol: cannot be mounted at /etc: a directory stands where a file is"),
     ]
@@ -160,7 +160,7 @@ def test_the_whole_host_is_the_host_and_it_is_told(house, source):
 
 
 def test_sockets_and_fifos(house, tmp_path):
-    """V1: what is no directory stands for itself: an app talks to who listens on the host."""
+    """V1: what is not a directory stands for itself: an app talks to who listens on the host."""
     os.mkfifo(tmp_path / "fifo")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kurma_stager_rkt.unmount import unmount_below
 from kurma_testing.stagers import pod_setup
 
 from kurma_core.hookspecs.pod_setup import PodSetup
 from kurma_core.linux import mounts
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.streams import Stdio
-from kurma_core.trees.unmount import unmount_below
 from tests.integration.stage1.driven import UUID
 from tests.kit.command import KURMA, Kurma
 from tests.kit.images import archive, busybox_root, image_id
@@ -95,7 +95,7 @@ class Stage1Command(Kurma):
         self.config.write_text("{}")
         self._pinned: dict[str, str] = {}
         self._images = 0
-        self._configuration: dict[str, Any] = {"daemon": {"waiting_stagers": 0}}
+        self._configuration: dict[str, Any] = {"daemon": {"prestarted_stagers": 0}}
         self.out("image", "fetch", image)
 
     @property

@@ -106,7 +106,7 @@ def test_none_to_attach_to(stage1s):
     with foreground(stage1s, *words, stdin=reader) as pod:
         assert "--interactive" in stage1.call("run").words
         assert streams(stage1s, pod["uuid"]) == of_all("interactive")
-        assert "nobody else can attach to it" in stage1s("attach", "own").stderr
+        assert "no other command can attach to it" in stage1s("attach", "own").stderr
     os.close(reader)
     os.close(writer)
     stage1 = stage1s.stage1(4, LONG, ("run", "enter"))

@@ -163,6 +163,8 @@ def test_all_that_version_6_knows(stage1s):
     with open(f"{place}/pod") as stream:
         (port,) = json.load(stream)["ports"]
     assert (port["hostPort"], port["podPort"]["port"]) == (8080, 80)
+    # It holds the port until stage1's `gc` has run.
+    assert stage1s("rm", "six").returncode == 0
 
 
 def test_the_callers_terminal(stage1s):
@@ -193,9 +195,9 @@ def test_the_callers_terminal(stage1s):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--stager", "rkt:{unpinned}"), "runs with host privilege, and is not signed"),
-        (("--stager", "rkt:{app}"), "is no stage1 image: it has no annotation coreos.com/rkt/stage1/run"),
-        (("--stager", "rkt"), "stager rkt: rkt runs images, and none is named"),
+        (("--stager", "rkt:{unpinned}"), "cannot run with host privilege: it is not signed"),
+        (("--stager", "rkt:{app}"), "is not a stage1 image: it has no annotation coreos.com/rkt/stage1/run"),
+        (("--stager", "rkt"), "stager rkt: rkt needs an image"),
         (("--stager", "rocket:{app}"), "no stager rocket:"),
         (("--stager", "default:{app}"), "default runs no images"),
         (("--stager", "rkt:/no.aci"), "kurma: stager rkt:/no.aci: its image: /no.aci: no such file\n"),

@@ -1,17 +1,17 @@
-"""``docs/stage1.md``: the stage1 image that stands there is built and run, by what is typed there."""
+"""``docs/howto/stage1.md``: the stage1 image that stands there is built and run, by what is typed there."""
 
 import os
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import find_page
 from tests.kit.command import PROGRAM
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
-TEXT = (Path(__file__).parents[3] / "docs" / "stage1.md").read_text()
+TEXT = find_page("stage1.md").read_text()
 FILES = re.findall(r"^`(\S+)`:\n\n```\w+\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 SESSIONS = re.findall(r"^```console\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 

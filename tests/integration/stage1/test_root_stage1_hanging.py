@@ -245,7 +245,7 @@ def test_what_is_said_of_one_that_hangs(stage1s, hanging):
     given_up("stop", "one")
     app = stage1s.show("hangs")["apps"]["one"]
     assert (app["exited"], app["startedAt"] is not None) == (False, True)
-    assert stage1s("enter", "hangs", "one", "--", "/bin/true").returncode == 0
+    assert stage1s("enter", "hangs/one", "--", "/bin/true").returncode == 0
     assert stage1s("app", "stop", "hangs", "one").returncode == 0
     assert stage1s("app", "rm", "hangs", "one").returncode == 0
 
@@ -260,7 +260,7 @@ def test_who_is_attached_goes_away(stage1s, hanging):
 
     def attach():
         (place / "hanging").unlink(missing_ok=True)
-        found = subprocess.Popen([*KURMA, "attach", "hangs", "two"], env=stage1s.environment, **null)
+        found = subprocess.Popen([*KURMA, "attach", "hangs/two"], env=stage1s.environment, **null)
         until((place / "hanging").exists)
         return found
 
@@ -277,5 +277,5 @@ def test_who_is_attached_goes_away(stage1s, hanging):
         daemon.terminate()
         assert daemon.wait(20) == 0
     (place / "attach").unlink()
-    assert stage1s("attach", "hangs", "two").returncode == 0
+    assert stage1s("attach", "hangs/two").returncode == 0
     assert stage1s("app", "rm", "--force", "hangs", "two").returncode == 0

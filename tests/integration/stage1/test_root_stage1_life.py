@@ -97,7 +97,7 @@ def test_when_it_runs_and_how_it_is_entered(stage1s, foreground, version, script
 
 
 def test_entered_with_what_stage1_cannot_be_told(stage1s, foreground):
-    """Is refused before anything is run, by the option's name; what is the app's own anyway is no wish."""
+    """Is refused before anything is run, by the option's name; what is the app's own anyway is not a wish."""
     stage1 = stage1s.stage1(2, "sleep 1000 & echo $! > pid; wait\n", ("run", "enter"))
     command = foreground(stage1, "plain")
     runs(stage1s, "plain")
@@ -207,7 +207,7 @@ def test_stopped_by_signals(stage1s, foreground):
 
 @pytest.mark.full
 def test_what_does_not_stop_is_killed(stage1s, foreground):
-    """After twice the apps' time and some, or the one that is given; as docs/stage1.md has it."""
+    """After twice the apps' time and some, or the one that is given; as docs/howto/stage1.md has it."""
     stage1s.configure(stop_timeout="1s")
     for words, least in (((), 7.0), (("--timeout", "1s"), 1.0)):
         stage1 = stage1s.stage1(2, "trap '' TERM\nsleep 1000 & echo $! > pid; wait\n", ("run",))

@@ -138,7 +138,7 @@ def test_an_app_comes_and_goes(stage1s, recording):
     assert start.status.split() == ["one-created", "one-started"]
     app = stage1s.show("changes")["apps"]["one"]
     assert (app["exited"], app["startedAt"] is not None) == (False, True)
-    assert "runs already" in stage1s("app", "start", "changes", "one").stderr
+    assert "already runs" in stage1s("app", "start", "changes", "one").stderr
     assert "it runs" in stage1s("app", "rm", "changes", "one").stderr
 
     assert stage1s("app", "stop", "changes", "one").returncode == 0
@@ -245,7 +245,7 @@ def test_apps_run(stage1s, tmp_path):
             assert done.returncode == 0, done.stderr
         until(lambda: stage1s.show("lives")["apps"]["short"]["exitCode"] == 6)
         assert not stage1s.show("lives")["apps"]["long"]["exited"]
-        assert stage1s.out("enter", "lives", "long", "--", "/bin/sh", "-c", "cat /shown/long").strip() == "long"
+        assert stage1s.out("enter", "lives/long", "--", "/bin/sh", "-c", "cat /shown/long").strip() == "long"
         assert stage1s("app", "stop", "lives", "long").returncode == 0
         assert stage1s.show("lives")["apps"]["long"]["exitCode"] == 143
         assert stage1s("app", "start", "lives", "long").returncode == 0

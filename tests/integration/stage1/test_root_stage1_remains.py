@@ -56,7 +56,7 @@ def test_a_pod_whose_directory_is_removed_by_hand(stage1s):
     assert f"pod {gone}: its directory is gone: what its stager has of it would be removed\n" == said
     assert stage1s.place(gone) == "run"
     done = stage1s("gc", "--grace-period", "1h")
-    line = f"pod {gone}: its directory is gone: what its stager had of it is removed\n"
+    line = f"pod {gone}: its directory is gone: the stager's leftovers are removed\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, line, "")
     assert (stage1s.place(gone), stage1s.place(kept)) == ("", "run")
     assert stage1.call("gc").words == [gone]
@@ -161,7 +161,7 @@ def test_one_that_runs_still(stage1s):
     os.kill(pid, signal.SIGKILL)
     until(lambda: not alive(pid))
     done = stage1s("gc", "--grace-period", "1h")
-    assert (done.returncode, "what its stager had of it is removed" in done.stdout) == (0, True), done.stderr
+    assert (done.returncode, "the stager's leftovers are removed" in done.stdout) == (0, True), done.stderr
     assert "has no gc entrypoint" in done.stderr
     assert stage1s.place(uuid) == ""
     assert not CgroupTree(f"kurma/{uuid}").exists()

@@ -80,7 +80,7 @@ def test_what_cannot_be_in_a_user_namespace(stage1s, owned):
     words = ("--net", "none", "--rm", "--userns", "1000000:500", owned)
     done = stage1s("run", "--stager", stage1.stager, *words)
     assert done.returncode == 125
-    assert "its owner 1000 is none of the 500 ids of the pod's user namespace" in done.stderr
+    assert "its owner 1000 is outside the 500 ids of the pod's " in done.stderr
     section = {"driver": "rkt", "image": stage1.path, "config": {"storage": "overlay"}}
     stage1s.configure(stagers={"mine": section})
     done = stage1s("run", "--stager", "mine", *words)

@@ -397,8 +397,8 @@ def test_volumes(pods, tmp_path):
         (("/a/b", "/a"), "overlaps volume v at /a/b"),
         (("/a", "/a"), "overlaps volume v at /a"),
         (("/a", "/link/b"), "overlaps volume v at /a"),
-        (("/proc/sys", "/b"), "that place is the system's"),
-        (("/", "/b"), "that place is the system's"),
+        (("/proc/sys", "/b"), "kurma reserves this path"),
+        (("/", "/b"), "kurma reserves this path"),
     ],
 )
 def test_overlapping_volumes(pods, busybox_root, tmp_path, paths, said):

@@ -522,7 +522,7 @@ def test_attach_says_what_is_wrong(pods):
     usage = "kurma: usage: attach APP [--no-stdin] [--no-output] [--detach-keys KEYS]\n"
     for words in ((), ("main", "more"), ("main", "--no-such"), ("main", "--detach-keys")):
         assert pod.call("attach", *words) == (2, "", usage)
-    said = "kurma: 'ctrl-1' is no key: write a character, or ctrl- and one of a-z @ [ \\ ] ^ _\n"
+    said = "kurma: 'ctrl-1' is not a key: write a character, or ctrl- and one of a-z @ [ \\ ] ^ _\n"
     assert pod.call("attach", "main", "--detach-keys=ctrl-p,ctrl-1") == (2, "", said)
     assert pod.call("attach", "nobody") == (2, "", "kurma: the pod has no app 'nobody'\n")
     assert pod.call("attach", "over") == (125, "", "kurma: app over has ended\n")

@@ -61,7 +61,7 @@ def test_the_systems_places_are_no_links(pods, busybox_root, tmp_path, place, to
         (tmp_path / "layer" / place).symlink_to(to)
     pod = pods({"main": shell("true")}, roots=[str(tmp_path / "layer"), busybox_root])
     assert pod.ended() == 1
-    reason = f"its root cannot be made: /{place}: the image has a {what} there; make it a directory"
+    reason = f"cannot make its root filesystem: /{place}: the image has a {what} there; make it a directory"
     assert pod.output() == f"app main: {reason}\n"
 
 

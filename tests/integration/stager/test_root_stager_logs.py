@@ -171,7 +171,7 @@ def test_since(long_log):
         (("nobody",), "the pod has no app 'nobody'"),
         ((), "usage: logs APP"),
         (("main", "other"), "one app at a time"),
-        (("main", "--since", "yesterday"), "--since yesterday: is no time"),
+        (("main", "--since", "yesterday"), "--since yesterday: is not a time"),
         (("main", "--tail", "-1"), "--tail -1: not a number"),
         (("main", "--stream", "stdin"), "neither stdout nor stderr"),
         (("main", "--nonsense", "1"), "no option --nonsense"),

@@ -200,7 +200,7 @@ def test_a_copy_where_overlay_is_not_to_be_had(on_overlay, pods):
 def test_overlay_and_nothing_else(on_overlay, pods):
     """Asked for, it is not replaced behind the admin's back."""
     pod = pods({"main": shell("true")}, config={"graphStorage": "overlay"})
-    with pytest.raises(StagerError, match="its root cannot be made"):
+    with pytest.raises(StagerError, match="cannot make its root filesystem"):
         pod.started()
 
 

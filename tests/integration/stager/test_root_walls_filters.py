@@ -93,7 +93,7 @@ def test_one_that_the_kernel_refuses_fails_the_start(pods):
     pod = pods({"main": shell("echo ran")}, plans={"main": IsolatorPlan(seccomp=b"\xff" * 16)})
     assert pod.ended() == 1
     assert "app main: " in pod.output()
-    assert "the filter of system calls cannot be put on: Invalid argument" in pod.output()
+    assert "cannot install the system call filter: Invalid argument" in pod.output()
     assert pod.log() == ""
 
 

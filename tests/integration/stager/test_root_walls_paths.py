@@ -149,7 +149,7 @@ def test_an_endless_database_is_refused(pods, no_etc, tmp_path):
 
 
 def test_a_database_is_none_of_the_kernels_own(pods):
-    """What another process has in its environment is no user: only files with a size are read."""
+    """What another process has in its environment is not a user: only files with a size are read."""
     told = [{"name": "A", "value": "\nalice:x:0:0::/told:/bin/sh\n"}]
     pod = pods({"main": shell("echo $$; exec sleep 1000", environment=told)}).started()
     pid = pod.wait_log("\n").split()[0]

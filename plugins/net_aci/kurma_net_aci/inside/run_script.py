@@ -226,6 +226,6 @@ def _directory(root: int, path: str) -> int:
                 pass  # another call has made it; or it is a dangling link, for which the next line raises
             found = open_in_root(root, way, _DIRECTORY)
         except NotADirectoryError:
-            raise OSError(errno.ENOTDIR, "is no directory in the image", way) from None
+            raise OSError(errno.ENOTDIR, "is not a directory in the image", way) from None
         at = found
     return at

@@ -19,7 +19,7 @@ from kurma_net_bridge.packet_filter.nftables import run_tool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from kurma_net_bridge.packet_filter.netfilter import Chain
 
@@ -150,20 +150,33 @@ def found(netfilter: Netfilter) -> Sequence[tuple[str, str, str]]:
 
 
 def tell_of_drops(netfilter: Netfilter, network: NetworkRules, note: Callable[[str], None]) -> None:
-    """Names each nftables chain of another program that drops by default and has no rule for the bridge."""
-    protocols = {_PROTOCOL[family] for family in network.families} | {INET}
-    passed = {_PROTOCOL[each.family] for each in _installed(network.families) if not each.legacy}
-    name = network.bridge.encode() + b"\0"
+    """Notes each chain of :func:`drops`."""
+    for what, commands in drops(netfilter, network.bridge, network.families):
+        note(
+            f'network "{network.network}": {what} drops what goes to and from its pods; add: {"; ".join(commands)}'
+        )
+
+
+def drops(
+    netfilter: Netfilter, bridge: str, families: Collection[int] = (4, 6)
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Finds nftables chains of other programs that drop by default and have no rule for the bridge. Yields a name
+    for each, and the commands that add the rules."""
+    protocols = {_PROTOCOL[family] for family in families} | {INET}
+    passed = {_PROTOCOL[each.family] for each in _installed(families) if not each.legacy}
+    name = bridge.encode() + b"\0"
     for chain in netfilter.chains():
         if not chain.drops or chain.family not in protocols or (_is_forward(chain) and chain.family in passed):
             continue
         if any(name in rule.words for rule in netfilter.rules(chain.family, chain.table)):
             continue
         where = f"{_WORD[chain.family]} {chain.table} {chain.name}"
-        note(
-            f'network "{network.network}": the chain {chain.name} of the nftables table {_WORD[chain.family]} '
-            f"{chain.table} drops what goes to and from its pods; add: nft insert rule {where} iifname "
-            f"{network.bridge} accept; nft insert rule {where} oifname {network.bridge} accept"
+        yield (
+            f"the chain {chain.name} of the nftables table {_WORD[chain.family]} {chain.table}",
+            (
+                f"nft insert rule {where} iifname {bridge} accept",
+                f"nft insert rule {where} oifname {bridge} accept",
+            ),
         )
 
 

@@ -95,6 +95,11 @@ def ensure_loopback_route(bridge: str) -> None:
                 raise
 
 
+def forwards() -> bool:
+    """Whether the host forwards IPv4 packets."""
+    return _get("ipv4/ip_forward") == "1"
+
+
 def loopback_works() -> bool:
     """Whether published ports can be reached by ``[::1]``: not if bridges pass IPv6 frames to the packet
     filter."""

@@ -152,7 +152,7 @@ class Netfilter:
                 if error.errno != errno.EINVAL or self._has(kind & ~0xFF):
                     raise
                 return []
-        raise OSError(errno.EINTR, "the packet filter's rules change all the time")
+        raise OSError(errno.EINTR, "other programs change the packet filter's rules too often")
 
     def ask(self, kind: int, flags: int, family: int, body: bytes) -> Iterator[tuple[int, dict[int, bytes]]]:
         """Sends one message. :returns: family and attributes of each answer; none for an acknowledgement."""

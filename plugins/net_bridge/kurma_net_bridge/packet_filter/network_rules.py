@@ -49,7 +49,7 @@ def check_network(network: NetworkRules) -> None:
     """Checks that rules can be written for the network. :raises NetworkError: they cannot."""
     if not is_id(network.id):
         raise NetworkError(
-            f'network "{network.network}": {network.id!r} is no id for rules', network=network.network
+            f'network "{network.network}": {network.id!r} is not an id for rules', network=network.network
         )
     if not can_be_named(network.bridge):
         raise NetworkError(

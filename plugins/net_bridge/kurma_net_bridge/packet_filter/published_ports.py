@@ -102,7 +102,7 @@ def _parsed(network: NetworkRules, text: str) -> tuple[int, str]:
         return family, _socket.inet_ntop(_FAMILIES[family], _socket.inet_pton(_FAMILIES[family], text))
     except (OSError, ValueError):
         raise NetworkError(
-            f'network "{network.network}": {text!r} is no address', network=network.network
+            f'network "{network.network}": {text!r} is not an address', network=network.network
         ) from None
 
 

@@ -6,9 +6,11 @@ Rules are in nftables tables of their own, named by the network's id; other prog
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 
 from kurma_core.errors import NetworkError
+from kurma_core.hookspecs.driver import HostCheck, module_hint, setting_hint
 from kurma_core.linux.netlink import Link, Netlink
 from kurma_core.linux.programs import find_program
 from kurma_core.value import replace
@@ -80,7 +82,7 @@ class Rules:
             if any(port.host_ip == "::1" for port in wanted) and not loopback_works():
                 self._note(
                     f'network "{network.network}": ports at [::1] are not reached while bridges hand their frames '
-                    "to the packet filter; turn that off: sysctl -w net.bridge.bridge-nf-call-ip6tables=0"
+                    "to the packet filter; other addresses of the host lead to them: docs/howto/bridges.md"
                 )
             publish(netfilter, _nft(netfilter, network), network, pod, wanted)
             forget_ports(netfilter, wanted)
@@ -109,6 +111,40 @@ class Rules:
 
         with Netfilter() as netfilter:
             return [*found(netfilter), *forward_chain.found(netfilter)]
+
+
+def host_checks() -> Iterator[HostCheck]:
+    """Checks nftables, and for bridges that are there, forwarding and the rules of other programs."""
+    from kurma_net_bridge.packet_filter.kernel_settings import forwards, loopback_works
+
+    if find_program("nft") is None:
+        yield HostCheck("nft", False, "the program nft is missing", "apt-get install nftables")
+    else:
+        yield HostCheck("nft", True)
+    if os.geteuid() != 0:
+        return  # the kernel shows its packet filter to root alone
+    try:
+        with Netfilter() as netfilter:
+            lacks = "" if netfilter.has_tables() else "the kernel has no nftables"
+            yield HostCheck("nftables", not lacks, lacks, lacks and module_hint("nf_tables"))
+            with Netlink() as netlink:
+                bridges = [link.name for link in netlink.links(kind="bridge") if owner_of(link) is not None]
+            lacks = (
+                "" if not bridges or forwards() else "packets of pods are not forwarded: net.ipv4.ip_forward is 0"
+            )
+            yield HostCheck("forwarding", not lacks, lacks, lacks and setting_hint("net.ipv4.ip_forward", "1"))
+            stops = [found for bridge in bridges for found in forward_chain.drops(netfilter, bridge)]
+            yield HostCheck(
+                "rules",
+                not stops,
+                "; ".join(dict.fromkeys(f"{what} drops packets of pods" for what, _ in stops)),
+                " && ".join(command for _, commands in stops for command in commands),
+            )
+    except OSError as error:
+        yield HostCheck("nftables", False, f"the packet filter cannot be read: {error.strerror}")
+    # Other ports work, so that this is no failure. There is no hint: other programs may need the filter.
+    lacks = "published ports of [::1] are not reached, since bridges filter packets: docs/howto/bridges.md"
+    yield HostCheck("::1", True, "" if loopback_works() else lacks)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import os
 from kurma_core.linux import libc, mounts, namespaces, process
 from kurma_stager_default.inside import manifest, user_namespace
 from kurma_stager_default.inside.app import app_root, child, privileges, proc_sys_dev
-from kurma_stager_default.inside.errors import SetupError
+from kurma_stager_default.inside.errors import SetupError, complain
 from kurma_stager_default.inside.event_loop import Loop
 from kurma_stager_default.inside.pod import (
     control_socket,
@@ -279,13 +279,6 @@ def serve(
 def last_word(serving: supervisor.Supervisor) -> str | None:
     """The reason of the pod's end, if it is not the end of its apps."""
     return serving.broken or serving.hangs or serving.unsaved
-
-
-def complain(text: str) -> None:
-    try:  # noqa: SIM105 - contextlib costs every pod's start
-        os.write(2, f"{text}\n".encode(errors="replace"))
-    except OSError:
-        pass  # standard error may be a file on a full disk; the exit status still reports the failure
 
 
 def _notes(pod: manifest.Pod, devices: str) -> list[str]:

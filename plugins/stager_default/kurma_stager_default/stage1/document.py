@@ -106,7 +106,7 @@ class Document:
         if not app or not app.get("exec"):
             raise Stage1Error(f"app {name}: neither the pod nor its image says what to run")
         if not isinstance(app["exec"], list) or not all(isinstance(word, str) for word in app["exec"]):
-            raise Stage1Error(f"app {name}: its exec is no list of words: {app['exec']!r}")
+            raise Stage1Error(f"app {name}: its exec is not a list of words: {app['exec']!r}")
         plan = isolators.plan_of(app.get("isolators") or [], f"app {name}", self._layout, self._note, self._wanted)
         mounts = [self._mount(name, plan, *each) for each in _mounts(name, entry, app)]
         for volume, path, read_only in _left(name, entry, app):

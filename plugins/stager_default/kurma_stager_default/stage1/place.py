@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 
 from kurma_core.linux.cgroups import CgroupTree, Hierarchy, Layout
 from kurma_core.linux.process import ProcessIdentity
+from kurma_stager_default.inside.errors import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def why(error: Exception) -> str:
 
 
 def say(text: str) -> None:
-    print(f"stage1: {text}", file=sys.stderr, flush=True)
+    complain(f"stage1: {text}")
 
 
 def told(error: Exception) -> str:

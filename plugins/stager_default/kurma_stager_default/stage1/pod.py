@@ -15,6 +15,7 @@ from kurma_core.linux import process
 from kurma_stager_default.inside import main as stager
 from kurma_stager_default.inside import manifest, user_namespace
 from kurma_stager_default.inside.app import privileges
+from kurma_stager_default.inside.errors import complain
 from kurma_stager_default.inside.pod import supervisor
 from kurma_stager_default.inside.pod.app_lifecycle import Lifecycle
 from kurma_stager_default.inside.streams.app_log import STDERR
@@ -88,7 +89,8 @@ class Stage1Supervisor(supervisor.Supervisor):
             _write("ppid", str(self._init), _LOCK)
             _write("pid", str(self.first), _LOCK)
             if self.debug:
-                stager.complain("\n".join(f"stage1: {note}" for note in self.notes))
+                for note in self.notes:
+                    complain(f"stage1: {note}")
             if self.typist is not None:
                 self.typist.begin(self)
 
@@ -243,9 +245,9 @@ def main() -> int:
         code, serving = stager.serve(pod, house, None, supervise, running)
         said = stager.last_word(serving)
         if said is not None:
-            stager.complain(f"stage1: {said}")
+            complain(f"stage1: {said}")
         assert isinstance(serving, Stage1Supervisor)
         return _FAILED if code else serving.failed or first_code(serving.runs)
     except Exception as error:  # noqa: BLE001 - the user sees the last line as the reason
-        stager.complain(f"stage1: {stager.reason_of(error)}")
+        complain(f"stage1: {stager.reason_of(error)}")
         return _FAILED

@@ -66,7 +66,7 @@ def enter(place: Place, document: Document, manifest: bytes, tree: CgroupTree, u
         os.close(own)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        raise Stage1Error(f"its root cannot be made: {where}{why(error)}") from None
+        raise Stage1Error(f"cannot make its root filesystem: {where}{why(error)}") from None
 
 
 def _bind(path: str) -> int:
@@ -94,7 +94,7 @@ def _volume(place: Place, name: str, volume: dict[str, Any], document: Document)
         if kind == "host":
             source = volume.get("source") or ""
             if not source.startswith("/"):
-                raise Stage1Error(f"volume {name}: its source is no absolute path: {source!r}")
+                raise Stage1Error(f"volume {name}: its source is not an absolute path: {source!r}")
             fd = os.open(source, os.O_PATH | os.O_CLOEXEC)
         elif kind == "empty":
             fd = _empty(place, name, volume, document)
@@ -111,7 +111,7 @@ def _volume(place: Place, name: str, volume: dict[str, Any], document: Document)
     except OSError as error:
         raise Stage1Error(f"volume {name}: {volume.get('source') or _EMPTY}: {why(error)}") from None
     except ValueError:
-        raise Stage1Error(f"volume {name}: its mode or owner is no number") from None
+        raise Stage1Error(f"volume {name}: its mode or owner is not a number") from None
 
 
 def _empty(place: Place, name: str, volume: dict[str, Any], document: Document) -> int:

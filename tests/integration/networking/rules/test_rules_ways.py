@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from kurma_net_bridge.packet_filter.netfilter import Netfilter
+from kurma_net_bridge.packet_filter.rules import host_checks
 
 from kurma_core.errors import NetworkError
 from kurma_core.linux.netlink import parse_attributes
@@ -199,7 +200,12 @@ def test_where_bridges_hand_frames_to_the_packet_filter(world):
         assert world.b.ask(world.a.six, 80) == (world.a.name, world.b.six, 10)
         assert world.c.ask(world.a.six, 80, timeout=0.3) is None
         world.do("publish", world.one, "pod-a", addresses(world.a), (PortMapping(PORT, 80, host_ip="::1"),))
-        assert [note.count("bridge-nf-call-ip6tables=0") for note in world.notes] == [1]
+        assert [note.count("[::1] are not reached") for note in world.notes] == [1]
+        checks = {check.name: check for check in world.host.within(lambda: list(host_checks()))}
+        found = checks["::1"]
+        assert (found.ok, found.hint) == (True, ""), "the filter of all bridges stays"
+        assert found.detail.startswith("published ports of [::1] are not reached")
+        assert "ip6tables=0" not in "".join(world.notes)
     finally:
         world.host.sysctl("net.bridge.bridge-nf-call-ip6tables=0")
 

@@ -88,7 +88,7 @@ def test_an_app_in_uninterruptible_sleep(make_house, hanging, force):
         assert seconds < 5
         assert isinstance(error, KurmaError)
         assert str(pid) in error.message
-        said = house.client.gc(grace=0).lines
+        said = house.client.gc(grace=0).left
         assert any(str(pid) in line for line in said)
         assert house.enter(neighbour.uuid, "echo", "well")[:2] == (0, "well\n")
         # The kernel lets go of it.

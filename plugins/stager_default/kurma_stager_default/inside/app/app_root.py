@@ -80,7 +80,7 @@ def enter(
         return files
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        raise SetupError(f"its root cannot be made: {where}{error.strerror or error}") from None
+        raise SetupError(f"cannot make its root filesystem: {where}{error.strerror or error}") from None
 
 
 def _make_way(directory: str) -> None:

@@ -318,12 +318,12 @@ def _filter(program: bytes) -> Callable[[], None]:
         try:
             ready.put_on()
         except OSError as error:
-            raise SetupError(f"the filter of system calls cannot be put on: {error.strerror}") from None
+            raise SetupError(f"cannot install the system call filter: {error.strerror}") from None
 
     try:
         ready = sandbox.Filter(program)
     except OSError as error:
-        raise SetupError(f"the filter of system calls cannot be put on: {error.strerror}") from None
+        raise SetupError(f"cannot install the system call filter: {error.strerror}") from None
     return put_on
 
 

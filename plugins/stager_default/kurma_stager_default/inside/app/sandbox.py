@@ -110,11 +110,14 @@ _FIRST_ABI_WITH_REFER = 2
 
 
 def landlock_abi() -> int:
-    """The version of Landlock that the running kernel offers; 0: none."""
+    """The version of Landlock that the running kernel offers; 0: none; -1: the kernel has it, and its command line
+    leaves it off."""
     try:
         return libc.syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION)
     except OSError as error:
-        if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP):
+        if error.errno == errno.EOPNOTSUPP:
+            return -1
+        if error.errno == errno.ENOSYS:
             return 0
         raise
 

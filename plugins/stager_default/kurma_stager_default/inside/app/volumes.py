@@ -53,7 +53,7 @@ class _Target:
         try:
             self.source = os.open(f"/volumes/{mount.volume}", os.O_PATH | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise SetupError(f"volume {mount.volume}: there is none") from None
+            raise SetupError(f"volume {mount.volume}: does not exist") from None
         directory = stat.S_ISDIR(os.fstat(self.source).st_mode)
         try:
             from kurma_core.trees import mount_targets  # not for the supervisor to hold
@@ -115,7 +115,7 @@ def _refuse_overlaps(targets: list[_Target]) -> None:
     the stager's nodes."""
     for number, target in enumerate(targets):
         if target.path == "/dev" or any(_overlap(target.path, path) for path in _SYSTEMS):
-            raise SetupError(f"{target.name}: that place is the system's")
+            raise SetupError(f"{target.name}: kurma reserves this path")
         for other in targets[:number]:
             if _overlap(target.path, other.path):
                 raise SetupError(

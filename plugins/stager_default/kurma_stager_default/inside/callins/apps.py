@@ -10,7 +10,7 @@ import os
 import sys
 
 from kurma_stager_default.inside.callins.control_client import Refused, ask
-from kurma_stager_default.inside.errors import SetupError
+from kurma_stager_default.inside.errors import SetupError, complain
 from kurma_stager_default.inside.pod.control_socket import DOCUMENT
 
 _DESCRIPTOR = 3
@@ -25,7 +25,7 @@ def main() -> int:
         name, timeout = _arguments(verb, sys.argv[1:])
     except ValueError:
         more = " [--timeout SECONDS]" if verb == "app-stop" else ""
-        print(f"usage: {verb} APP{more}", file=sys.stderr, flush=True)
+        complain(f"usage: {verb} APP{more}")
         return _USAGE
     try:
         if verb == "app-add":
@@ -37,10 +37,10 @@ def main() -> int:
         else:
             ask({"do": "start", "app": name})
     except Refused as refused:
-        print(refused, file=sys.stderr, flush=True)
+        complain(str(refused))
         return refused.code
     except (SetupError, OSError) as error:
-        print(error, file=sys.stderr, flush=True)
+        complain(str(error))
         return _FAILED
     return 0
 

@@ -18,7 +18,7 @@ from kurma_core.linux import terminal
 from kurma_core.linux.inotify import Watch
 from kurma_stager_default.inside import event_loop
 from kurma_stager_default.inside.callins.control_client import Asking, Gone, Refused
-from kurma_stager_default.inside.errors import SetupError
+from kurma_stager_default.inside.errors import SetupError, complain
 from kurma_stager_default.inside.event_loop import Loop
 from kurma_stager_default.inside.streams import flow
 
@@ -243,7 +243,7 @@ class Attached:
         try:
             value, _ = self._asking.hear()
         except Refused as refused:
-            os.write(2, f"kurma: {refused}\n".encode())
+            complain(f"kurma: {refused}")
             value = {"exited": refused.code}
         if value is not None and "lost" in value:
             if self._shown is not None:
@@ -307,18 +307,18 @@ def main() -> int:
     try:
         wanted = Wanted(sys.argv[1:])
     except SetupError as error:
-        print(f"kurma: {error}", file=sys.stderr, flush=True)
+        complain(f"kurma: {error}")
         return _USAGE
     try:
         return Attached(wanted).run()
     except Refused as refused:
-        print(f"kurma: {refused}", file=sys.stderr, flush=True)
+        complain(f"kurma: {refused}")
         return refused.code
     except Gone:
         return _KILLED  # as if killed with the pod: the core reports that the pod has ended
     except SetupError as error:
-        print(f"kurma: {error}", file=sys.stderr, flush=True)
+        complain(f"kurma: {error}")
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"kurma: {where}{error.strerror}", file=sys.stderr, flush=True)
+        complain(f"kurma: {where}{error.strerror}")
     return _FAILED

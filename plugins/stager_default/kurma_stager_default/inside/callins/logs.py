@@ -15,7 +15,7 @@ from kurma_core.formats import cri_log
 from kurma_core.formats.timestamps import moment
 from kurma_core.linux.inotify import IN_MOVED_TO, Watch
 from kurma_stager_default.inside.callins.control_client import Asking
-from kurma_stager_default.inside.errors import SetupError
+from kurma_stager_default.inside.errors import SetupError, complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Wanted:
                 self.since = moment(value)
             except ValueError:
                 hint = "write 2026-01-31T12:00:00Z, 10m for the last ten minutes, or seconds since the epoch"
-                raise UsageError(f"--since {value}: is no time; {hint}") from None
+                raise UsageError(f"--since {value}: is not a time; {hint}") from None
         elif word == "--stream":
             if value not in ("stdout", "stderr"):
                 raise UsageError(f"--stream {value}: neither stdout nor stderr")
@@ -179,5 +179,5 @@ def main() -> int:
 
 
 def _failed(text: str, code: int) -> int:
-    print(f"logs: {text}", file=sys.stderr, flush=True)
+    complain(f"logs: {text}")
     return code

@@ -18,7 +18,7 @@ from kurma_core.linux import clone, namespaces, process
 from kurma_core.linux.execute import ExecuteError
 from kurma_stager_default.inside import manifest, user_namespace
 from kurma_stager_default.inside.app import privileges
-from kurma_stager_default.inside.errors import SetupError
+from kurma_stager_default.inside.errors import SetupError, complain
 from kurma_stager_default.inside.pod.pod_cgroups import PodGroups
 from kurma_stager_default.inside.pod.status_file import apps
 
@@ -78,7 +78,7 @@ class Command:
         if argv is None or argv == []:
             raise SetupError("the command has no exec")
         if not isinstance(argv, list) or not all(map(_is_text, argv)):
-            raise SetupError("the command's exec is no list of words")
+            raise SetupError("the command's exec is not a list of words")
         self.argv: list[str] = argv
         # If the command names a user, the app's group is not its default.
         own = value.get("user") is None
@@ -95,7 +95,7 @@ class Command:
         self.groups: list[int] = groups
         directory = value.get("workingDirectory") or app.working_directory
         if not _is_text(directory) or not directory.startswith("/"):
-            raise SetupError("the command's workingDirectory is no absolute path")
+            raise SetupError("the command's workingDirectory is not an absolute path")
         self.directory: str = directory
         self.environment = _environment(value.get("environment") or [])
         self.terminal: bool = value.get("tty") or False
@@ -106,18 +106,18 @@ class Command:
 def _name(value: dict[str, Any], key: str) -> str:
     name = value[key]
     if not _is_text(name) or not name:
-        raise SetupError(f"the command's {key} is no name, number or path")
+        raise SetupError(f"the command's {key} is not a name, number or path")
     return str(name)
 
 
 def _environment(pairs: Any) -> list[tuple[str, str]]:
     found = []
     if not isinstance(pairs, list):
-        raise SetupError("the command's environment is no list")
+        raise SetupError("the command's environment is not a list")
     for pair in pairs:
         name, text = (pair.get("name"), pair.get("value")) if isinstance(pair, dict) else (None, None)
         if not _is_text(name) or not name or "=" in name or not _is_text(text):
-            raise SetupError("the command's environment is no list of names and values")
+            raise SetupError("the command's environment is not a list of names and values")
         found.append((str(name), str(text)))
     return found
 
@@ -249,7 +249,7 @@ def pass_on(pid: int) -> None:
         try:
             os.kill(pid, number)
         except PermissionError:
-            os.write(2, b"kurma: the signal cannot be sent to the command: permission denied\n")
+            complain("kurma: the signal cannot be sent to the command: permission denied")
 
     for number in _PASSED_ON:
         _signal.signal(number, forward)
@@ -289,7 +289,7 @@ def run(pod: manifest.Pod, app: manifest.App, command: Command) -> int:
         os.waitpid(pid, 0)
         return _KILLED
     if text:
-        print(f"kurma: app {app.name}: {text}", file=sys.stderr, flush=True)
+        complain(f"kurma: app {app.name}: {text}")
     master = None if handover is None else handover.take()
     if text or master is None:
         return wait(pid)
@@ -308,7 +308,7 @@ def _pod_has_ended() -> bool:
 
 def main() -> int:
     if len(sys.argv) != 2:
-        print("usage: run APP, with the command on descriptor 3", file=sys.stderr, flush=True)
+        complain("usage: run APP, with the command on descriptor 3")
         return _USAGE
     name = sys.argv[1]
     try:
@@ -316,7 +316,7 @@ def main() -> int:
         pod = manifest.load()
         app = pod.app(name)
         if app is None:
-            print(f"kurma: the pod has no app {name!r}", file=sys.stderr, flush=True)
+            complain(f"kurma: the pod has no app {name!r}")
             return _USAGE
         return run(pod, app, Command(value, app))
     except (SetupError, manifest.ManifestError, OSError) as error:
@@ -324,5 +324,5 @@ def main() -> int:
             return _KILLED
         limit = isinstance(error, BlockingIOError)  # EAGAIN of fork(2): the pod's pids.max is reached
         text = "cannot start a process: the pod has as many as its limit allows" if limit else error
-        print(f"kurma: {text}", file=sys.stderr, flush=True)
+        complain(f"kurma: {text}")
         return _FAILED

@@ -7,7 +7,7 @@ import select
 import sys
 
 from kurma_core.formats import small_json
-from kurma_stager_default.inside.errors import SetupError
+from kurma_stager_default.inside.errors import SetupError, complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def main() -> int:
     try:
         apps = find()
     except SetupError as error:
-        print(f"status: {error}", file=sys.stderr, flush=True)
+        complain(f"status: {error}")
         return 1
     found = {name: {key: app[key] for key in _SHOWN if app.get(key) is not None} for name, app in apps.items()}
     sys.stdout.write(small_json.encode_valid(found) + "\n")

@@ -11,6 +11,7 @@ import os
 
 from kurma_core.linux import process, terminal
 from kurma_stager_default.inside import event_loop
+from kurma_stager_default.inside.errors import complain
 from kurma_stager_default.inside.event_loop import Loop
 from kurma_stager_default.inside.streams import flow
 
@@ -62,7 +63,7 @@ class Session:
             while not self._over:
                 self._loop.turn()
         except OSError as error:
-            os.write(2, f"kurma: the terminal cannot be used: {error.strerror}\n".encode())
+            complain(f"kurma: the terminal cannot be used: {error.strerror}")
             self._leave(125)
         finally:
             if self._held is not None:

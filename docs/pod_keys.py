@@ -1,0 +1,126 @@
+"""Every key of a pod file: its type, default and meaning. ``docs/reference/pod_file.md`` has the tables.
+
+Tests hold the tables against the readers of :mod:`kurma_core.appc`, and read a file that has every key.
+"""
+
+# ruff: noqa: E501  # a row of a table is one line
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Key(NamedTuple):
+    """One key.
+
+    :param path: its names, with dots between them; ``[]`` stands for each element of a list.
+    :param type: of its value, in words.
+    :param default: as written in a file; "": the key is required, or nothing.
+    :param help: its meaning.
+    """
+
+    path: str
+    type: str
+    default: str
+    help: str
+
+
+_PAIRS = "list of `name` and `value`"
+_VOLUME = (
+    Key("name", "name", "required", "name of the volume"),
+    Key("kind", "`host` or `empty`", "required", "`host`: a directory or file of the host. `empty`: a new directory that the pod's apps share; Kurma removes it with the pod"),
+    Key("source", "path", "required for `host`", "absolute path on the host"),
+    Key("readOnly", "true or false", "`false`", "mounts the volume read-only in every app"),
+    Key("recursive", "true or false", "`true`", "of a host volume: includes the mounts below `source`"),
+    Key("mode", "octal digits", "`\"0755\"`", "of an empty volume: mode of the directory"),
+    Key("uid", "number", "`0`", "of an empty volume: owner of the directory"),
+    Key("gid", "number", "`0`", "of an empty volume: group of the directory"),
+    Key("kurma.io/idmap", "true or false", "`false`", "of a host volume: in a pod with a user namespace, files have the same owners inside and outside"),
+    Key("kurma.io/memory", "true or false", "`false`", "of an empty volume: keeps it in memory"),
+    Key("kurma.io/size", "quantity", "half of the host's memory", "of a volume in memory: its largest size, such as `64Mi`"),
+    Key("kurma.io/seed", "object", "", "of an empty volume: the directory of an image whose content, owner and mode the volume starts with. Kurma writes it for volumes that an image declares"),
+    Key("kurma.io/seed.app", "name", "required", "app whose image has the directory"),
+    Key("kurma.io/seed.path", "path", "required", "path of the directory in the image"),
+    Key("kurma.io/fulfills", "list of names", "`[]`", "only in a converted early document: the mount points, of every app, that use the volume"),
+)  # fmt: skip
+_PORT = (
+    Key("name", "name", "required", "name of the port"),
+    Key("protocol", "`tcp` or `udp`", "required", "protocol of the port"),
+    Key("port", "number", "required", "port that the app listens on"),
+    Key("count", "number", "`1`", "number of consecutive ports from `port`"),
+    Key("socketActivated", "true or false", "`false`", "Kurma listens, and passes the socket to the app when it starts"),
+)  # fmt: skip
+
+
+def _below(path: str, keys: tuple[Key, ...]) -> tuple[Key, ...]:
+    return tuple(key._replace(path=f"{path}.{key.path}") for key in keys)
+
+
+#: The tables, by name.
+TABLES: dict[str, tuple[Key, ...]] = {
+    "pod": (
+        Key("apps", "list of objects", "required", "the apps of the pod; an empty list makes a pod to which apps are added while it runs"),
+        Key("volumes", "list of objects", "`[]`", "directories and files that apps mount"),
+        Key("networks", "list of names", "the default networks", "the networks that the pod joins, each as `--net` takes it; an empty list: none"),
+        Key("ports", "list of objects", "`[]`", "published ports: ports of the host that lead to ports of apps"),
+        Key("isolators", _PAIRS, "`[]`", "limits and rights of the whole pod"),
+        Key("annotations", _PAIRS, "`[]`", "settings of the pod that a plugin or Kurma reads"),
+        Key("userAnnotations", "object of texts", "`{}`", "annotations of your own; Kurma keeps them and does not read them"),
+        Key("userLabels", "object of texts", "`{}`", "labels of the pod, as `--label` gives them: `kurma list` shows and filters by them"),
+        Key("acKind", "`PodManifest`", "`PodManifest`", "kind of the document"),
+        Key("acVersion", "version", "the newest", "version of the App Container specification"),
+        Key("kurma.io/uuid", "UUID", "a new one", "the pod's UUID; a converted early document has it"),
+    ),
+    "app": (
+        Key("name", "name", "required", "name of the app in the pod; unique in the pod"),
+        Key("image", "text or object", "required", "the image: a locator (`docker://…`), a path (`./web.aci`), an App Container name (`example.com/web:1.0`), or an object"),
+        Key("image.id", "image ID", "", "ID of the image"),
+        Key("image.name", "name", "", "App Container name of the image; an object has `id`, `name` or both"),
+        Key("image.labels", _PAIRS, "`[]`", "labels that the image must have, such as `version`, `os` and `arch`"),
+        Key("app", "object", "the image's", "replaces the whole `app` of the image: see [below](#what-an-app-runs)"),
+        Key("readOnlyRootFS", "true or false", "`false`", "mounts the app's root file system read-only"),
+        Key("mounts", "list of objects", "`[]`", "volumes that the app mounts"),
+        Key("mounts[].volume", "name", "required", "a volume of the pod"),
+        Key("mounts[].path", "path", "required", "absolute path in the app"),
+        Key("mounts[].appVolume", "object", "", "a volume of this app alone, in place of the pod's: the keys of [a volume](#volumes)"),
+        Key("annotations", _PAIRS, "`[]`", "settings of the app that a plugin or Kurma reads"),
+        Key("kurma.io/isolators", _PAIRS, "`[]`", "only in a converted early document: replace isolators of the same name of the image"),
+    ),
+    "runs": (
+        Key("exec", "list of texts", "`[]`", "the command and its arguments; no shell interprets them"),
+        Key("user", "text", "required", "user that runs the command: a number, a name of the image's `/etc/passwd`, or a path in the image whose owner counts"),
+        Key("group", "text", "required", "group that runs the command: a number, a name of the image's `/etc/group`, or a path in the image"),
+        Key("supplementaryGIDs", "list of numbers", "`[]`", "further groups; the spelling `supplementaryGids` is read, too"),
+        Key("workingDirectory", "path", "`/`", "directory in which the command starts"),
+        Key("environment", _PAIRS, "`[]`", "variables of the environment"),
+        Key("eventHandlers", "list of objects", "`[]`", "commands that run before and after the app"),
+        Key("eventHandlers[].name", "`pre-start` or `post-stop`", "required", "when the command runs; an app has at most one of each"),
+        Key("eventHandlers[].exec", "list of texts", "required", "the command and its arguments"),
+        Key("mountPoints", "list of objects", "`[]`", "directories for which the app expects volumes"),
+        Key("mountPoints[].name", "name", "required", "name of the mount point; a volume of the same name fulfils it"),
+        Key("mountPoints[].path", "path", "required", "absolute path in the app"),
+        Key("mountPoints[].readOnly", "true or false", "`false`", "the app only reads"),
+        Key("ports", "list of objects", "`[]`", "ports on which the app listens"),
+        *_below("ports[]", _PORT),
+        Key("isolators", _PAIRS, "`[]`", "limits and rights of the app: [isolators](isolators.md)"),
+        Key("userAnnotations", "object of texts", "`{}`", "annotations of your own"),
+        Key("userLabels", "object of texts", "`{}`", "labels of your own"),
+    ),
+    "volume": _VOLUME,
+    "published": (
+        Key("name", "name", "required", "name of a port of an app, or of `podPort`"),
+        Key("hostPort", "number", "required", "port of the host, from 1 to 65535"),
+        Key("hostIP", "IP address", "all addresses", "address of the host"),
+        Key("podPort", "object", "the app's", "the port in the pod, in place of one that the app declares"),
+        *_below("podPort", _PORT),
+    ),
+}  # fmt: skip
+
+#: Annotations that Kurma reads: the name, where it may be written, the values, the meaning.
+ANNOTATIONS = (
+    ("kurma.io/restart", "pod, app, image", "`never`, `on-failure`, `always`", "restarts the app after its end; the app's own counts first, then the pod's, then the image's"),
+    ("kurma.io/lifecycle", "pod", "`all`, `any`", "the pod ends with its last app, or with its first"),
+    ("kurma.io/pod/restart", "pod", "`never`, `on-failure`, `always`", "kurmad restarts the whole pod"),
+    ("kurma.io/terminal", "app", "`true`, `false`", "gives the app a terminal"),
+    ("kurma.io/stdin", "app", "`true`, `false`", "keeps the app's standard input open"),
+    ("kurma.io/userns", "pod", "`none`, `auto`, `UID:COUNT`", "gives the pod a user namespace, as `--userns` does"),
+)  # fmt: skip

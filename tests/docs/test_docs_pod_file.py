@@ -1,0 +1,150 @@
+"""The tables of ``pod_file.md`` have each key that the readers take, and no other (19.2)."""
+
+from __future__ import annotations
+
+import ast
+
+import yaml
+
+from docs.pod_keys import ANNOTATIONS, TABLES, Key
+from kurma_core.appc import image, pod, template
+from kurma_core.appc.template import PodTemplate
+from tests.docs.blocks import blocks
+from tests.docs.pages import ROOT, find_page
+
+#: Functions of the readers that a pod file does not go through: they read an image's manifest.
+_OF_IMAGES = {"_read_dependency", "parse"}
+#: Values that the readers check.
+VALUES = {
+    "hostIP": "127.0.0.1",
+    "id": f"sha512-{'0' * 128}",
+    "kind": "host",
+    "kurma.io/size": "1Mi",
+    "kurma.io/uuid": "6733c088-a507-4694-aabf-fffffffffffc",
+    "acVersion": "0.8.11",
+    "eventHandlers[].name": "pre-start",
+    "image.name": "example.com/web",
+    "protocol": "tcp",
+}
+
+
+def value(key: Key) -> object:
+    """A value of a key's type."""
+    last = key.path.split(".")[-1]
+    for name in (key.path, last):
+        if name in VALUES:
+            return VALUES[name]
+    kinds = {
+        "true or false": True,
+        "number": 80,
+        "path": "/srv",
+        "octal digits": "0755",
+        "list of texts": ["/bin/true"],
+        "list of numbers": [1],
+        "list of names": ["lo"],
+        "object of texts": {"a": "b"},
+        "`PodManifest`": "PodManifest",
+        "list of `name` and `value`": [{"name": "a", "value": "b"}],
+    }
+    return kinds.get(key.type, "web")
+
+
+def filled(table: str, *without: str) -> dict[str, object]:
+    """An object that has each key of a table."""
+    found: dict[str, object] = {}
+    for key in TABLES[table]:
+        if key.path.split(".")[0] in without or any(key.path.startswith(one) for one in without):
+            continue
+        into, path = found, key.path
+        for outer in sorted({one.path for one in TABLES[table]}, key=len):
+            for mark in ("[].", "."):
+                if path.startswith(outer + mark):
+                    inner = into[outer]
+                    into = inner[0] if isinstance(inner, list) else inner  # type: ignore[assignment]
+                    path = path.removeprefix(outer + mark)
+        if any(one.path.startswith(f"{key.path}[].") for one in TABLES[table]):
+            into[path] = [{}]
+        elif any(one.path.startswith(f"{key.path}.") for one in TABLES[table]):
+            into[path] = {}
+        else:
+            into[path] = value(key)
+    return found
+
+
+def test_a_file_with_every_key_is_read() -> None:
+    host = filled("volume", "mode", "uid", "gid", "kurma.io/memory", "kurma.io/size", "kurma.io/seed")
+    empty = filled("volume", "source", "recursive", "kurma.io/idmap") | {"kind": "empty", "name": "empty"}
+    app = filled("app")
+    app["app"] = filled("runs")
+    app["mounts"] = [{"volume": "web", "path": "/srv", "appVolume": host}]
+    document = filled("pod") | {"apps": [app], "volumes": [host, empty], "ports": [filled("published")]}
+    warnings: list[str] = []
+    PodTemplate.parse(document, warn=warnings.append)
+    assert warnings == []
+
+
+def taken() -> set[str]:
+    """The keys that the readers take, by name, from the code."""
+    found = set()
+    for module in (pod, image, template):
+        source = module.__file__
+        assert source is not None
+        with open(source) as file:
+            tree = ast.parse(file.read())
+        for function in ast.walk(tree):
+            if not isinstance(function, ast.FunctionDef) or (module is image and function.name in _OF_IMAGES):
+                continue
+            for call in ast.walk(function):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.args:
+                    found |= _key(module, call)
+    return found
+
+
+_READS = {
+    "take",
+    "string",
+    "optional",
+    "strings",
+    "objects",
+    "boolean",
+    "integer",
+    "nested",
+    "elements",
+    "string_map",
+}
+
+
+def _key(module: object, call: ast.Call) -> set[str]:
+    assert isinstance(call.func, ast.Attribute)
+    first = call.args[0]
+    if call.func.attr not in _READS:
+        return set()
+    if isinstance(first, ast.Constant):
+        return {str(first.value)}
+    if isinstance(first, ast.Name) and isinstance(getattr(module, first.id, None), str):
+        return {getattr(module, first.id)}
+    return set()
+
+
+def test_every_key_that_is_read_is_in_a_table() -> None:
+    names = {name for table in TABLES.values() for key in table for name in key.path.replace("[]", "").split(".")}
+    named = {key.path for table in TABLES.values() for key in table} | names
+    assert {key for key in taken() if key not in named and not key.startswith("kurma.io/")} <= {"value", "labels"}
+    own = {key for key in taken() if key.startswith("kurma.io/")}
+    assert own
+    assert {key for key in own if not any(key in one for one in named)} == set()
+
+
+def test_every_annotation_is_in_the_code() -> None:
+    places = ("kurma_core", "plugins")
+    source = "".join(file.read_text() for place in places for file in (ROOT / place).rglob("*.py"))
+    assert [row[0] for row in ANNOTATIONS if f'"{row[0]}"' not in source] == []
+
+
+def test_recipes_are_pod_files() -> None:
+    files = [block for block in blocks(find_page("pod_file.md").read_text()) if block.file]
+    assert len(files) >= 7
+    for block in files:
+        warnings: list[str] = []
+        PodTemplate.parse(yaml.safe_load(block.body), warn=warnings.append)
+        assert warnings == [], block.file
