@@ -1,7 +1,8 @@
 """Lists the distributions of this checkout, and reads and writes their version.
 
 ``VERSION`` of ``kurma_core/__init__.py`` is the version of all of them. ``./dev version NEW`` writes a new one
-there, into each ``pyproject.toml``, and into the requirements that the distributions have of each other.
+there, into each ``pyproject.toml`` and ``uv.lock``, and into the requirements that the distributions have of
+each other.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 _SOURCE = "kurma_core/__init__.py"
 _IN_SOURCE = re.compile(r'(?m)^(VERSION = ")([^"]+)(")$')
 _IN_PROJECT = re.compile(r'(?m)^(version = ")([^"]+)(")$')
+_IN_LOCK = re.compile(r'(?m)^(name = "kurma(?:-[a-z-]+)?"\nversion = ")([^"]+)(")$')
 _REQUIREMENT = re.compile(r'("kurma-[a-z-]+(?:\[[a-z]+\])?(?:>=|==))([^",]+)(")')
 
 
@@ -74,7 +76,8 @@ def write_version(new: str, root: Path = ROOT) -> None:
     put(root / _SOURCE, _IN_SOURCE)
     for folder in folders(root):
         put(folder / "pyproject.toml", _IN_PROJECT, _REQUIREMENT)
-    run(uv(), "lock", "--quiet", "--offline", cwd=root)
+    # Edited as text: `uv lock` would resolve every requirement anew, and need an index for it.
+    put(root / "uv.lock", _IN_LOCK)
 
 
 def uv() -> str:

@@ -246,8 +246,12 @@ def test_a_pod_with_a_cgroup_of_its_own(pods, place):
         return stager.hand_over(waiting, setup)
 
     pod = pods({"main": shell("exec sleep 1000")}, begin=begin).started()
-    inside = CgroupTree(pod.setup.cgroup).pids()
-    assert {pod.process.pid, *children(pod.process.pid)} <= set(inside)
+
+    def moved():
+        # Children first: a short-lived one may end before the cgroup is read.
+        return {pod.process.pid, *children(pod.process.pid)} <= set(CgroupTree(pod.setup.cgroup).pids())
+
+    until(moved)
     assert not CgroupTree(begin.place).exists()
     with open(f"/proc/{pod.process.pid}/cgroup") as file:
         assert begin.place not in file.read()
