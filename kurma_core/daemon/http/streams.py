@@ -98,6 +98,8 @@ class Stream:
         self._shut()
         if self._thread.ident is not None:
             self._thread.join()
+        # They may refer to this stream: what refers to itself is freed late.
+        del self._heard, self._left
 
     def _shut(self) -> None:
         with contextlib.suppress(OSError):  # the client has disconnected

@@ -76,7 +76,7 @@ class TestShell(ImageContract):
     def test_an_interface_that_is_there_is_nobody_elses_to_take(self, driver, config, make_pod):
         one = self.context(make_pod(), config)
         output("ip", "-n", f"kurma-{one.pod}", "link", "add", "eth0", "type", "veth")
-        with pytest.raises(Exception, match="the pod already has an interface eth0"):
+        with pytest.raises(Exception, match="the pod has an interface eth0 already"):
             driver.add(one)
         driver.delete(one)
         assert "eth0" in interfaces_in(one.namespace)
