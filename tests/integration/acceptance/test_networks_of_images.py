@@ -85,6 +85,7 @@ def _rules(saved: str) -> list[str]:
     ("network", "subnet"), [("shell", "10.209.0."), pytest.param("mynet", "10.10.0.", marks=pytest.mark.full)]
 )
 def test_a_pod_joins_and_leaves(mine: Kurma, background: Start, network: str, subnet: str) -> None:
+    before = links()
     run = background("first", "trap 'exit 0' TERM; while :; do sleep 0.1; done", net=network, by=mine)
     (address,) = [one["addresses"][0] for one in mine.pod("first")["networks"] if one["network"] == network]
     assert address.startswith(subnet)
@@ -94,14 +95,15 @@ def test_a_pod_joins_and_leaves(mine: Kurma, background: Start, network: str, su
     mine.out("stop", "first")
     run.communicate(timeout=20)
     mine.out("rm", "first")
-    assert not {name for name in links() if name.startswith(("ks", "veth")) and name != "kshell8"}
+    assert not {name for name in links() - before if name.startswith(("ks", "veth")) and name != "kshell8"}
     assert "10.10.0." not in output("iptables-save", "-t", "nat")
 
 
 @pytest.mark.full
 def test_the_command_is_killed_and_the_pod_still_leaves(mine: Kurma, background: Start) -> None:
+    before = links()
     run = background("orphan", net="shell", by=mine)
-    cables = {name for name in links() if name.startswith("ks")} - {"kshell8"}
+    cables = {name for name in links() - before if name.startswith("ks")} - {"kshell8"}
     assert len(cables) == 1
     run.kill()
     run.communicate()
