@@ -98,15 +98,17 @@ class Kurma:
         return found | self._processes()
 
     def _processes(self) -> set[str]:
-        mark = f"KURMA_DIR={self.state}\0".encode()
+        # A kurmad that a command started has the directory in its arguments.
+        marks = {"environ": f"KURMA_DIR={self.state}\0".encode(), "cmdline": f"--dir\0{self.state}\0".encode()}
         found = set()
         for pid in filter(str.isdecimal, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    if mark in file.read():
-                        found.add(f"process {pid}")
-            except OSError:
-                continue
+            for name, mark in marks.items():
+                try:
+                    with open(f"/proc/{pid}/{name}", "rb") as file:
+                        if mark in file.read():
+                            found.add(f"process {pid}")
+                except OSError:
+                    continue
         return found
 
 
