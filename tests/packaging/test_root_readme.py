@@ -14,6 +14,16 @@ from tests.packaging.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
 
+#: Ends the kurmad that a command started, and waits: it takes down the stager that waits for the next pod.
+END_KURMAD = """
+for process in /proc/[0-9]*; do
+    if tr '\\0' ' ' <$process/cmdline | grep -q 'import kurmad'; then
+        kill ${process#/proc/}
+        while [ -e $process ]; do sleep 0.1; done
+    fi
+done
+"""
+
 pytestmark = [pytest.mark.root, pytest.mark.full]
 
 
@@ -45,6 +55,8 @@ def machine(tmp_path, dist):
             json.dumps({"registries": {"mirrors": {"docker.io": [registry.host]}}})
         )
         yield machine
+        machine("/opt/kurma/bin/kurma", "rm", "--force", "web")
+        machine("bash", "-c", END_KURMAD)
     machine.end()
     shutil.rmtree(root)
 
