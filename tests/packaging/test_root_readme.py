@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text()
 #: Ends the kurmad that a command started, and waits: it takes down the stager that waits for the next pod.
 END_KURMAD = """
 for process in /proc/[0-9]*; do
-    if tr '\\0' ' ' <$process/cmdline | grep -q 'import kurmad'; then
+    if tr '\\0' ' ' <$process/cmdline | grep -q '[i]mport kurmad'; then
         kill ${process#/proc/}
         while [ -e $process ]; do sleep 0.1; done
     fi
