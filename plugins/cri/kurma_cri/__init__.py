@@ -1,0 +1,1 @@
+"""Kurma's pods for Kubernetes: the Container Runtime Interface."""

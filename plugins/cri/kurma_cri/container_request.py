@@ -1,0 +1,84 @@
+"""The request that adds a container to its sandbox, as an app of the pod."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.api.pods import AppOverrides, PodRequest
+from kurma_core.value import replace
+from kurma_cri.fields import refuse_undone
+from kurma_cri.proto import runtime_pb2 as cri
+from kurma_cri.records import CONTAINER, container_annotation
+from kurma_cri.rpc import invalid
+
+if TYPE_CHECKING:
+    from kurma_cri.images import RunImage
+    from kurma_cri.records import Sandbox
+
+Json = Any
+
+
+def container_request(
+    id: str, sandbox: Sandbox, config: cri.ContainerConfig, image: RunImage, created_at: int
+) -> PodRequest:
+    """:param image: that it runs.
+
+    :raises RpcError: the configuration is wrong, or asks for something that this runtime does not do.
+    """
+    refuse_undone(config)
+    if not config.metadata.name:
+        raise invalid("metadata needs a name")
+    security = config.linux.security_context
+    annotations = {CONTAINER: container_annotation(config, image.id, image.reference, created_at)}
+    if config.tty:
+        annotations["kurma.io/terminal"] = "true"
+    if config.stdin:
+        annotations["kurma.io/stdin"] = "true"
+    app: dict[str, Json] = {
+        "name": id,
+        "image": image.locator,
+        "readOnlyRootFS": security.readonly_rootfs,
+        "mounts": [_mount(number, mount) for number, mount in enumerate(config.mounts)],
+        "annotations": [{"name": name, "value": value} for name, value in annotations.items()],
+    }
+    request = PodRequest.from_json({"pod": {"apps": [app]}})
+    return replace(request, pull="never", overrides={id: _overrides(config)})
+
+
+def _mount(number: int, mount: cri.Mount) -> Json:
+    if not mount.container_path.startswith("/"):
+        raise invalid(f"mounts: container_path {mount.container_path!r} must be absolute")
+    if not mount.host_path.startswith("/"):
+        raise invalid(f"mounts: host_path {mount.host_path!r} must be absolute")
+    name = f"mount-{number}"
+    volume = {"name": name, "kind": "host", "source": mount.host_path, "readOnly": mount.readonly}
+    return {"volume": name, "path": mount.container_path, "appVolume": volume}
+
+
+def _overrides(config: cri.ContainerConfig) -> AppOverrides:
+    """The command, environment and user, over those of the image: ``command`` replaces its entrypoint and its
+    arguments, ``args`` its arguments alone."""
+    security = config.linux.security_context
+    user = group = None
+    if security.HasField("run_as_user") and security.run_as_username:
+        raise invalid("run_as_user and run_as_username exclude each other")
+    if security.HasField("run_as_user"):
+        user = str(security.run_as_user.value)
+    elif security.run_as_username:
+        user = security.run_as_username
+    if security.HasField("run_as_group"):
+        if user is None:
+            raise invalid("run_as_group needs run_as_user or run_as_username")
+        group = str(security.run_as_group.value)
+    isolators: list[tuple[str, Json]] = []
+    if security.no_new_privs:
+        isolators.append(("os/linux/no-new-privileges", True))
+    return AppOverrides(
+        exec=(*config.command, *config.args) if config.command else (),
+        arguments=() if config.command else tuple(config.args),
+        user=user,
+        group=group,
+        working_directory=config.working_dir or None,
+        environment=tuple((one.key, one.value.decode("utf-8", "surrogateescape")) for one in config.envs),
+        isolators=tuple(isolators),
+    )

@@ -1,0 +1,112 @@
+"""Creates, starts, stops, removes and lists containers."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kurma_core.cancellation import Cancellation, governing
+from kurma_core.errors import AppNotFoundError, PodNotFoundError, PodStateError
+from kurma_cri.container_request import container_request
+from kurma_cri.images import run_image
+from kurma_cri.proto import runtime_pb2 as cri
+from kurma_cri.records import Container, Records, containers_of, new_id
+from kurma_cri.rpc import RpcError, already_exists, failed_precondition, is_not_found
+from kurma_cri.statuses import chosen, container_item, container_state
+
+if TYPE_CHECKING:
+    from kurma_core.api.operations import Api
+    from kurma_cri.sandboxes import Sandboxes
+
+
+class Containers:
+    """:param client: has the pods. :param records: finds them."""
+
+    def __init__(self, client: Api, records: Records, sandboxes: Sandboxes) -> None:
+        self._client = client
+        self._records = records
+        self._sandboxes = sandboxes
+        self._lock = threading.Lock()
+
+    def create(self, sandbox_id: str, config: cri.ContainerConfig) -> str:
+        """Adds a container to a sandbox. :returns: its ID.
+
+        :raises RpcError: the configuration is wrong; the sandbox is not ready; it has a container of this name and
+            attempt.
+        """
+        sandbox = self._sandboxes.running(sandbox_id)
+        for other in containers_of(sandbox):
+            if _key(other) == (config.metadata.name, config.metadata.attempt):
+                raise already_exists(
+                    f"container {other.id} of this sandbox has the name {config.metadata.name!r} and attempt "
+                    f"{config.metadata.attempt}"
+                )
+        image = run_image(self._client, config.image.image)
+        id = new_id()
+        request = container_request(id, sandbox, config, image, self._records.now())
+        try:
+            self._client.app_add(sandbox.pod.uuid, request)
+        except BaseException:
+            with governing(Cancellation()), contextlib.suppress(PodNotFoundError, AppNotFoundError, PodStateError):
+                self._client.app_rm(sandbox.pod.uuid, id, force=True)
+            raise
+        return id
+
+    def start(self, reference: str) -> None:
+        """Starts a created container; returns once its program runs.
+
+        :raises RpcError: it was started before.
+        :raises KurmaError: its program could not be executed.
+        """
+        container = self._records.container(reference)
+        if container_state(container) != cri.CONTAINER_CREATED:
+            raise failed_precondition(f"container {container.id} was started before: it is {container.app.state}")
+        self._sandboxes.running(container.sandbox.id)
+        self._client.app_start(container.sandbox.pod.uuid, container.id)
+
+    def stop(self, reference: str, timeout: int) -> None:
+        """Ends a container; returns once it has ended. Repeatable.
+
+        :param timeout: seconds between its stop signal and SIGKILL; 0 or less: it is killed at once.
+        """
+        container = self._find(reference)
+        if container is None or container_state(container) != cri.CONTAINER_RUNNING:
+            return
+        with contextlib.suppress(PodNotFoundError, AppNotFoundError, PodStateError):
+            self._client.app_stop(
+                container.sandbox.pod.uuid, container.id, force=timeout <= 0, timeout=float(max(timeout, 0))
+            )
+
+    def remove(self, reference: str) -> None:
+        """Removes a container; ends it first. Its log files stay. Repeatable."""
+        container = self._find(reference)
+        if container is None:
+            return
+        with contextlib.suppress(PodNotFoundError, AppNotFoundError):
+            self._client.app_rm(container.sandbox.pod.uuid, container.id, force=container.sandbox.ready)
+        self._records.forget(container.id)
+
+    def _find(self, reference: str) -> Container | None:
+        try:
+            return self._records.container(reference)
+        except RpcError as error:
+            if is_not_found(error):
+                return None
+            raise
+
+    def list(self, wanted: cri.ContainerFilter) -> Iterator[cri.Container]:
+        """The containers that fulfil each condition of the filter."""
+        for container in self._records.containers():
+            if (
+                container.id.startswith(wanted.id)
+                and container.sandbox.id.startswith(wanted.pod_sandbox_id)
+                and (not wanted.HasField("state") or container_state(container) == wanted.state.state)
+                and chosen(container.config.labels, wanted.label_selector)
+            ):
+                yield container_item(container)
+
+
+def _key(container: Container) -> tuple[str, int]:
+    return (container.config.metadata.name, container.config.metadata.attempt)

@@ -1,0 +1,1 @@
+"""The Container Runtime Interface, generated from ``runtime.proto`` by ``./dev stubs``."""

@@ -1,0 +1,194 @@
+"""The RuntimeService: sandboxes, containers, commands and statistics. A method does one call of the interface."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import grpc
+
+from kurma_cri.containers import Containers
+from kurma_cri.proto import runtime_pb2 as cri
+from kurma_cri.proto import runtime_pb2_grpc as services
+from kurma_cri.records import Records, containers_of
+from kurma_cri.rpc import RpcError
+from kurma_cri.sandboxes import Sandboxes
+from kurma_cri.statuses import container_status, sandbox_status
+
+if TYPE_CHECKING:
+    from kurma_core.api.operations import Api
+    from kurma_cri.options import Options
+
+#: grpc has no types.
+Context: TypeAlias = Any
+#: Items in one message of a stream.
+_BATCH = 100
+
+
+class RuntimeService(services.RuntimeServiceServicer):
+    """:param client: does Kurma's operations. It is entered before the first call, and left after the last."""
+
+    def __init__(self, options: Options, client: Api, log: logging.Logger) -> None:
+        self._options = options
+        self._client = client
+        self._log = log
+        self._records = Records(client)
+        self._sandboxes = Sandboxes(options, client, self._records)
+        self._containers = Containers(client, self._records, self._sandboxes)
+
+    def __enter__(self) -> RuntimeService:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    # -- the runtime --
+
+    def Version(self, request: cri.VersionRequest, context: Context) -> cri.VersionResponse:
+        return cri.VersionResponse(
+            # Kubelet refuses any other.
+            version="0.1.0",
+            runtime_name="kurma",
+            runtime_version=self._client.version().version,
+            runtime_api_version="v1",
+        )
+
+    def Status(self, request: cri.StatusRequest, context: Context) -> cri.StatusResponse:
+        conditions = [
+            cri.RuntimeCondition(type="RuntimeReady", status=True, reason="KurmadRuns", message="kurmad runs"),
+            cri.RuntimeCondition(
+                type="NetworkReady",
+                status=True,
+                reason="NetworkConfigured",
+                message=f"network {self._options.network}",
+            ),
+        ]
+        answer = cri.StatusResponse(status=cri.RuntimeStatus(conditions=conditions))
+        answer.runtime_handlers.extend(
+            cri.RuntimeHandler(name=name, features=cri.RuntimeHandlerFeatures()) for name in self._options.handlers
+        )
+        if request.verbose:
+            answer.info["config"] = json.dumps({"network": self._options.network, "socket": self._options.socket})
+        return answer
+
+    def RuntimeConfig(self, request: cri.RuntimeConfigRequest, context: Context) -> cri.RuntimeConfigResponse:
+        return cri.RuntimeConfigResponse(linux=cri.LinuxRuntimeConfiguration(cgroup_driver=cri.CGROUPFS))
+
+    def UpdateRuntimeConfig(
+        self, request: cri.UpdateRuntimeConfigRequest, context: Context
+    ) -> cri.UpdateRuntimeConfigResponse:
+        return cri.UpdateRuntimeConfigResponse()
+
+    # -- sandboxes --
+
+    def RunPodSandbox(self, request: cri.RunPodSandboxRequest, context: Context) -> cri.RunPodSandboxResponse:
+        return cri.RunPodSandboxResponse(
+            pod_sandbox_id=self._sandboxes.run(request.config, request.runtime_handler)
+        )
+
+    def StopPodSandbox(self, request: cri.StopPodSandboxRequest, context: Context) -> cri.StopPodSandboxResponse:
+        self._sandboxes.stop(request.pod_sandbox_id)
+        return cri.StopPodSandboxResponse()
+
+    def RemovePodSandbox(
+        self, request: cri.RemovePodSandboxRequest, context: Context
+    ) -> cri.RemovePodSandboxResponse:
+        self._sandboxes.remove(request.pod_sandbox_id)
+        return cri.RemovePodSandboxResponse()
+
+    def PodSandboxStatus(
+        self, request: cri.PodSandboxStatusRequest, context: Context
+    ) -> cri.PodSandboxStatusResponse:
+        timestamp = self._records.now()
+        sandbox = self._records.sandbox(request.pod_sandbox_id)
+        answer = cri.PodSandboxStatusResponse(
+            status=sandbox_status(sandbox),
+            containers_statuses=[container_status(one) for one in containers_of(sandbox)],
+            timestamp=timestamp,
+        )
+        if request.verbose:
+            answer.info["pod"] = _info(uuid=sandbox.pod.uuid, name=sandbox.pod.name, state=sandbox.pod.state)
+        return answer
+
+    def ListPodSandbox(self, request: cri.ListPodSandboxRequest, context: Context) -> cri.ListPodSandboxResponse:
+        return cri.ListPodSandboxResponse(items=self._sandboxes.list(request.filter))
+
+    def StreamPodSandboxes(
+        self, request: cri.StreamPodSandboxesRequest, context: Context
+    ) -> Iterator[cri.StreamPodSandboxesResponse]:
+        for some in _batches(self._sandboxes.list(request.filter)):
+            yield cri.StreamPodSandboxesResponse(pod_sandboxes=some)
+
+    # -- containers --
+
+    def CreateContainer(
+        self, request: cri.CreateContainerRequest, context: Context
+    ) -> cri.CreateContainerResponse:
+        return cri.CreateContainerResponse(
+            container_id=self._containers.create(request.pod_sandbox_id, request.config)
+        )
+
+    def StartContainer(self, request: cri.StartContainerRequest, context: Context) -> cri.StartContainerResponse:
+        self._containers.start(request.container_id)
+        return cri.StartContainerResponse()
+
+    def StopContainer(self, request: cri.StopContainerRequest, context: Context) -> cri.StopContainerResponse:
+        self._containers.stop(request.container_id, request.timeout)
+        return cri.StopContainerResponse()
+
+    def RemoveContainer(
+        self, request: cri.RemoveContainerRequest, context: Context
+    ) -> cri.RemoveContainerResponse:
+        self._containers.remove(request.container_id)
+        return cri.RemoveContainerResponse()
+
+    def ListContainers(self, request: cri.ListContainersRequest, context: Context) -> cri.ListContainersResponse:
+        return cri.ListContainersResponse(containers=self._containers.list(request.filter))
+
+    def StreamContainers(
+        self, request: cri.StreamContainersRequest, context: Context
+    ) -> Iterator[cri.StreamContainersResponse]:
+        for some in _batches(self._containers.list(request.filter)):
+            yield cri.StreamContainersResponse(containers=some)
+
+    def ContainerStatus(
+        self, request: cri.ContainerStatusRequest, context: Context
+    ) -> cri.ContainerStatusResponse:
+        container = self._records.container(request.container_id)
+        answer = cri.ContainerStatusResponse(status=container_status(container))
+        if request.verbose:
+            answer.info["app"] = _info(pod=container.sandbox.pod.uuid, app=container.id, pid=container.app.pid)
+        return answer
+
+    # -- not supported --
+
+    def CheckpointContainer(self, request: Any, context: Context) -> Any:
+        raise _unimplemented("checkpoints of containers")
+
+    def CheckpointPod(self, request: Any, context: Context) -> Any:
+        raise _unimplemented("checkpoints of pods")
+
+    def RestorePod(self, request: Any, context: Context) -> Any:
+        raise _unimplemented("restoring pods from checkpoints")
+
+
+def _unimplemented(thing: str) -> RpcError:
+    return RpcError(grpc.StatusCode.UNIMPLEMENTED, f"Kurma does not support {thing}")
+
+
+def _info(**facts: Any) -> str:
+    return json.dumps(facts)
+
+
+def _batches(items: Iterator[Any]) -> Iterator[list[Any]]:
+    """Lists of some items each, none empty."""
+    some: list[Any] = []
+    for item in items:
+        some.append(item)
+        if len(some) == _BATCH:
+            yield some
+            some = []
+    if some:
+        yield some

@@ -1,0 +1,70 @@
+"""The pod request of a sandbox."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+from kurma_core.api.pods import DnsRequest, PodRequest
+from kurma_core.models.network import NetworkRequest, PortMapping
+from kurma_core.value import replace
+from kurma_cri.fields import refuse_undone
+from kurma_cri.proto import runtime_pb2 as cri
+from kurma_cri.records import SANDBOX, pod_name, sandbox_annotation
+from kurma_cri.rpc import invalid
+
+if TYPE_CHECKING:
+    from kurma_cri.options import Handler, Options
+
+Json = Any
+_HOST = (NetworkRequest("host"),)
+_PROTOCOLS = {cri.TCP: "tcp", cri.UDP: "udp", cri.SCTP: "sctp"}
+
+
+def sandbox_request(
+    id: str, config: cri.PodSandboxConfig, handler: Handler, created_at: int, options: Options
+) -> PodRequest:
+    """:raises RpcError: the configuration is wrong, or asks for something that this runtime does not do."""
+    refuse_undone(config)
+    meta = config.metadata
+    if not meta.name or not meta.namespace or not meta.uid:
+        raise invalid("metadata needs name, namespace and uid")
+    namespaces = config.linux.security_context.namespace_options
+    host_network = namespaces.network == cri.NODE
+    annotations = {SANDBOX: sandbox_annotation(id, config, handler.name, created_at)}
+    pod: dict[str, Json] = {
+        "apps": [],
+        "annotations": [{"name": name, "value": value} for name, value in annotations.items()],
+        "userLabels": dict(config.labels),
+    }
+    request: dict[str, Json] = {"pod": pod, "name": pod_name(id)}
+    return replace(
+        PodRequest.from_json(request),
+        stager=handler.stager,
+        renderer=handler.renderer,
+        userns=handler.userns,
+        hostname=config.hostname or (socket.gethostname() if host_network else None),
+        networks=_HOST if host_network else (NetworkRequest(options.network),),
+        ports=() if host_network else _ports(config),
+        dns=_dns(config),
+        grants=("os/linux/namespaces=net",) if host_network else (),
+    )
+
+
+def _dns(config: cri.PodSandboxConfig) -> DnsRequest | None:
+    if not config.HasField("dns_config"):
+        return None
+    dns = config.dns_config
+    return DnsRequest(tuple(dns.servers), tuple(dns.searches), tuple(dns.options))
+
+
+def _ports(config: cri.PodSandboxConfig) -> tuple[PortMapping, ...]:
+    found = []
+    for port in config.port_mappings:
+        if port.host_port == 0:
+            continue
+        for what, number in (("host_port", port.host_port), ("container_port", port.container_port)):
+            if not 0 < number < 65536:
+                raise invalid(f"port_mappings: {what} {number} is not a port")
+        found.append(PortMapping(port.host_port, port.container_port, _PROTOCOLS[port.protocol], port.host_ip))
+    return tuple(found)

@@ -1,0 +1,144 @@
+"""Runs, stops, removes and lists pod sandboxes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kurma_core.cancellation import Cancellation, current, governing
+from kurma_core.errors import PodNotFoundError
+from kurma_cri.proto import runtime_pb2 as cri
+from kurma_cri.records import Records, Sandbox, new_id, pod_name
+from kurma_cri.rpc import RpcError, already_exists, failed_precondition, invalid, is_not_found
+from kurma_cri.sandbox_request import sandbox_request
+from kurma_cri.statuses import chosen, list_item, sandbox_state
+
+if TYPE_CHECKING:
+    from kurma_core.api.operations import Api
+    from kurma_cri.options import Handler, Options
+
+
+class Sandboxes:
+    """:param client: has the pods. :param records: finds them."""
+
+    def __init__(self, options: Options, client: Api, records: Records) -> None:
+        self._options = options
+        self._client = client
+        self._records = records
+        self._lock = threading.Condition()
+        #: Metadata of the sandboxes that are being made.
+        self._making: set[tuple[str, str, str, int]] = set()
+
+    def run(self, config: cri.PodSandboxConfig, handler: str) -> str:
+        """Makes and starts a sandbox; returns once its network is up. :returns: its ID.
+
+        :raises RpcError: the configuration is wrong; a sandbox with this metadata lives.
+        :raises KurmaError: it could not be started; nothing of it is left.
+        """
+        chosen_handler = self.handler(handler)
+        with self._making_alone(config.metadata):
+            for other in self._records.sandboxes():
+                if _key(other.config.metadata) == _key(config.metadata):
+                    self._replace(other)
+            id = new_id()
+            request = sandbox_request(id, config, chosen_handler, self._records.now(), self._options)
+            try:
+                self._client.prepare(request, start=True)
+            except BaseException:
+                self._undo(id)
+                raise
+            return id
+
+    def handler(self, name: str) -> Handler:
+        """:raises RpcError: it is unknown."""
+        found = self._options.handlers.get(name)
+        if found is None:
+            known = ", ".join(repr(one) for one in sorted(self._options.handlers))
+            raise invalid(f"there is no runtime handler {name!r}: kurma.yml has {known}")
+        return found
+
+    @contextlib.contextmanager
+    def _making_alone(self, metadata: cri.PodSandboxMetadata) -> Iterator[None]:
+        """A second call with the same metadata waits for the first."""
+        key, operation = _key(metadata), current()
+
+        def wake() -> None:
+            with self._lock:
+                self._lock.notify_all()
+
+        with operation.waking(wake), self._lock:
+            while key in self._making and not operation.cancelled:
+                self._lock.wait()
+            operation.check()
+            self._making.add(key)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._making.discard(key)
+                self._lock.notify_all()
+
+    def _replace(self, other: Sandbox) -> None:
+        """:raises RpcError: it lives; else its remains are removed."""
+        if other.ready:
+            meta = other.config.metadata
+            raise already_exists(
+                f"pod sandbox {other.id} of {meta.namespace}/{meta.name} exists with this metadata"
+            )
+        if other.pod.state in ("preparing", "prepared", "errored") and not other.pod.apps:
+            self._undo(other.id)
+
+    def _undo(self, id: str) -> None:
+        """Removes a sandbox that did not come up, whatever the operation's caller wants by now."""
+        with governing(Cancellation()), contextlib.suppress(PodNotFoundError):
+            self._client.rm(pod_name(id), force=True)
+
+    def stop(self, reference: str) -> None:
+        """Ends all processes of a sandbox, and gives its network back. Repeatable."""
+        sandbox = self._find(reference)
+        if sandbox is None:
+            return
+        with contextlib.suppress(PodNotFoundError):
+            if sandbox.pod.state in ("running", "starting", "stopping"):
+                self._client.stop(sandbox.pod.uuid, timeout=0.0)
+
+    def remove(self, reference: str) -> None:
+        """Removes a sandbox with its containers. Repeatable."""
+        sandbox = self._find(reference)
+        if sandbox is None:
+            return
+        with contextlib.suppress(PodNotFoundError):
+            self._client.rm(sandbox.pod.uuid, force=True)
+        for app in sandbox.pod.apps:
+            self._records.forget(app.name)
+
+    def _find(self, reference: str) -> Sandbox | None:
+        try:
+            return self._records.sandbox(reference)
+        except RpcError as error:
+            if is_not_found(error):
+                return None
+            raise
+
+    def list(self, wanted: cri.PodSandboxFilter) -> Iterator[cri.PodSandbox]:
+        """The sandboxes that fulfil each condition of the filter."""
+        for sandbox in self._records.sandboxes():
+            if (
+                sandbox.id.startswith(wanted.id)
+                and (not wanted.HasField("state") or sandbox_state(sandbox) == wanted.state.state)
+                and chosen(sandbox.config.labels, wanted.label_selector)
+            ):
+                yield list_item(sandbox)
+
+    def running(self, reference: str) -> Sandbox:
+        """:raises RpcError: there is none, or it does not run."""
+        sandbox = self._records.sandbox(reference)
+        if not sandbox.ready:
+            raise failed_precondition(f"pod sandbox {sandbox.id} is not ready: its pod is {sandbox.pod.state}")
+        return sandbox
+
+
+def _key(metadata: cri.PodSandboxMetadata) -> tuple[str, str, str, int]:
+    return (metadata.namespace, metadata.name, metadata.uid, metadata.attempt)
