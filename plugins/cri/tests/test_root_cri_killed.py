@@ -1,0 +1,166 @@
+"""kurmad is killed (SIGKILL) at each step of each call; a kubelet-like client repeats its calls, and ends with
+exactly the sandboxes and containers that it wanted (C2, C21)."""
+
+import threading
+
+import pytest
+from kurma_cri.proto import runtime_pb2 as cri
+
+from kurma_core.pods.run.launch import STEPS
+from plugins.cri.tests.kubelet import Kubelet
+from tests.integration.pods.test_pods_crash import assert_nothing_left
+from tests.kit.kurmad import ended
+from tests.kit.waiting import until
+
+pytestmark = [pytest.mark.root, pytest.mark.full]
+
+_APPS, _MANAGER = "kurma_core.pods.change.app_changes:PodApps", "kurma_core.pods.manager:PodManager"
+_DIRECTORY = "kurma_core.pods.record.pod_directory:PodDirectory"
+_OWNED, _STORE = "kurma_core.pods.run.owner:OwnedPod", "kurma_core.pods.record.pod_store:PodStore"
+_CRI = "kurma_cri"
+
+
+def around(*functions):
+    return [(when, function) for function in functions for when in ("entering", "leaving")]
+
+
+POINTS = {
+    "run": [
+        *around(f"{_CRI}.sandboxes:Sandboxes.run", f"{_MANAGER}.prepare_to_start", f"{_OWNED}.start"),
+        *(("before", step.name) for step in STEPS),
+        ("after", STEPS[-1].name),
+    ],
+    "create": [
+        *around(
+            f"{_CRI}.containers:Containers.create", f"{_APPS}._add", f"{_APPS}._commit", f"{_APPS}._finish_change"
+        ),
+        ("leaving", f"{_DIRECTORY}.write_pod"),
+    ],
+    "start": around(f"{_CRI}.containers:Containers.start", f"{_APPS}.start"),
+    "stop": around(f"{_CRI}.containers:Containers.stop", f"{_APPS}.stop"),
+    "remove": around(f"{_CRI}.containers:Containers.remove", f"{_APPS}.remove", f"{_APPS}._finish_change"),
+    "end": [
+        *around(f"{_CRI}.sandboxes:Sandboxes.stop", f"{_CRI}.sandboxes:Sandboxes.remove", f"{_OWNED}.finish"),
+        *(("undoing", step.name) for step in STEPS),
+        *around(f"{_STORE}.delete"),
+    ],
+}
+
+
+class Killed:
+    """A node whose kurmad dies at points, and comes again."""
+
+    def __init__(self, make_house, make_kurmad, socket, points):
+        section = {"config": {"socket": socket, "network": "default"}}
+        self.house = make_house(
+            {"stop_timeout": 3, "plugins": {"services": {"cri": section}}, "daemon": {"prestarted_stagers": 0}}
+        )
+        self._make = make_kurmad
+        self._points = points
+        self.daemon = make_kurmad(house=self.house, faults=points)
+        self.kubelet = Kubelet(socket)
+
+    def dies(self, point, wish):
+        """Once, at that point, while the client has its wish fulfilled. :returns: the wish's result."""
+        results = []
+        caller = threading.Thread(target=lambda: results.append(wish()), daemon=True)
+        with self.daemon.armed(point):
+            caller.start()
+        self.daemon = self._make(house=self.house, faults=self._points)
+        caller.join(60)
+        assert results, (point, self.kubelet.errors[-3:])
+        return results[0]
+
+
+def config_of(name, attempt=0):
+    metadata = cri.PodSandboxMetadata(name=name, namespace="default", uid=f"uid-{name}", attempt=attempt)
+    return cri.PodSandboxConfig(metadata=metadata)
+
+
+@pytest.fixture
+def node(make_house, kurmad, tmp_path):
+    made = []
+
+    def make(name):
+        made.append(Killed(make_house, kurmad, f"{tmp_path}/cri.sock", POINTS[name]))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.kubelet.close()
+        ended(one.daemon)
+
+
+def container_of(node, name, attempt=0):
+    script = "echo begun; trap 'exit 7' TERM; while :; do sleep 0.05; done"
+    return cri.ContainerConfig(
+        metadata=cri.ContainerMetadata(name=name, attempt=attempt),
+        image=cri.ImageSpec(image=node.house.image),
+        command=["sh", "-c", script],
+    )
+
+
+def finish(node, before):
+    """Nothing is left of any pod."""
+    until(lambda: [pod.name for pod in node.house.client.pods()] == [], lambda: str(node.house.client.pods()))
+    for uuid in before:
+        assert_nothing_left(uuid)
+
+
+def pods(node):
+    return {pod.uuid for pod in node.house.client.pods()}
+
+
+def test_run_pod_sandbox(node):
+    node = node("run")
+    uuids = set()
+    for number, point in enumerate(POINTS["run"]):
+        config = config_of(f"pod-{number}")
+        node.dies(point, lambda config=config: node.kubelet.sandbox(config))
+        assert len(pods(node)) == 1, point
+        uuids |= pods(node)
+        container = node.kubelet.container(node.kubelet.sandbox(config), container_of(node, "main"))
+        assert node.kubelet.status(container).state == cri.CONTAINER_RUNNING
+        node.kubelet.no_sandbox(config)
+    finish(node, uuids)
+
+
+@pytest.mark.parametrize("call", ["create", "start", "stop", "remove"])
+def test_a_container(node, call):
+    """Its sandbox lives through all of it."""
+    node = node(call)
+    config = config_of(call)
+    sandbox = node.kubelet.sandbox(config)
+    for number, point in enumerate(POINTS[call]):
+        one_life(node, call, point, sandbox, container_of(node, "main", number))
+        assert node.kubelet.sandbox(config) == sandbox, point
+    uuids = pods(node)
+    node.kubelet.no_sandbox(config)
+    finish(node, uuids)
+
+
+def one_life(node, call, point, sandbox, config):
+    """The life of a container, in which kurmad is killed once."""
+    kubelet = node.kubelet
+
+    def struck(name, wish):
+        return node.dies(point, wish) if name == call else wish()
+
+    container = struck("create" if call == "create" else "start", lambda: kubelet.container(sandbox, config))
+    assert kubelet.status(container).state == cri.CONTAINER_RUNNING, point
+    struck("stop", lambda: kubelet.stop(container))
+    assert kubelet.exited(container).exit_code == 7, point
+    struck("remove", lambda: kubelet.remove(container))
+    assert list(kubelet.containers(sandbox)) == [], point
+
+
+def test_stop_and_remove_a_sandbox(node):
+    node = node("end")
+    uuids = set()
+    for number, point in enumerate(POINTS["end"]):
+        config = config_of(f"pod-{number}")
+        sandbox = node.kubelet.sandbox(config)
+        node.kubelet.container(sandbox, container_of(node, "main"))
+        uuids |= pods(node)
+        node.dies(point, lambda config=config: node.kubelet.no_sandbox(config) or True)
+    finish(node, uuids)
