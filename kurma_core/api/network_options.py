@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from kurma_core.appc.types import address_family, is_cidr
 from kurma_core.errors import UsageError
-from kurma_core.models.network import MOST_PORTS, PROTOCOLS, NetworkRequest, PortMapping
+from kurma_core.models.network import (
+    MOST_PORTS,
+    PROTOCOLS,
+    NetworkRequest,
+    PortMapping,
+    argument_name,
+    argument_value,
+)
+from kurma_core.schema import SchemaError
 
 _HEX = frozenset("0123456789abcdef")
 
 
 def parse_net(text: str) -> NetworkRequest:
-    """``NAME[:IFNAME][,ip=ADDRESS[/LENGTH]…][,mac=MAC][,optional]``; ``ip=`` may be given several times. Also
-    ``NAME:IP=ADDRESS``, the notation of rkt.
+    """``NAME[:IFNAME][,ip=ADDRESS[/LENGTH]…][,mac=MAC][,arg=KEY=VALUE…][,optional]``; ``ip=`` and ``arg=`` may
+    be given several times. Also ``NAME:IP=ADDRESS``, the notation of rkt.
 
     :raises UsageError: the text is malformed; whether the network exists is not checked here.
     """
@@ -25,6 +33,7 @@ def parse_net(text: str) -> NetworkRequest:
     ips: list[str] = []
     mac: str | None = None
     optional = False
+    args: dict[str, str] = {}
     for option in options:
         key, equals, value = option.partition("=")
         if key == "ip" and equals:
@@ -33,11 +42,16 @@ def parse_net(text: str) -> NetworkRequest:
             ips.append(value)
         elif key == "mac" and equals:
             mac = _mac(text, value)
+        elif key == "arg" and "=" in value:
+            argument, content = _argument(text, value)
+            if argument in args:
+                raise _net_error(text, f"the argument {argument} is given twice")
+            args[argument] = content
         elif option == "optional":
             optional = True
         else:
             raise _net_error(text, f'unknown option "{option}"')
-    return NetworkRequest(name, interface or None, tuple(ips), mac, optional)
+    return NetworkRequest(name, interface or None, tuple(ips), mac, optional, args)
 
 
 def parse_port(text: str) -> PortMapping:
@@ -139,9 +153,18 @@ def _mac(text: str, value: str) -> str:
     return mac
 
 
+def _argument(text: str, option: str) -> tuple[str, str]:
+    name, _, value = option.partition("=")
+    try:
+        return argument_name(name, "the argument's name"), argument_value(value, f"the argument {name}")
+    except SchemaError as error:
+        raise _net_error(text, str(error)) from None
+
+
 def _net_error(text: str, why: str) -> UsageError:
     return UsageError(
-        f"malformed network {text!r}: {why}", hint="write NAME[:INTERFACE][,ip=ADDRESS][,mac=MAC][,optional]"
+        f"malformed network {text!r}: {why}",
+        hint="write NAME[:INTERFACE][,ip=ADDRESS][,mac=MAC][,arg=KEY=VALUE][,optional]",
     )
 
 

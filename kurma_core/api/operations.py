@@ -690,8 +690,13 @@ class Api:
         """Show a network."""
 
     @operation("POST", "/v1/networks/check", body="NetworkCheck", body_needed=False)
-    def network_check(self, names: Collection[Nonempty] = (), *, repair: bool = False) -> list[NetworkFinding]:
-        """Find problems of networks and leftovers of pods; with ``repair``, repair them."""
+    def network_check(
+        self, names: Collection[Nonempty] = (), *, repair: bool = False, usable: bool = False
+    ) -> list[NetworkFinding]:
+        """Find problems of networks and leftovers of pods; with ``repair``, repair them.
+
+        :param usable: only find out whether pods could join the networks now; it is quick, and repairs nothing
+        """
 
     @operation("DELETE", "/v1/networks/{network}", name="network_remove")
     def network_rm(self, network: str) -> None:

@@ -59,7 +59,7 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
         "net",
         "--net --network",
         "Join a network: none, host, or a name from `kurma network list`.",
-        metavar="NETWORK[:IFNAME][,ip=…][,mac=…][,optional]",
+        metavar="NETWORK[:IFNAME][,ip=…][,mac=…][,arg=KEY=VALUE][,optional]",
         many=True,
     ),
     Option(

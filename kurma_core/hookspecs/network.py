@@ -132,7 +132,8 @@ class NetworkHooks(Hooks):
         get the result.
 
         The driver records a choice in its own state directory before it returns, and makes nothing on the host.
-        The same configuration is completed alike until ``remove``, in every process, also after a crash.
+        The same configuration is completed alike until ``remove``, in every process, also after a crash. If it
+        names files that hold the rest, the result follows them. A pod leaves with the result with which it joined.
 
         :called: before the other hooks that take a configuration
         :param config: as it is configured.

@@ -6,7 +6,7 @@ from _collections_abc import Mapping  # without collections
 
 from kurma_core.appc.types import nonempty
 from kurma_core.models.isolator import TrafficLimit
-from kurma_core.schema import JsonValue, Pairs, Port, Text, Words
+from kurma_core.schema import JsonValue, Map, Pairs, Port, SchemaError, Text, Words, describe
 from kurma_core.value import field, frozen
 
 #: Ports of one range at most: each is a rule or more, and CNI's plugins run programs for each.
@@ -14,6 +14,10 @@ MOST_PORTS = 1024
 
 #: Protocols of ports that can be published.
 PROTOCOLS = ("tcp", "udp", "sctp")
+
+#: Keys of :attr:`NetworkRequest.args` that other options set, with the option.
+_OWN_ARGS = {"IP": "ip", "MAC": "mac", "IgnoreUnknown": ""}
+_ARG_NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +29,26 @@ if TYPE_CHECKING:
 else:
     Nonempty = Text(nonempty)
     Protocol = Words(*PROTOCOLS)
+
+
+def argument_name(value: object, path: str = "$") -> str:
+    """Checks the name of an argument for a network's plugins. :raises SchemaError: it is not one."""
+    if not isinstance(value, str) or not value or not _ARG_NAME.issuperset(value):
+        raise SchemaError(path, "a name of ASCII letters, digits and _", describe(value))
+    if value in _OWN_ARGS:
+        raise SchemaError(path, "an argument that Kurma does not set itself", describe(value))
+    return value
+
+
+def argument_value(value: object, path: str = "$") -> str:
+    """Checks the value of an argument for a network's plugins: CNI's list of arguments has no way to quote a
+    separator.
+
+    :raises SchemaError: it has a separator or a control character.
+    """
+    if not isinstance(value, str) or not value.isprintable() or ";" in value or "=" in value:
+        raise SchemaError(path, "printable text without ; and =", describe(value))
+    return value
 
 
 @frozen
@@ -52,13 +76,15 @@ class PortMapping(JsonValue):
 
 @frozen
 class NetworkRequest(JsonValue):
-    """A request to join a network: ``--net NAME[:IFNAME][,ip=…,mac=…,optional]``.
+    """A request to join a network: ``--net NAME[:IFNAME][,ip=…,mac=…,arg=…,optional]``.
 
     :param name: name of the network.
     :param interface: name of the interface in the pod; null: from the network's configuration.
     :param ips: addresses that the pod wants; empty: any.
     :param mac: the interface's address; null: any.
     :param optional: true: the pod starts without the network where joining it fails.
+    :param args: arguments for the network's plugins, by name: CNI's get them in ``CNI_ARGS``. Plugins ignore those
+        that they do not know.
     """
 
     PARTIAL = True
@@ -68,6 +94,7 @@ class NetworkRequest(JsonValue):
     ips: tuple[Nonempty, ...] = ()
     mac: Nonempty | None = None
     optional: bool = False
+    args: Mapping[str, str] = field(default_factory=dict, shape=Map(Text(argument_value), Text(argument_name)))
 
 
 @frozen

@@ -80,7 +80,8 @@ class Catalog:
         infos = {info.name: info for info in self.configured()}
         for name in (HOST, NONE):
             infos[name] = NetworkInfo(name, "", "built-in", "", False, False, {"name": name})
-        return tuple({**infos, **{name: info for name, info in found.items() if name not in infos}}.values())
+        infos |= {name: self._checked(info) for name, info in found.items() if name not in infos}
+        return tuple(infos.values())
 
     def is_unused(self, info: NetworkInfo) -> bool:
         """Whether no pod has ever joined the network: its driver has not chosen the values that its configuration

@@ -67,7 +67,8 @@ class Networking:
         self._note = note
         self._config = config
         self.catalog = Catalog(config, driver, resolve_alias, image_runner, discovering or names, note)
-        self._ready: set[str] = set()
+        #: The configuration of each network whose driver has been called to set it up.
+        self._ready: dict[str, Mapping[str, Json]] = {}
         self._setting_up: dict[str, Lock] = {}
         #: The latest :meth:`add` of each attachment, by pod and network.
         self._adding: dict[tuple[str, str], AttachmentContext] = {}
@@ -269,15 +270,15 @@ class Networking:
         return replace(attachment, result=result)
 
     def _set_up(self, attachment: Attachment, driver: NetworkHooks) -> None:
-        """Calls the driver's ``setup`` once, before the first pod joins, also if several pods join at the same
-        time. A slow network does not hold up others."""
+        """Calls the driver's ``setup`` once for each configuration, before the first pod joins, also if several
+        pods join at the same time. A slow network does not hold up others."""
         name = attachment.network
-        if name in self._ready:
+        if self._ready.get(name) == attachment.config:
             return
         with self._setting_up.setdefault(name, allocate_lock()):
-            if name not in self._ready:
+            if self._ready.get(name) != attachment.config:
                 driver.setup(attachment.config)
-                self._ready.add(name)
+                self._ready[name] = attachment.config
 
     def add_all(
         self,
@@ -437,7 +438,7 @@ class Networking:
         attachment = Attachment(name, info.driver, "", info.config, NetworkRequest(name))
         with _naming(attachment):
             self._teardown(info.driver).remove(info.config)
-        self._ready.discard(name)
+        self._ready.pop(name, None)
 
 
 def _context(attachment: Attachment, pod: str, pod_name: str, namespace: str) -> AttachmentContext:

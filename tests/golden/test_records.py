@@ -30,6 +30,15 @@ def release(request, tmp_path):
     return tmp_path / "state", json.loads((request.param / "expected.json").read_text())
 
 
+def known(old, new):
+    """``new`` without the keys of objects that ``old`` does not have: later versions add keys."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {key: known(old[key], new[key]) for key in old if key in new}
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [known(*pair) for pair in zip(old, new, strict=True)]
+    return new
+
+
 def test_there_is_one_release():
     assert RELEASES
 
@@ -42,7 +51,7 @@ def test_pods(release):
     for one in expected["pods"]:
         directory = store.find(one["name"])
         found = pod_record(directory).to_json()
-        assert {**found, **dict.fromkeys(GONE)} == {**found, **one, **dict.fromkeys(GONE)}
+        assert known({**one, **dict.fromkeys(GONE)}, {**found, **dict.fromkeys(GONE)}) == one | dict.fromkeys(GONE)
         if one["state"] != "prepared":
             stager = AciStager("any", lambda: None, None, "1", StagerTimes())
             assert stager.app_verbs(directory.path) == {"add", "start", "stop", "rm"}

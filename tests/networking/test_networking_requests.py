@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kurma_core.api.network_options import parse_net, parse_port, parse_ports
 from kurma_core.errors import UsageError
 from kurma_core.models.network import NetworkRequest, PortMapping
+from kurma_core.schema import SchemaError
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,8 @@ from kurma_core.models.network import NetworkRequest, PortMapping
         ("mynet,ip=10.1.2.3", NetworkRequest("mynet", ips=("10.1.2.3",))),
         ("a:b,ip=10.1.2.3/24,ip=fd00::1,mac=02:AB:00:00:00:01",
          NetworkRequest("a", "b", ("10.1.2.3/24", "fd00::1"), "02:ab:00:00:00:01")),
+        ("a,arg=K8S_POD_NAME=web 0,arg=X=,ip=10.1.2.3",
+         NetworkRequest("a", ips=("10.1.2.3",), args={"K8S_POD_NAME": "web 0", "X": ""})),
     ],
 )  # fmt: skip
 def test_networks(text, expected):
@@ -44,6 +47,14 @@ def test_networks(text, expected):
         ("a,ip", 'unknown option "ip"'),
         ("a,optional=perhaps", 'unknown option "optional=perhaps"'),
         ("a,", 'unknown option ""'),
+        ("a,arg=x", 'unknown option "arg=x"'),
+        ("a,arg==x", "the argument's name: expected a name of ASCII letters, digits and _"),
+        ("a,arg=K;L=x", "the argument's name: expected a name of ASCII letters"),
+        ("a,arg=IP=10.1.2.3", "the argument's name: expected an argument that Kurma does not set itself"),
+        ("a,arg=K=x;IP=10.1.2.3", "the argument K: expected printable text without ; and ="),
+        ("a,arg=K=x=y", "the argument K: expected printable text"),
+        ("a,arg=K=x\n", "the argument K: expected printable text"),
+        ("a,arg=K=1,arg=K=2", "the argument K is given twice"),
     ],
 )
 def test_malformed_networks(text, why):
@@ -51,6 +62,19 @@ def test_malformed_networks(text, why):
         parse_net(text)
     assert why in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "args", [{"K;L": "x"}, {"": "x"}, {"IP": "10.1.2.3"}, {"K": "x;IP=10.1.2.3"}, {"K": 1}, {"K": None}, []]
+)
+def test_arguments_of_a_client_are_checked(args):
+    with pytest.raises(SchemaError, match=r"^the NetworkRequest\.args"):
+        NetworkRequest.from_json({"name": "a", "args": args})
+
+
+def test_arguments_as_json():
+    request = NetworkRequest("a", args={"K": "x y"})
+    assert NetworkRequest.from_json(request.to_json()) == request
 
 
 @pytest.mark.parametrize(

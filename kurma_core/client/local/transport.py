@@ -127,10 +127,12 @@ class LocalHost:
         )
         return Pruned(pods, images)
 
-    def network_check(self, names: Collection[str], repair: bool) -> list[NetworkFinding]:
+    def network_check(self, names: Collection[str], repair: bool, usable: bool) -> list[NetworkFinding]:
         """:raises NetworkError: no network has such a name."""
         self._m.need_root("check networks")
         networks, wanted = self._m.pods.finder.network_check, tuple(names)
+        if usable:
+            return networks.unusable(wanted)
         return networks.repair(wanted) if repair else networks.check(wanted)
 
     def stagers(self) -> list[StagerInfo]:

@@ -87,6 +87,16 @@ class NetworkCheck:
         self._tell_of_spared()
         return found
 
+    def unusable(self, networks: Collection[str] = ()) -> list[NetworkFinding]:
+        """Finds the networks that a pod could not join now, by the status that their drivers report.
+
+        :param networks: check only these; empty: all.
+        :raises NetworkError: no network has such a name.
+        """
+        for name in networks:
+            self._services.networking.show(name)
+        return [finding(leak) for leak in self._services.networking.driver_checks().unusable(networks)]
+
     def repair(self, networks: Collection[str] = ()) -> list[NetworkFinding]:
         """Repairs what :meth:`check` finds, as far as possible.
 

@@ -19,9 +19,9 @@ from kurma_core.json_text import loads
 from kurma_core.linux import programs
 from kurma_core.models.network import NetworkResult
 from kurma_core.value import replace
-from kurma_net_cni.discover import discover
+from kurma_net_cni.discover import CONF_DIR, CONF_FILE, discover, first_network, has_files
 from kurma_net_cni.links import has_interface, intact, is_namespace
-from kurma_net_cni.records import Record, Records
+from kurma_net_cni.records import Record, Records, network_of
 
 if TYPE_CHECKING:
     from kurma_core.models.isolator import TrafficLimit
@@ -33,6 +33,25 @@ _DNS = {"servers": "nameservers", "searches": "search", "options": "options"}
 # The burst as a part of a second's bytes, and its limits in bytes: CNI's bucket queues packets for at most 25 ms,
 # and a burst is a 32-bit number of bits.
 _BURST, _BURST_LEAST, _BURST_MOST = 1 / 10, 1 << 16, (1 << 29) - 1
+
+
+#: Name of the network that :meth:`CniNetwork.discover` adds: the first one of CNI's own directory.
+NODE = "cni"
+
+
+def _conf_dir(config: Mapping[str, Json]) -> str:
+    """The directory of an entry with ``conf_dir``. :raises NetworkError: the entry is wrong."""
+    name, directory = config.get("name"), config[CONF_DIR]
+    if not isinstance(directory, str) or not directory.startswith("/"):
+        raise NetworkError(f'network "{name}": {CONF_DIR}: {directory!r} is not an absolute path', network=name)
+    for key in ("type", "plugins"):
+        if key in config:
+            raise NetworkError(
+                f'network "{name}": {CONF_DIR} and {key} exclude each other: the configuration comes from the '
+                "files of the directory",
+                network=name,
+            )
+    return directory
 
 
 @contextmanager
@@ -72,6 +91,8 @@ class CniNetwork(NetworkHooks):
         self._config_dirs = config_dirs
         self._note = note
         self._neighbours = neighbours
+        #: The latest faults of each directory's files.
+        self._faults: dict[str, list[str]] = {}
 
     def _around(self, verb: str, kind: str) -> AbstractContextManager[None]:
         from kurma_net_cni.quirks import MAKE_CHAINS
@@ -95,8 +116,38 @@ class CniNetwork(NetworkHooks):
     def check_config(self, config: Mapping[str, Json]) -> None:
         """Checks the configuration, but not whether its programs are installed. :raises NetworkError: it is
         wrong."""
+        if CONF_DIR in config:
+            _conf_dir(config)
+            return
         with network_errors(config.get("name")):
             parse_chain(config)
+
+    @hookimpl
+    def complete(self, config: Mapping[str, Json], choose: bool) -> Mapping[str, Json]:
+        """The configuration of the first valid file, for an entry with ``conf_dir``.
+
+        :raises NetworkError: no file is valid.
+        """
+        if CONF_DIR not in config:
+            return config
+        directory = _conf_dir(config)
+        faults: list[str] = []
+        try:
+            return first_network(directory, faults.append)
+        except NetworkError as error:
+            faults.clear()  # the error says them
+            error.data["network"] = config.get("name")
+            raise
+        finally:
+            self._report(directory, faults)
+
+    def _report(self, directory: str, faults: list[str]) -> None:
+        """Notes the faults of a directory's files that are new: kurmad reads it for each pod."""
+        known = self._faults.get(directory, [])
+        self._faults[directory] = faults
+        for fault in faults:
+            if fault not in known:
+                self._note(fault)
 
     @hookimpl
     def status(self, config: Mapping[str, Json]) -> None:
@@ -132,18 +183,27 @@ class CniNetwork(NetworkHooks):
 
     @hookimpl
     def discover(self) -> Mapping[str, Mapping[str, Json]]:
-        """The networks of ``config_dirs``, by name."""
-        return discover(self._config_dirs, self._note)
+        """The networks of ``config_dirs``, by name, and as :data:`NODE` the first one of the first directory that
+        has files."""
+        faults: list[str] = []
+        found = discover(self._config_dirs, faults.append)
+        self._report("", faults)
+        directory = next(filter(has_files, self._config_dirs), None)
+        return found if directory is None else {**found, NODE: {CONF_DIR: directory}}
 
     @hookimpl
     def interface(self, config: Mapping[str, Json]) -> str | None:
         """CNI's plugin ``loopback`` serves the kernel's interface alone."""
+        if CONF_DIR in config:
+            return None
         with network_errors(config.get("name")):
             return "lo" if parse_chain(config).types == ("loopback",) else None
 
     @hookimpl
     def publishes(self, config: Mapping[str, Json]) -> bool | str:
         """Whether the network can publish ports of pods, or why it cannot."""
+        if CONF_FILE in config:
+            return True  # some networks of Kubernetes publish ports themselves, without the capability
         with network_errors(config.get("name")):
             publishes = parse_chain(config).declares("portMappings")
         return publishes or "no plugin of it has the capability portMappings"
@@ -170,9 +230,10 @@ class CniNetwork(NetworkHooks):
 
     def _add(self, context: AttachmentContext, chain: Chain) -> NetworkResult:
         if context.attachment.ports and not chain.declares("portMappings"):
-            raise CniError(
-                f'network "{chain.name}" cannot publish ports: no plugin of it has the capability portMappings'
-            )
+            why = f'network "{chain.name}" cannot publish ports: no plugin of it has the capability portMappings'
+            if CONF_FILE not in context.attachment.config:
+                raise CniError(why)
+            self._note(f"{why}; pod {context.pod_name} is joined without")
         request = context.attachment.request
         for text in (*request.ips, *([request.mac] if request.mac else ())):
             if not _is_address(text):
@@ -320,6 +381,8 @@ class CniNetwork(NetworkHooks):
 
         :raises NetworkError: pods are joined to it, or something foreign is attached to its bridge.
         """
+        if CONF_DIR in config:
+            return  # no file is valid, so that it shares nothing
         with network_errors(config.get("name")):
             chain = parse_chain(config)
         with self._records.lock(alone=True), network_errors(chain.name):
@@ -360,6 +423,8 @@ class CniNetwork(NetworkHooks):
         It skips networks of CNI's own directory: other runtimes join them, too, and their attachments are unknown
         here.
         """
+        if CONF_FILE in config:
+            return []
         if dict(config) in [{**found, "name": name} for name, found in self.discover().items()]:
             return []
         try:
@@ -392,7 +457,7 @@ def _record(context: AttachmentContext, version: str) -> Record:
     """The record of an ADD that has not begun."""
     attachment = replace(context.attachment, result=None).to_json()
     return Record(
-        network=context.attachment.network,
+        network=network_of(context),
         pod=context.pod,
         interface=context.interface,
         version=version,
@@ -416,7 +481,8 @@ def _attachment(chain: Chain, context: AttachmentContext, record: Record) -> Att
 
 
 def _arguments(chain: Chain, context: AttachmentContext) -> str:
-    """``CNI_ARGS``: the older way to request an address and a MAC, for chains without the capability."""
+    """``CNI_ARGS``: the arguments of the request; and the older way to request an address and a MAC, for chains
+    without the capability."""
     request = context.attachment.request
     words = []
     ips = [ip for ip in request.ips if _is_address(ip)]  # add refuses others, and delete must not fail
@@ -424,6 +490,7 @@ def _arguments(chain: Chain, context: AttachmentContext) -> str:
         words.append("IP=" + ",".join(ips))
     if request.mac and _is_address(request.mac) and not chain.declares("mac"):
         words.append(f"MAC={request.mac}")
+    words += [f"{name}={value}" for name, value in request.args.items()]
     return ";".join(words)
 
 

@@ -40,6 +40,7 @@ _SHAPE = {
 class Record:
     """One attachment, from before its ADD until after its DEL.
 
+    :param network: the network's name as CNI's plugins get it (:func:`network_of`).
     :param result: of the last plugin of the chain that succeeded; None: none has yet.
     :param joined: ADD has ended, with or without success: none of its plugins runs any more.
     :param leaving: a DEL has begun, and may have been interrupted.
@@ -81,6 +82,12 @@ class Record:
             return None
         namespace = self.namespace or f"/run/netns/kurma-{self.pod}"
         return AttachmentContext(self.pod, self.pod_name, namespace, self.interface, attachment)
+
+
+def network_of(context: AttachmentContext) -> str:
+    """The network's name as CNI's plugins get it. A network that is chosen from a directory of files has two: this
+    one, and the name by which pods request it."""
+    return str(context.attachment.config.get("name") or context.attachment.network)
 
 
 class Records:
@@ -125,7 +132,7 @@ class Records:
 
         :raises FormatVersionError: a newer version of this plugin wrote it.
         """
-        return _read(self._path(context.attachment.network, context.pod, context.interface))
+        return _read(self._path(network_of(context), context.pod, context.interface))
 
     def all(self) -> list[Record]:
         """All records; a torn one has only the fields of its file name.
@@ -142,12 +149,12 @@ class Records:
 
     def exists(self, context: AttachmentContext) -> bool:
         """Whether an ADD has begun that no DEL has undone, torn or newer records included."""
-        return os.path.lexists(self._path(context.attachment.network, context.pod, context.interface))
+        return os.path.lexists(self._path(network_of(context), context.pod, context.interface))
 
     def remove(self, context: AttachmentContext) -> None:
         """Removes a record; succeeds if there is none."""
         with suppress(FileNotFoundError):
-            os.unlink(self._path(context.attachment.network, context.pod, context.interface))
+            os.unlink(self._path(network_of(context), context.pod, context.interface))
 
     def attachments(self) -> list[tuple[str, str, str]]:
         """Network, pod and interface of each record, without reading any."""

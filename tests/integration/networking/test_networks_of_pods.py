@@ -385,5 +385,55 @@ def test_networks_of_cnis_own_directory(make, stack, tmp_path):
     pod.leave()
 
 
+def test_the_first_network_of_cnis_own_directory(make, stack, tmp_path):
+    """As on a node of Kubernetes: a directory that comes later, eth0 and lo, ports with an address of the host,
+    127.0.0.1 included, and a configuration that is changed before the pod leaves (C6b)."""
+    directory = tmp_path / "net.d"
+    networking = make(value={
+        "plugins": {"networks": {"cni": {"config": {"config_dirs": [str(directory)]}}}},
+        "container_networks": [{"name": "node", "plugin": "cni", "conf_dir": str(directory)}],
+    })  # fmt: skip
+    assert "cni" not in [info.name for info in networking.catalog.all()]
+    assert "no usable CNI configuration" in networking.show("node").problem
+    with pytest.raises(NetworkError, match=f"no usable CNI configuration in {directory}"):
+        Pod(networking, stack).join(["node"])
+    directory.mkdir()
+    (directory / "05-broken.conf").write_text("{")
+    ipam = {"type": "host-local", "dataDir": str(tmp_path / "addresses"), "routes": [{"dst": "0.0.0.0/0"}],
+            "ranges": [[{"subnet": "fd00:235::/64"}], [{"subnet": "10.235.0.0/24"}]]}  # fmt: skip
+    bridge = {"type": "bridge", "bridge": "knode0", "isGateway": True, "ipMasq": True, "ipam": ipam}
+    portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
+    file = directory / "10-node.conflist"
+    text = json.dumps({"cniVersion": "1.0.0", "name": "k8s-pod-network", "plugins": [bridge, portmap]})
+    file.write_text(text)
+    assert (networking.show("node").problem, networking.driver_checks().unusable(["node", "cni"])) == (None, [])
+    one = Pod(networking, stack).join(["cni,arg=K8S_POD_NAME=web-0"], ports=["127.0.0.1:8081:80"])
+    two = Pod(networking, stack).join(["node"], ports=["8082:80"])
+    inside = {link["ifname"]: link for link in json.loads(output("ip", "-n", f"kurma-{one.uuid}", "-j", "link"))}
+    assert set(inside) == {"lo", "eth0"}
+    assert "UP" in inside["lo"]["flags"]
+    addresses = [ip_interface(one.address) for one in one.attachments[-1].result.addresses]
+    assert sorted(address.version for address in addresses) == [4, 6]
+    for pod, port in ((one, 8081), (two, 8082)):
+        server = pod.inside(serve)
+        with server:
+            reaches(server, "127.0.0.1", port)
+    # What joined leaves, whatever the file says by then.
+    file.write_text(json.dumps({"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "ptp", "ipam": {
+        "type": "host-local", "subnet": "10.236.0.0/24", "dataDir": str(tmp_path / "others")}}]}))  # fmt: skip
+    three = Pod(networking, stack).join(["node"])
+    assert three.address.startswith("10.236.0.")
+    assert networking.driver_checks().leaks({one.uuid, two.uuid, three.uuid}) == []
+    file.unlink()
+    for pod in (one, two, three):
+        pod.leave()
+    assert [path.name for path in (tmp_path / "addresses" / "k8s-pod-network").glob("10.*")] == []
+    assert networking.driver_checks().leaks(()) == []
+    file.write_text(text)
+    networking.remove("node")
+    assert "knode0" not in links()
+    assert rules() == []
+
+
 def test_host_shares(networking):
     assert networking.plan([NetworkRequest("host")], (), str(uuid.uuid4())) == ()
