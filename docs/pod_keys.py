@@ -120,6 +120,18 @@ ANNOTATIONS = (
     ("kurma.io/restart", "pod, app, image", "`never`, `on-failure`, `always`", "restarts the app after its end; the app's own counts first, then the pod's, then the image's"),
     ("kurma.io/lifecycle", "pod", "`all`, `any`", "the pod ends with its last app, or with its first"),
     ("kurma.io/pod/restart", "pod", "`never`, `on-failure`, `always`", "kurmad restarts the whole pod"),
+    (
+        "kurma.io/manager",
+        "pod",
+        "a name",
+        "the program that manages the pod: others need `--force` to change it, and `gc` leaves it",
+    ),
+    (
+        "kurma.io/display-name",
+        "pod",
+        "one line",
+        "the name that listings show; `show`, `logs`, `enter`, `stats` and others take it for the pod's name",
+    ),
     ("kurma.io/terminal", "app", "`true`, `false`", "gives the app a terminal"),
     ("kurma.io/stdin", "app", "`true`, `false`", "keeps the app's standard input open"),
     ("kurma.io/userns", "pod", "`none`, `auto`, `UID:COUNT`", "gives the pod a user namespace, as `--userns` does"),

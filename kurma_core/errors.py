@@ -250,6 +250,10 @@ class PodStateError(PodError):
     """The pod's state does not allow the operation."""
 
 
+class PodManagedError(PodStateError):
+    """A program manages the pod, and the caller is another one. ``data``: ``manager``."""
+
+
 class PodEndedError(PodError):
     """The pod has ended, and the kernel killed the command inside with it. Exit code 137, as after SIGKILL."""
 

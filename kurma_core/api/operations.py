@@ -360,11 +360,32 @@ _HOLD = Parameter("hold", "query", "bool", False, "wait for the client's message
 _FILE_NAME = Parameter("name", "query", "str", "archive.aci", "file name of the archive")
 
 
+class _Managing(Transport):
+    """Does operations as the program that manages the pods."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.remote = transport.remote
+
+    def call(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        if "managed" in arguments:
+            arguments = {**arguments, "managed": True}
+        return self._transport.call(operation, arguments)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
 class Api:
     """Kurma's operations. :param transport: does them."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
+
+    def managing(self) -> Api:
+        """The same client for a program that manages pods (annotation ``kurma.io/manager``): its operations are
+        not refused because a program manages the pod."""
+        return Api(_Managing(self.transport))
 
     # -- pods --
 
@@ -388,25 +409,36 @@ class Api:
         """Show a pod."""
 
     @operation("DELETE", "/v1/pods/{pod}", name="pod_remove")
-    def rm(self, pod: str, *, force: bool = False) -> None:
+    def rm(self, pod: str, *, force: bool = False, managed: bool = False) -> None:
         """Remove a pod that does not run.
 
         :param force: kill the apps at once
+        :param managed: do it also if a program manages the pod, as that program itself does
         """
 
     @operation("POST", "/v1/pods/{pod}/start", name="pod_start")
-    def launch(self, pod: str) -> PodRecord:
-        """Start a prepared or ended pod in the background."""
+    def launch(self, pod: str, *, managed: bool = False) -> PodRecord:
+        """Start a prepared or ended pod in the background.
+
+        :param managed: do it also if a program manages the pod, as that program itself does
+        """
 
     @operation("POST", "/v1/pods/{pod}/stop", name="pod_stop")
     def stop(
-        self, pod: str, *, force: bool = False, timeout: Seconds | None = None, again: bool = False
+        self,
+        pod: str,
+        *,
+        force: bool = False,
+        timeout: Seconds | None = None,
+        again: bool = False,
+        managed: bool = False,
     ) -> PodRecord:
         """Stop a pod.
 
         :param force: kill the apps at once
         :param timeout: seconds until apps that still run are killed
         :param again: the caller will start the pod again: refuse if it may not be started
+        :param managed: do it also if a program manages the pod, as that program itself does
         """
 
     @operation("POST", "/v1/pods/{pod}/kill", name="pod_kill")
@@ -508,8 +540,13 @@ class Api:
         """
 
     @operation("POST", "/v1/pods/{pod}/foreground", name="pod_foreground", kind="stream", query=_OF_TERMINALS)
-    def start(self, pod: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
-        """Start a prepared or ended pod, and send its output."""
+    def start(
+        self, pod: str, stdio: Stdio, output: Callable[[LogText], None], *, managed: bool = False
+    ) -> PodRecord:
+        """Start a prepared or ended pod, and send its output.
+
+        :param managed: do it also if a program manages the pod, as that program itself does
+        """
 
     @operation("POST", "/v1/pods/{pod}/enter", name="pod_enter", kind="stream", query=_OF_TERMINALS, result="Exit")
     def enter(self, pod: str, request: EnterRequest, stdio: Stdio) -> int:
@@ -536,30 +573,50 @@ class Api:
 
     @operation("POST", "/v1/pods/{pod}/apps", given_up=True)
     def app_add(
-        self, pod: str, request: PodRequest, *, start: bool = False, progress: Progress | None = None
+        self,
+        pod: str,
+        request: PodRequest,
+        *,
+        start: bool = False,
+        managed: bool = False,
+        progress: Progress | None = None,
     ) -> PodRecord:
         """Add an app to a running pod.
 
         :param start: also start the app
+        :param managed: do it also if a program manages the pod, as that program itself does
         """
 
     @operation("POST", "/v1/pods/{pod}/apps/{app}/start")
-    def app_start(self, pod: str, app: str) -> PodRecord:
-        """Start an added or ended app of a running pod."""
+    def app_start(self, pod: str, app: str, *, managed: bool = False) -> PodRecord:
+        """Start an added or ended app of a running pod.
+
+        :param managed: do it also if a program manages the pod, as that program itself does
+        """
 
     @operation("POST", "/v1/pods/{pod}/apps/{app}/stop")
-    def app_stop(self, pod: str, app: str, *, force: bool = False, timeout: Seconds | None = None) -> PodRecord:
+    def app_stop(
+        self,
+        pod: str,
+        app: str,
+        *,
+        force: bool = False,
+        timeout: Seconds | None = None,
+        managed: bool = False,
+    ) -> PodRecord:
         """Stop an app of a running pod.
 
         :param force: kill the apps at once
         :param timeout: seconds until apps that still run are killed
+        :param managed: do it also if a program manages the pod, as that program itself does
         """
 
     @operation("DELETE", "/v1/pods/{pod}/apps/{app}", name="app_remove")
-    def app_rm(self, pod: str, app: str, *, force: bool = False) -> None:
+    def app_rm(self, pod: str, app: str, *, force: bool = False, managed: bool = False) -> None:
         """Remove an ended app from a running pod.
 
         :param force: kill the apps at once
+        :param managed: do it also if a program manages the pod, as that program itself does
         """
 
     # -- images --

@@ -307,6 +307,7 @@ class Usage(JsonValue):
         namespace.
     :param network_sent: likewise.
     :param apps: those that run and have a cgroup of their own, by name.
+    :param display_name: its name for people; null: ``name`` is the only one.
     """
 
     uuid: str
@@ -316,6 +317,7 @@ class Usage(JsonValue):
     network_received: Count | None
     network_sent: Count | None
     apps: Mapping[str, ResourceUsage]
+    display_name: str | None = None
 
 
 @frozen

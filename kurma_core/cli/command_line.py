@@ -191,6 +191,8 @@ INSPECT_FORMAT = Option(
 FILTER = Option("filter", "--filter -f", "List only objects with this value.", metavar="KEY=VALUE", many=True)
 NO_TRUNC = Option("no_trunc", "--no-trunc", "Print full IDs and all columns.")
 NO_LEGEND = Option("no_legend", "--no-legend", "Omit the line of headings.")
+#: For commands that change a pod that a program may manage.
+MANAGED = Option("force", "--force", "Do it also if a program manages the pod.")
 #: For every command that works on an app; :func:`kurma_core.cli.values.pod_and_app` reads both.
 POD_OR_APP = Argument("pod", "POD[/APP]", "The pod, and its app; /APP is needed only if the pod has several.")
 APP = Option("app", "--app", "Choose the app, like POD/APP.", metavar="APP")

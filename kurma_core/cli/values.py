@@ -10,6 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from kurma_core.api.operations import Api
+
 #: Checks that ``--insecure-options`` may relax.
 INSECURE = ("image", "tls", "http", "pubkey")
 
@@ -40,6 +42,21 @@ def pod_and_app(text: str, app: str | None) -> tuple[str, str | None]:
     if app not in (None, named):
         raise UsageError(f"--app: {app} is not the app of {text}")
     return pod, named
+
+
+def find_pod_and_app(client: Api, text: str, app: str | None) -> tuple[str, str | None]:
+    """As :func:`pod_and_app`; the pod may also be named by its display name, which may hold a ``/``.
+
+    :raises UsageError: as :func:`pod_and_app`.
+    """
+    if "/" in text:
+        displayed = {pod.display_name for pod in client.summaries()}
+        head, _, tail = text.rpartition("/")
+        if text in displayed:
+            return text, app
+        if head in displayed and tail and app in (None, tail):
+            return head, tail
+    return pod_and_app(text, app)
 
 
 def since(text: str) -> int:

@@ -68,7 +68,8 @@ class _Operations:
             return self._started(lambda up: self._daemon.run(request, progress, up))
         return self._local.prepare(request, progress)
 
-    def launch(self, pod: str) -> PodRecord:
+    def launch(self, pod: str, managed: bool) -> PodRecord:
+        self._daemon.pods.check_manager("start", pod, managed=managed)
         return self._started(lambda up: self._daemon.launch(pod, up=up))
 
     def _started(self, start: Callable[[Callable[[RunningPod], None]], RunningPod]) -> PodRecord:

@@ -227,6 +227,8 @@ class PodRecord(JsonValue):
     :param isolators: a report of each.
     :param notes: for people.
     :param manifest: the pod manifest as it runs.
+    :param manager: name of the program that manages it; null: none does.
+    :param display_name: its name for people, as its manager gave it; null: ``name`` is the only one.
     """
 
     JSON_NAME = "Pod"
@@ -257,6 +259,8 @@ class PodRecord(JsonValue):
     isolators: tuple[IsolatorReport, ...] = ()
     notes: tuple[str, ...] = ()
     manifest: Mapping[str, Json] = field(default_factory=dict)
+    manager: str | None = None
+    display_name: str | None = None
 
     @property
     def unstarted(self) -> tuple[AppStatus, ...]:

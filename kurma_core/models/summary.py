@@ -10,6 +10,9 @@ from kurma_core.value import field, frozen
 #: States of a pod, in the order of its life.
 STATES = ("preparing", "prepared", "starting", "running", "stopping", "stopped", "errored")
 
+#: A pod's annotations that name the program that manages it, and its name for people.
+MANAGER, DISPLAY_NAME = "kurma.io/manager", "kurma.io/display-name"
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     State = str
@@ -46,6 +49,8 @@ class PodSummary(JsonValue):
     :param finished_at: when it ended; null: it has not ended.
     :param restarts: how often kurmad has started it again since a caller started it.
     :param labels: by name.
+    :param manager: name of the program that manages it; null: none does.
+    :param display_name: its name for people, as its manager gave it; null: ``name`` is the only one.
     """
 
     uuid: str
@@ -62,3 +67,5 @@ class PodSummary(JsonValue):
     finished_at: Timestamp | None = None
     restarts: Count = 0
     labels: Mapping[str, str] = field(default_factory=dict)
+    manager: str | None = None
+    display_name: str | None = None

@@ -84,6 +84,10 @@ class DaemonInterface:
         """The UUID of a pod. :param reference: its UUID, the beginning of one, or its name."""
         return self._manager.store.find(reference).uuid
 
+    def check_manager(self, verb: str, reference: str, *, managed: bool) -> None:
+        """See :meth:`PodFinder.check_manager`."""
+        self._manager.finder.check_manager(verb, reference, managed=managed)
+
     def root(self) -> str:
         """The directory of all pods; made if it is missing. :raises OSError: it cannot be made."""
         self._manager.store.make()

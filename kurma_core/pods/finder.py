@@ -13,6 +13,7 @@ from kurma_core.errors import (
     KurmaError,
     PluginError,
     PodDamagedError,
+    PodManagedError,
     PodNotFoundError,
     PodStateError,
     StagerError,
@@ -162,6 +163,27 @@ class PodFinder:
                 f"no pod {reference}: its preparation was interrupted, and its leftovers were removed"
             )
         return directory
+
+    def check_manager(self, verb: str, reference: str, *, managed: bool) -> None:
+        """Refuses a change of a pod that a program manages. A pod that is missing, or whose definition cannot be
+        read, passes: the operation itself reports it.
+
+        :param verb: what the caller wants to do, for the message. :param managed: the caller may do it.
+        :raises PodManagedError: a program manages the pod.
+        """
+        if managed:
+            return
+        try:
+            document = self.store.find(reference).read_document()
+        except KurmaError:
+            return
+        if document.manager is not None:
+            raise PodManagedError(
+                f"cannot {verb} pod {document.display_name or document.name}: {document.manager} manages it",
+                hint=f"let {document.manager} do it; or, against it: --force",
+                pod=document.uuid,
+                manager=document.manager,
+            )
 
     def recover(self, directory: PodDirectory) -> None:
         """Takes the pod down if it is dead. A failure is noted, not raised."""

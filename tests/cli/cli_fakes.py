@@ -110,7 +110,11 @@ class FakeClient:
             output(line)
         return result
 
-    def start(self, reference: str, stdio: Any, output: Any) -> Any:
+    def summaries(self) -> Any:
+        """Not a call unless it is to be answered: a pod with a ``/`` is looked for by its display name."""
+        return self._answer("summaries", (), {}) if "summaries" in self.answers else ()
+
+    def start(self, reference: str, stdio: Any, output: Any, managed: bool = False) -> Any:
         for line in self.lines:
             output(line)
         return self._answer("start", (reference, stdio), {})

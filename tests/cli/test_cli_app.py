@@ -116,11 +116,13 @@ def test_isolators_that_are_not_enforced_are_told(fakes: ModuleType, capsys: pyt
 
 def test_start_stop_and_rm_do_each(fakes: ModuleType) -> None:
     code, client = run(fakes, "start web a b")
-    assert (code, client.calls) == (0, [("app_start", ("web", "a"), {}), ("app_start", ("web", "b"), {})])
+    calls = [("app_start", ("web", app), {"managed": False}) for app in "ab"]
+    assert (code, client.calls) == (0, calls)
+    assert run(fakes, "start web a --force")[1].calls[0][2] == {"managed": True}
     code, client = run(fakes, "stop web a --timeout 1m")
-    assert client.calls == [("app_stop", ("web", "a"), {"timeout": 60.0, "force": False})]
-    assert run(fakes, "stop web a --force")[1].calls[0][2] == {"timeout": None, "force": True}
-    assert run(fakes, "rm web a -f")[1].calls == [("app_rm", ("web", "a"), {"force": True})]
+    assert client.calls == [("app_stop", ("web", "a"), {"timeout": 60.0, "force": False, "managed": False})]
+    assert run(fakes, "stop web a --force")[1].calls[0][2] == {"timeout": None, "force": True, "managed": True}
+    assert run(fakes, "rm web a -f")[1].calls == [("app_rm", ("web", "a"), {"force": True, "managed": True})]
 
 
 def test_one_failure_does_not_keep_it_from_the_rest(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -295,7 +295,8 @@ def test_a_pod_and_its_app_that_are_malformed(
 
 def test_several_pods_one_failure(fakes: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     class Some(fakes.FakeClient):  # type: ignore[misc, name-defined]
-        def rm(self, pod: str, *, force: bool) -> None:
+        def rm(self, pod: str, *, force: bool, managed: bool) -> None:
+            assert managed is force
             self.calls.append(("rm", (pod, force), {}))
             if pod == "b":
                 raise errors.PodStateError("b runs", hint="stop it")
@@ -309,8 +310,8 @@ def test_several_pods_one_failure(fakes: ModuleType, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "call"),
     [
-        ("stop web --timeout 1m30s --force", ("stop", ("web",), {"timeout": 90.0, "force": True})),
-        ("stop web", ("stop", ("web",), {"timeout": None, "force": False})),
+        ("stop web -t 1m30s --force", ("stop", ("web",), {"timeout": 90.0, "force": True, "managed": True})),
+        ("stop web", ("stop", ("web",), {"timeout": None, "force": False, "managed": False})),
         ("kill web", ("kill", ("web", 15, None), {})),
         (
             "attach web/app --no-stdin --detach-keys ctrl-],x",
@@ -318,7 +319,7 @@ def test_several_pods_one_failure(fakes: ModuleType, capsys: pytest.CaptureFixtu
         ),
         ("kill -s sigusr1 web/app", ("kill", ("web", 10, "app"), {})),
         ("kill -s 10 --app app web", ("kill", ("web", 10, "app"), {})),
-        ("stop -t 5 web", ("stop", ("web",), {"timeout": 5.0, "force": False})),
+        ("stop -t 5 web", ("stop", ("web",), {"timeout": 5.0, "force": False, "managed": False})),
         ("rmi x", ("image_rm", ("x",), {"dry_run": False})),
         ("kill --signal 9 web", ("kill", ("web", 9, None), {})),
         ("status web --wait", ("wait", ("web",), {})),

@@ -135,6 +135,7 @@ def test_names_places_and_types() -> None:
         "force": True,
         "timeout": None,
         "again": False,
+        "managed": False,
     }
     for wrong in (((), {}), (("a", "b"), {}), (("a",), {"zork": 1})):
         with pytest.raises(TypeError):

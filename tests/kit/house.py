@@ -75,7 +75,7 @@ class House:
             for uuid in client.here.services.store.uuids():
                 # What a test has broken on purpose is removed by it, too.
                 with contextlib.suppress(KurmaError):
-                    client.rm(uuid, force=True)
+                    client.rm(uuid, force=True, managed=True)
             if os.path.exists(f"{self.state}/plugins/kurma.networks/bridge/choices/default.json"):
                 client.network_rm("default")
         # Names of pods whose directory a test has removed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kurma_core.cli import values
-from kurma_core.cli.command_line import FORMAT, NO_LEGEND, Argument, Option, command
+from kurma_core.cli.command_line import FORMAT, MANAGED, NO_LEGEND, Argument, Option, command
 from kurma_core.cli.pod_options import app_options, app_request
 
 TYPE_CHECKING = False
@@ -43,10 +43,11 @@ def list_(session: Session, *, pod: str) -> None:
     _POD,
     *app_options(),
     Option("start", "--start", "Also start the app."),
+    MANAGED,
     root=True,
     example="kurma app add --start --name debug shop ./tools.aci sleep 1000",
 )
-def add(session: Session, *, pod: str, start: bool, **options: Any) -> None:
+def add(session: Session, *, pod: str, start: bool, force: bool, **options: Any) -> None:
     """Add an app to a running pod.
 
     The app shares the pod's namespaces and may mount the pod's volumes. kurma app start or --start runs it.
@@ -55,25 +56,25 @@ def add(session: Session, *, pod: str, start: bool, **options: Any) -> None:
 
     request = app_request(options, session.note)
     name = request.template.pod.apps[0].name
-    record = session.client.app_add(pod, request, start=start, progress=session.progress())
+    record = session.client.app_add(pod, request, start=start, managed=force, progress=session.progress())
     tell_of_isolators(session, record, name)
     session.line(name)
 
 
-@command(_POD, _APPS, root=True, example="kurma app start shop debug")
-def start(session: Session, *, pod: str, apps: tuple[str, ...]) -> int:
+@command(_POD, _APPS, MANAGED, root=True, example="kurma app start shop debug")
+def start(session: Session, *, pod: str, apps: tuple[str, ...], force: bool) -> int:
     """Start added or ended apps of a running pod.
 
     Each app gets a clean root filesystem. Returns once the apps run.
     """
-    return session.each(apps, lambda app: session.client.app_start(pod, app))
+    return session.each(apps, lambda app: session.client.app_start(pod, app, managed=force))
 
 
 @command(
     _POD,
     _APPS,
     Option("timeout", "--timeout", "Kill apps that still run after TIME.", metavar="TIME"),
-    Option("force", "--force", "Kill the apps at once."),
+    Option("force", "--force", "Kill the apps at once, also if a program manages the pod."),
     root=True,
     example="kurma app stop shop debug",
 )
@@ -84,13 +85,15 @@ def stop(session: Session, *, pod: str, apps: tuple[str, ...], timeout: str | No
     apps ends with its last app.
     """
     patience = None if timeout is None else values.seconds(timeout, "--timeout")
-    return session.each(apps, lambda app: session.client.app_stop(pod, app, timeout=patience, force=force))
+    return session.each(
+        apps, lambda app: session.client.app_stop(pod, app, timeout=patience, force=force, managed=force)
+    )
 
 
 @command(
     _POD,
     _APPS,
-    Option("force", "--force -f", "Kill running apps first."),
+    Option("force", "--force -f", "Kill running apps first; also change a pod that a program manages."),
     root=True,
     example="kurma app rm shop debug",
 )
@@ -99,4 +102,4 @@ def rm(session: Session, *, pod: str, apps: tuple[str, ...], force: bool) -> int
 
     Also removes their logs, and the volumes that kurma app add created for them.
     """
-    return session.each(apps, lambda app: session.client.app_rm(pod, app, force=force))
+    return session.each(apps, lambda app: session.client.app_rm(pod, app, force=force, managed=force))

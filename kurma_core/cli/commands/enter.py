@@ -94,7 +94,7 @@ def _run_inside(
 ) -> int:
     import os
 
-    pod, app = values.pod_and_app(pod, app)
+    pod, app = values.find_pod_and_app(session.client, pod, app)
     terminal = tty or (not interactive and all(os.isatty(number) for number in range(3)))
     if not terminal:
         _end_at_once()
@@ -152,7 +152,7 @@ def attach(session: Session, *, pod: str, app: str | None, no_stdin: bool, detac
     """
     if detach_keys is not None:
         _check_keys(detach_keys)
-    pod, app = values.pod_and_app(pod, app)
+    pod, app = values.find_pod_and_app(session.client, pod, app)
     return session.client.attach(pod, app, session.stdio(), stdin=not no_stdin, detach_keys=detach_keys)
 
 

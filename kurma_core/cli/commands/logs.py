@@ -72,7 +72,7 @@ def logs(
         raise UsageError(
             f"--previous cannot be combined with {'--instance' if instance is not None else '--follow'}"
         )
-    pod, app = values.pod_and_app(pod, app)
+    pod, app = values.find_pod_and_app(session.client, pod, app)
     lines = session.client.logs(
         pod,
         app,

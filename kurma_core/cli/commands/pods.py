@@ -69,6 +69,7 @@ def list_(session: Session, *, all: bool, quiet: bool, filter: tuple[str, ...]) 
     States: preparing, prepared, starting, running, stopping, stopped, errored. AGE is the time since the pod's end
     or its last start; if it was never started, since it was made. RESTARTS counts the restarts by kurmad. A narrow
     terminal shows fewer columns.
+    NAME is the display name of a pod that has one (annotation kurma.io/display-name).
     Keys of --filter: id, name (a part of it), state, status, label (NAME or NAME=VALUE), image, ancestor, network,
     exited (the exit code).
     """
@@ -100,7 +101,7 @@ def _list(session: Session, states: tuple[str, ...], wanted: tuple[str, ...], *,
 
 
 _COLUMNS: list[Column] = [
-    ("NAME", "name", (5, 12)),
+    ("NAME", lambda pod: pod.display_name or pod.name, (5, 12)),
     "state",
     ("EXIT", "exit_code"),
     ("AGE", lambda pod: _age(pod)),
@@ -158,7 +159,7 @@ def _has_image(pod: Any, wanted: str) -> bool:
 
 _FILTERS: Filters = {
     "id": lambda pod, value: pod["uuid"].startswith(value.lower()),
-    "name": lambda pod, value: value in pod["name"],
+    "name": lambda pod, value: value in pod["name"] or value in (pod.get("displayName") or ""),
     "state": _has_state,
     "status": _has_state,
     "label": lambda pod, value: _has_label(pod, value),
@@ -248,7 +249,8 @@ def status(session: Session, *, pod: str, wait: bool) -> None:
     }
 
     def text() -> str:
-        head = f"pod {record.name}: {record.state}" + (f": {record.reason}" if record.reason else "")
+        name = record.display_name or record.name
+        head = f"pod {name}: {record.state}" + (f": {record.reason}" if record.reason else "")
         return "\n".join(
             [head, *table(record.apps, _APP_COLUMNS, legend=not session.no_legend, width=session.width())]
         )
@@ -318,7 +320,7 @@ def _page(record: PodRecord, width: int) -> Iterator[str]:
     owner = f"process {record.owner}" if record.owner is not None else "none"
     yield facts(
         [
-            *fields(record, "uuid", "name", "state", "reason", "exit_code"),
+            *fields(record, "uuid", "name", "display_name", "manager", "state", "reason", "exit_code"),
             ("created", record.created_at),
             ("started", record.started_at),
             ("finished", record.finished_at),
@@ -461,23 +463,26 @@ _PODS = Argument("pods", "POD", "The pods.", required=False, many=True)
     _PODS,
     Option("all", "--all -a", "Stop all pods that run."),
     TIMEOUT,
-    Option("force", "--force", "Kill the apps at once."),
+    Option("force", "--force", "Kill the apps at once, also if a program manages the pod."),
     root=True,
     example="kurma stop -t 10s web",
 )
 def stop(session: Session, *, pods: tuple[str, ...], all: bool, timeout: str | None, force: bool) -> int:
-    """Stop pods."""
+    """Stop pods.
+
+    A pod that a program manages is stopped only with --force, and not by --all.
+    """
     from kurma_core.cli import values
 
     patience = None if timeout is None else values.seconds(timeout, "--timeout")
     chosen = _chosen(session, "stop", pods, all, lambda state: state in LIVE_STATES)
-    return session.each(chosen, lambda pod: session.client.stop(pod, timeout=patience, force=force))
+    return session.each(chosen, lambda pod: session.client.stop(pod, timeout=patience, force=force, managed=force))
 
 
 def _chosen(
     session: Session, command: str, pods: tuple[str, ...], all: bool, wanted: Callable[[str], bool]
 ) -> tuple[str, ...]:
-    """The pods that the command line names; with --all those in a wanted state, by name.
+    """The pods that the command line names; with --all those in a wanted state that no program manages, by name.
 
     :raises UsageError: it names none, or also names some with --all.
     """
@@ -488,7 +493,7 @@ def _chosen(
         raise UsageError(f"{command}: {'pods and --all are given' if all else 'no pod is given'}", hint=hint)
     if not all:
         return pods
-    found = [pod for pod in session.client.summaries() if wanted(pod.state)]
+    found = [pod for pod in session.client.summaries() if wanted(pod.state) and pod.manager is None]
     return tuple(pod.uuid if pod.name == "-" else pod.name for pod in found)
 
 
@@ -506,7 +511,7 @@ def kill(session: Session, *, pods: tuple[str, ...], app: str | None, signal: st
     number = values.signal_number(signal)
 
     def one(text: str) -> None:
-        pod, named = values.pod_and_app(text, app)
+        pod, named = values.find_pod_and_app(session.client, text, app)
         session.client.kill(pod, number, named)
 
     return session.each(pods, one)
@@ -515,7 +520,7 @@ def kill(session: Session, *, pods: tuple[str, ...], app: str | None, signal: st
 @command(
     _PODS,
     Option("all", "--all -a", "Remove all pods that do not run; with --force, all pods."),
-    Option("force", "--force -f", "Kill running pods first."),
+    Option("force", "--force -f", "Kill running pods first; also remove pods that a program manages."),
     Option("yes", "--yes -y", "With --all, do not ask."),
     root=True,
     example="kurma rm web",
@@ -523,7 +528,8 @@ def kill(session: Session, *, pods: tuple[str, ...], app: str | None, signal: st
 def rm(session: Session, *, pods: tuple[str, ...], all: bool, force: bool, yes: bool) -> int:
     """Remove pods that do not run.
 
-    Also removes their logs and empty volumes. With --all, names the pods and asks first.
+    Also removes their logs and empty volumes. With --all, names the pods and asks first, and leaves those that a
+    program manages.
     """
     chosen = _chosen(session, "rm", pods, all, lambda state: force or state not in LIVE_STATES)
     if all and chosen and not yes:
@@ -534,7 +540,7 @@ def rm(session: Session, *, pods: tuple[str, ...], all: bool, force: bool, yes: 
             raise UsageError(f"rm: --all removes {names}", hint="--yes removes them without a question")
         if not session.ask(f"remove {names}?"):
             return 1
-    return session.each(chosen, lambda pod: session.client.rm(pod, force=force))
+    return session.each(chosen, lambda pod: session.client.rm(pod, force=force, managed=force))
 
 
 @command(
@@ -552,9 +558,9 @@ def rm(session: Session, *, pods: tuple[str, ...], all: bool, force: bool, yes: 
 def gc(session: Session, *, grace_period: str, dry_run: bool) -> int:
     """Remove old ended pods, and leftovers of crashes.
 
-    Leaves pods that kurmad starts again. Removes leftovers of killed commands and crashes regardless of their
-    age: also addresses, interfaces, rules and namespaces of missing pods. The exit code is 125 if a removal
-    fails.
+    Leaves pods that kurmad starts again, and pods that a program manages. Removes leftovers of killed commands and
+    crashes regardless of their age: also addresses, interfaces, rules and namespaces of missing pods. The exit
+    code is 125 if a removal fails.
     """
     from kurma_core.cli import values
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.cli.command_line import TIMEOUT, Argument, Option, command
+from kurma_core.cli.command_line import MANAGED, TIMEOUT, Argument, Option, command
 from kurma_core.cli.pod_options import POD_OPTIONS, pod_request
 
 TYPE_CHECKING = False
@@ -85,18 +85,25 @@ def prepare(session: Session, **options: Any) -> None:
     session.line(record.uuid)
 
 
-@command(_POD, _PREFIX, _DETACH, root=True, example="kurma run-prepared -d web")
-def run_prepared(session: Session, *, pod: str, prefix: bool, detach: bool) -> int:
+@command(_POD, _PREFIX, _DETACH, MANAGED, root=True, example="kurma run-prepared -d web")
+def run_prepared(session: Session, *, pod: str, prefix: bool, detach: bool, force: bool) -> int:
     """Run a prepared pod; with -d, in the background."""
     if detach:
         _leave_to_kurmad(session, prefix=prefix)
-        return _launch(session, pod)
-    return _run_here(session, pod, prefix=prefix)
+        return _launch(session, pod, managed=force)
+    return _run_here(session, pod, prefix=prefix, managed=force)
 
 
-@command(_PODS, _ATTACH, _INTERACTIVE, _PREFIX, _DETACH, root=True, example="kurma start web")
+@command(_PODS, _ATTACH, _INTERACTIVE, _PREFIX, _DETACH, MANAGED, root=True, example="kurma start web")
 def start(
-    session: Session, *, pods: tuple[str, ...], attach: bool, interactive: bool, prefix: bool, detach: bool
+    session: Session,
+    *,
+    pods: tuple[str, ...],
+    attach: bool,
+    interactive: bool,
+    prefix: bool,
+    detach: bool,
+    force: bool,
 ) -> int:
     """Run ended pods again, with clean root filesystems.
 
@@ -104,9 +111,9 @@ def start(
     run without -d. With -a it runs in the foreground, with -d in the background.
     """
     if _in_foreground(session, pods, attach=attach or interactive, detach=detach):
-        return _run_here(session, pods[0], prefix=prefix)
+        return _run_here(session, pods[0], prefix=prefix, managed=force)
     _leave_to_kurmad(session, prefix=prefix)
-    return session.each(pods, lambda pod: _launch(session, pod))
+    return session.each(pods, lambda pod: _launch(session, pod, managed=force))
 
 
 @command(
@@ -116,6 +123,7 @@ def start(
     TIMEOUT,
     _PREFIX,
     _DETACH,
+    MANAGED,
     root=True,
     example="kurma restart web",
 )
@@ -128,6 +136,7 @@ def restart(
     timeout: str | None,
     prefix: bool,
     detach: bool,
+    force: bool,
 ) -> int:
     """Stop pods that run, then run them again.
 
@@ -138,12 +147,15 @@ def restart(
 
     patience = None if timeout is None else values.seconds(timeout, "--timeout")
     if _in_foreground(session, pods, attach=attach or interactive, detach=detach):
-        uuid = session.client.stop(pods[0], timeout=patience, again=True).uuid
-        return _run_here(session, uuid, prefix=prefix)
+        uuid = session.client.stop(pods[0], timeout=patience, again=True, managed=force).uuid
+        return _run_here(session, uuid, prefix=prefix, managed=force)
     _leave_to_kurmad(session, prefix=prefix)
-    return session.each(
-        pods, lambda pod: _launch(session, session.client.stop(pod, timeout=patience, again=True).uuid)
-    )
+
+    def one(pod: str) -> int:
+        stopped = session.client.stop(pod, timeout=patience, again=True, managed=force)
+        return _launch(session, stopped.uuid, managed=force)
+
+    return session.each(pods, one)
 
 
 def _in_foreground(session: Session, pods: tuple[str, ...], *, attach: bool, detach: bool) -> bool:
@@ -160,9 +172,9 @@ def _in_foreground(session: Session, pods: tuple[str, ...], *, attach: bool, det
     return attach or (not detach and len(pods) == 1 and session.client.pod(pods[0]).foreground)
 
 
-def _run_here(session: Session, pod: str, *, prefix: bool) -> int:
+def _run_here(session: Session, pod: str, *, prefix: bool, managed: bool) -> int:
     with _printer(session, prefix) as output:
-        record = session.client.start(pod, session.stdio(), output)
+        record = session.client.start(pod, session.stdio(), output, managed=managed)
     return _end(session, record)
 
 
@@ -186,11 +198,11 @@ def _prepare_and_launch(session: Session, request: PodRequest, prepared: Callabl
     record = session.client.prepare(request, session.progress())
     try:
         prepared(record)
-        return _launch(session, record.uuid, ephemeral=request.ephemeral)
+        return _launch(session, record.uuid, ephemeral=request.ephemeral, managed=True)
     except BaseException as error:
         with suppress(KurmaError):
             if request.ephemeral or session.client.pod(record.uuid).state == "prepared":
-                session.client.rm(record.uuid)
+                session.client.rm(record.uuid, managed=True)
         if not request.ephemeral and isinstance(error, KurmaError):
             from kurma_core.client.client import add_unstarted_pod
 
@@ -198,8 +210,8 @@ def _prepare_and_launch(session: Session, request: PodRequest, prepared: Callabl
         raise
 
 
-def _launch(session: Session, pod: str, *, ephemeral: bool = False) -> int:
-    return _report_started(session, session.client.launch(pod), ephemeral=ephemeral)
+def _launch(session: Session, pod: str, *, managed: bool, ephemeral: bool = False) -> int:
+    return _report_started(session, session.client.launch(pod, managed=managed), ephemeral=ephemeral)
 
 
 def _report_started(session: Session, record: PodRecord, *, ephemeral: bool) -> int:

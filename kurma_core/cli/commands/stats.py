@@ -90,7 +90,7 @@ def top(
             raise UsageError("--app: the pod is missing", hint="kurma top POD/APP")
         Figures(session, seconds, busiest=True).show((), once=no_stream)
         return
-    session.listing(session.client.processes(*values.pod_and_app(pod, app)), _PROCESS_COLUMNS)
+    session.listing(session.client.processes(*values.find_pod_and_app(session.client, pod, app)), _PROCESS_COLUMNS)
 
 
 def _seconds(text: str) -> float:
@@ -253,7 +253,7 @@ def _of_pod(row: _Row, value: int | None) -> str:
 
 _USAGE_COLUMNS: list[Column] = [
     ("UUID", lambda row: row.pod.uuid[:8], (1, 0)),
-    ("NAME", "pod.name", (3, 12)),
+    ("NAME", lambda row: row.pod.display_name or row.pod.name, (3, 12)),
     ("APP", "app", (4, 8)),
     ("CPU", lambda row: "" if row.cpu is None else f"{row.cpu:.1f}%"),
     ("MEMORY", lambda row: _memory(row.counted)),

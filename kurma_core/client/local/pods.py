@@ -41,7 +41,7 @@ class LocalPods:
         with self._m.signals():
             return self._m.pods.prepare(request, progress)
 
-    def launch(self, pod: str) -> PodRecord:
+    def launch(self, pod: str, managed: bool) -> PodRecord:
         """:raises UsageError: always: no kurmad would own it."""
         raise UsageError(
             f"pod {pod} cannot run in the background: no kurmad serves {self._m.config.state_dir}",
@@ -85,8 +85,9 @@ class LocalPods:
                 if request.ephemeral:
                     self._remove_ended(record.uuid, failure)
 
-    def start(self, pod: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
+    def start(self, pod: str, stdio: Stdio, output: Callable[[LogText], None], managed: bool) -> PodRecord:
         self._m.need_root("start a pod")
+        self._m.pods.finder.check_manager("start", pod, managed=managed)
         self._m.services.spawner.open()
         with self._m.signals() as signals:
             try:
@@ -247,27 +248,34 @@ class LocalPods:
 
     # -- changing and ending --
 
-    def app_add(self, pod: str, request: PodRequest, start: bool, progress: Progress | None) -> PodRecord:
+    def app_add(
+        self, pod: str, request: PodRequest, start: bool, managed: bool, progress: Progress | None
+    ) -> PodRecord:
         self._m.need_root("change a pod")
+        self._m.pods.finder.check_manager("add an app to", pod, managed=managed)
         self._m.services.spawner.open()
         self._m.registry.check_required()
         with self._m.signals():
             return self._m.pods.apps.add(pod, request, start=start, progress=progress)
 
-    def app_start(self, pod: str, app: str) -> PodRecord:
+    def app_start(self, pod: str, app: str, managed: bool) -> PodRecord:
         self._m.need_root("change a pod")
+        self._m.pods.finder.check_manager("start an app of", pod, managed=managed)
         return self._m.pods.apps.start(pod, app)
 
-    def app_stop(self, pod: str, app: str, force: bool, timeout: float | None) -> PodRecord:
+    def app_stop(self, pod: str, app: str, force: bool, timeout: float | None, managed: bool) -> PodRecord:
         self._m.need_root("change a pod")
+        self._m.pods.finder.check_manager("stop an app of", pod, managed=managed)
         return self._m.pods.apps.stop(pod, app, timeout=0.0 if force else timeout)
 
-    def app_rm(self, pod: str, app: str, force: bool) -> None:
+    def app_rm(self, pod: str, app: str, force: bool, managed: bool) -> None:
         self._m.need_root("change a pod")
+        self._m.pods.finder.check_manager("remove an app of", pod, managed=managed)
         self._m.pods.apps.remove(pod, app, force=force)
 
-    def stop(self, pod: str, force: bool, timeout: float | None, again: bool) -> PodRecord:
+    def stop(self, pod: str, force: bool, timeout: float | None, again: bool, managed: bool) -> PodRecord:
         self._m.need_root("stop a pod")
+        self._m.pods.finder.check_manager("restart" if again else "stop", pod, managed=managed)
         stop = self._m.pods.stop_to_restart if again else self._m.pods.stopper.stop
         return stop(pod, timeout=timeout, force=force)
 
@@ -275,8 +283,9 @@ class LocalPods:
         self._m.need_root("signal a pod")
         self._m.pods.stopper.kill(pod, signal, app)
 
-    def rm(self, pod: str, force: bool) -> None:
+    def rm(self, pod: str, force: bool, managed: bool) -> None:
         self._m.need_root("remove a pod")
+        self._m.pods.finder.check_manager("remove", pod, managed=managed)
         self._m.pods.remover.remove(pod, force=force)
 
     def gc(self, grace: float, dry_run: bool) -> Collected:

@@ -432,8 +432,10 @@ class Remote(Transport):
         given = {"request": self._absolute(request), "hold": True}
         return self._in_foreground(operation, given, stdio, output, typed, prepared, progress)
 
-    def start(self, operation: Operation, pod: str, stdio: Stdio, output: Callable[[LogText], None]) -> PodRecord:
-        return self._in_foreground(operation, {"pod": pod}, stdio, output)
+    def start(
+        self, operation: Operation, pod: str, stdio: Stdio, output: Callable[[LogText], None], managed: bool
+    ) -> PodRecord:
+        return self._in_foreground(operation, {"pod": pod, "managed": managed}, stdio, output)
 
     def _in_foreground(
         self,

@@ -48,6 +48,7 @@ def run(call: Call) -> PodRecord:
 
 def start(call: Call) -> PodRecord:
     """Runs a prepared pod, or an ended one again, to its end. :returns: its record."""
+    call.daemon.pods.check_manager("start", call.arguments["pod"], managed=call.arguments["managed"])
     front = _ForegroundPod(call)
     with Caller(call.stream, call.arguments, left=front.left, told=front.told) as caller:
         return front.run(call.arguments["pod"], caller)

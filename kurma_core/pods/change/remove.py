@@ -147,7 +147,8 @@ class PodRemover:
 
     def collect(self, *, grace: float, dry_run: bool, only: Collection[str] | None = None) -> Collected:
         """Takes down dead pods, whenever they died; removes pods that ended more than ``grace`` seconds ago,
-        unless kurmad starts them again; frees what removed pods left: files of their stagers, and networks.
+        unless kurmad starts them again or a program manages them; frees what removed pods left: files of their
+        stagers, and networks.
 
         :param only: keys of the only pods to remove; None: all of these. See :class:`Removal`.
         """
@@ -179,6 +180,9 @@ class PodRemover:
             what = "would be freed" if dry_run else "freed" if freed else "left"
             (found.lines if freed else found.left).append(f"{finding.what}: {finding.why}: {what}")
             found.failed = found.failed or not freed
+        for manager, count in sorted(found.managed.items()):
+            pods = f"{count} ended pod{'s' if count > 1 else ''} of {manager}"
+            found.left.append(f"{pods}: left for {manager} to remove")
         return Collected(tuple(found.removed), tuple(found.lines), tuple(found.left), found.failed)
 
     def _collect_one(
@@ -210,6 +214,9 @@ class PodRemover:
             found.left.append(f"pod {uuid}: runs without an owner: left (kurma stop {uuid[:8]})")
         if _is_over(state) and _since_its_end(state) >= grace:
             document = directory.read_document()
+            if document.manager is not None:
+                found.managed[document.manager] = found.managed.get(document.manager, 0) + 1
+                return
             if self._starts_again(document, state):
                 found.left.append(
                     f"pod {document.name} ({uuid[:8]}): left: kurmad starts it again (kurma rm {uuid[:8]})"
@@ -241,7 +248,9 @@ class PodRemover:
             gone = False
             with contextlib.suppress(KurmaError):
                 state = directory.read_state()
-                gone = _is_over(state) and not self._starts_again(directory.read_document(), state)
+                if _is_over(state):
+                    document = directory.read_document()
+                    gone = document.manager is None and not self._starts_again(document, state)
             bytes_of = usage.add(directory.path)
             if not bytes_of:
                 continue  # it was removed meanwhile
@@ -262,6 +271,8 @@ class _Found:
         self.usage = usage
         self.removed: list[Removal] = []
         self.lines: list[str] = []
+        #: By manager, the number of its ended pods.
+        self.managed: dict[str, int] = {}
         self.left: list[str] = []
         self.failed = False
 

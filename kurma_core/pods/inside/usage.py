@@ -54,6 +54,7 @@ def _usage(record: PodRecord, tree: CgroupTree, versions: dict[str, int]) -> Usa
             name: figures(CgroupTree(f"{tree.name}/{group}", tree.layout), versions)
             for group, name in app_groups(record).items()
         },
+        record.display_name,
     )
 
 

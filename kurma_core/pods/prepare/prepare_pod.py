@@ -19,6 +19,7 @@ from kurma_core.isolation import scopes
 from kurma_core.models.image import Conventions
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.models.pod import MountSetup
+from kurma_core.models.summary import DISPLAY_NAME, MANAGER
 from kurma_core.pods.network import port_claims
 from kurma_core.pods.prepare import app_settings, isolators, volumes
 from kurma_core.pods.prepare.app_settings import overridden, with_isolators
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from kurma_core.pods.services import Services
 
 _HOSTNAME_LIMIT = 63
+#: Most characters of a manager's name, and of a display name.
+_LONGEST_NAME = 512
 #: Prefix of annotations that only kurmad may set on a pod.
 _KURMADS = "kurma.io/daemon/"
 #: The words of isolators for the user namespace, translated to those of ``--userns``.
@@ -80,6 +83,7 @@ def pod_document(
     pod_restarts.check(reified.pod, ephemeral=request.ephemeral)
     if not request.configured:
         _refuse_kurmads_annotations(reified.pod)
+    _check_manager(reified.pod)
     notes = _looked_at(request, reified, resolved, services)
     declared = _isolators(reified.pod, resolved)
     conventions = {app: services.images.conventions(image_id) for app, (image_id, _) in resolved.items()}
@@ -219,6 +223,20 @@ def _refuse_kurmads_annotations(pod: PodManifest) -> None:
     for annotation in pod.annotations:
         if annotation.name.startswith(_KURMADS):
             raise UsageError(f"the pod's annotation {annotation.name} is reserved for kurmad", hint="leave it out")
+
+
+def _check_manager(pod: PodManifest) -> None:
+    """Checks the annotations of the pod's manager and display name.
+
+    :raises UsageError: one is empty, too long, or not printable on one line.
+    """
+    for name in (MANAGER, DISPLAY_NAME):
+        value = pod.annotation(name)
+        if value is not None and not (0 < len(value) <= _LONGEST_NAME and value.isprintable()):
+            raise UsageError(
+                f"the pod's annotation {name}: {value[:40]!r} is not a name",
+                hint=f"write one line of 1 to {_LONGEST_NAME} printable characters",
+            )
 
 
 def _grants(request: PodRequest) -> dict[str, tuple[str, ...]]:

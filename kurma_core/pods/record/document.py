@@ -9,6 +9,7 @@ from kurma_core.models.image import Conventions
 from kurma_core.models.isolator import IdRange, IsolatorPlan, IsolatorReport
 from kurma_core.models.network import Attachment
 from kurma_core.models.pod import MountSetup
+from kurma_core.models.summary import DISPLAY_NAME, MANAGER
 from kurma_core.schema import MISSING, JsonValue, SchemaError
 from kurma_core.value import field, frozen
 
@@ -111,6 +112,16 @@ class PodDocument(JsonValue):
     @property
     def restart_policy(self) -> str:
         return self.manifest.annotation(RESTART_POLICY) or "never"
+
+    @property
+    def manager(self) -> str | None:
+        """The program that manages the pod; None: none does."""
+        return self.manifest.annotation(MANAGER)
+
+    @property
+    def display_name(self) -> str | None:
+        """The pod's name for people; None: ``name`` is the only one."""
+        return self.manifest.annotation(DISPLAY_NAME)
 
     @property
     def app_names(self) -> list[str]:

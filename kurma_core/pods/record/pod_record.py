@@ -76,6 +76,8 @@ def record_of(
         manifest=document.manifest.to_json(),
         metadata=pod_metadata.address_of(directory, state) if live else None,
         restart=pod_restarts.told(document, state),
+        manager=document.manager,
+        display_name=document.display_name,
     )
 
 

@@ -24,7 +24,8 @@ from kurma_core.errors import (
     PodNotFoundError,
 )
 from kurma_core.linux import beneath, files
-from kurma_core.models.summary import NetworkSummary, PodSummary
+from kurma_core.models import LIVE_STATES
+from kurma_core.models.summary import DISPLAY_NAME, NetworkSummary, PodSummary
 from kurma_core.pods.record.pod_directory import PodDirectory
 from kurma_core.schema import nearest
 
@@ -294,10 +295,12 @@ class PodStore:
         return PodDirectory(f"{self.root}/{uuid}")
 
     def find(self, reference: str) -> PodDirectory:
-        """The pod with that UUID, unique prefix of one (4 characters or more), or name.
+        """The pod with that UUID, unique prefix of one (4 characters or more), name, or display name.
+
+        Of several pods with a display name, it is the only live one.
 
         :raises PodNotFoundError: there is none.
-        :raises AmbiguousReferenceError: several pods have that prefix.
+        :raises AmbiguousReferenceError: several pods have that prefix or display name.
         """
         if not {"/", "\0"} & set(reference) and not reference.startswith(".") and reference not in ("", "names"):
             text = reference.lower()
@@ -316,12 +319,37 @@ class PodStore:
                         hint="give more characters of the UUID: " + ", ".join(sorted(matches)[:4]),
                         matches=matches,
                     )
+        displayed = self._displayed(reference)
+        if displayed is not None:
+            return displayed
         short = 0 < len(reference) < _SHORTEST and set(reference.lower()) <= _HEX
         hint = f"see: kurma list; a UUID needs at least {_SHORTEST} characters" if short else "see: kurma list"
         with contextlib.suppress(OSError):
             near = nearest(reference, sorted(os.listdir(self.names)))
             hint = hint if near is None else f"did you mean {near}? {hint}"
         raise PodNotFoundError(f"no pod {reference}", hint=hint)
+
+    def _displayed(self, display_name: str) -> PodDirectory | None:
+        """The pod with that display name; None: no pod has it. Records that cannot be read are ignored."""
+        found, live = [], []
+        for uuid in self.uuids():
+            directory = self.directory(uuid)
+            with contextlib.suppress(KurmaError, OSError):
+                with open(directory.file("pod.json"), "rb") as file:
+                    if DISPLAY_NAME.encode() not in file.read():
+                        continue
+                if directory.read_document().display_name == display_name:
+                    found.append(directory)
+                    if directory.read_state().state in LIVE_STATES:
+                        live.append(directory)
+        if len(found) > 1 and len(live) != 1:
+            uuids = sorted(directory.uuid for directory in found)
+            raise AmbiguousReferenceError(
+                f"pod {display_name}: {len(found)} pods have this display name",
+                hint="give a UUID: " + ", ".join(uuids[:4]),
+                matches=uuids,
+            )
+        return (live if len(found) > 1 else found)[0] if found else None
 
     def name_of(self, uuid: str) -> str | None:
         """The name that a pod has reserved, found among the links, for a pod whose own record cannot be read."""
@@ -390,6 +418,8 @@ def summary(directory: PodDirectory, document: PodDocument, state: PodState) -> 
         finished_at=state.finished_at,
         restarts=0 if state.restart is None else state.restart.count,
         labels=document.manifest.user_labels,
+        manager=document.manager,
+        display_name=document.display_name,
     )
 
 

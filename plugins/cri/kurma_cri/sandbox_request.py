@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from kurma_cri.options import Handler, Options
 
 Json = Any
+#: The program that manages sandboxes and images, as Kurma's listings and refusals name it.
+MANAGER = "kubelet"
+MANAGER_ANNOTATION, DISPLAY_NAME = "kurma.io/manager", "kurma.io/display-name"
+#: Most characters of a display name.
+_LONGEST = 512
 _HOST = (NetworkRequest("host"),)
 _PROTOCOLS = {cri.TCP: "tcp", cri.UDP: "udp", cri.SCTP: "sctp"}
 
@@ -31,7 +36,11 @@ def sandbox_request(
         raise invalid("metadata needs name, namespace and uid")
     namespaces = config.linux.security_context.namespace_options
     host_network = namespaces.network == cri.NODE
-    annotations = {SANDBOX: sandbox_annotation(id, config, handler.name, created_at)}
+    annotations = {
+        SANDBOX: sandbox_annotation(id, config, handler.name, created_at),
+        MANAGER_ANNOTATION: MANAGER,
+        DISPLAY_NAME: display_name(meta),
+    }
     pod: dict[str, Json] = {
         "apps": [],
         "annotations": [{"name": name, "value": value} for name, value in annotations.items()],
@@ -49,6 +58,12 @@ def sandbox_request(
         dns=_dns(config),
         grants=("os/linux/namespaces=net",) if host_network else (),
     )
+
+
+def display_name(metadata: cri.PodSandboxMetadata) -> str:
+    """The name of the pod in Kurma's listings: namespace and name, on one line."""
+    text = f"{metadata.namespace}/{metadata.name}"[:_LONGEST]
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _dns(config: cri.PodSandboxConfig) -> DnsRequest | None:

@@ -45,8 +45,9 @@ class Server:
             interceptors=[Interceptor(self._host.log)],
             options=[("grpc.max_receive_message_length", _RECEIVED), ("grpc.so_reuseport", 0)],
         )
-        runtime = RuntimeService(self._options, self._host.client, self._host.log)
-        images = ImageService(self._options, self._host.client, self._host.log)
+        client = self._host.client.managing()
+        runtime = RuntimeService(self._options, client, self._host.log)
+        images = ImageService(self._options, client, self._host.log)
         services.add_RuntimeServiceServicer_to_server(runtime, server)  # type: ignore[no-untyped-call]
         services.add_ImageServiceServicer_to_server(images, server)  # type: ignore[no-untyped-call]
         ended = _Gate()
