@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 from collections.abc import Callable, Iterator
 
@@ -35,9 +36,13 @@ class Node:
         self.runtime = services.RuntimeServiceStub(self.channel)
         self.images = services.ImageServiceStub(self.channel)
 
-    def close(self):
+    def clear(self):
+        """Removes all sandboxes."""
         for sandbox in self.runtime.ListPodSandbox(cri.ListPodSandboxRequest()).items:
             self.runtime.RemovePodSandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox.id))
+
+    def close(self):
+        self.clear()
         self.channel.close()
 
     # -- asking --
@@ -113,7 +118,8 @@ def refused(code, *words):
 
 @pytest.fixture
 def make_node(make_house, kurmad, tmp_path) -> Iterator[Callable[..., Node]]:
-    """``make_node(**options)``: a node with these options of the service."""
+    """``make_node(**options)``: a node of the test's own, with these options of the service. It starts a kurmad:
+    use ``node`` where the options do not matter."""
     with contextlib.ExitStack() as stack:
 
         def make(house=None, **options):
@@ -127,6 +133,46 @@ def make_node(make_house, kurmad, tmp_path) -> Iterator[Callable[..., Node]]:
         yield make
 
 
+@pytest.fixture(scope="session")
+def node_state(tmp_path_factory, busybox_image) -> tuple[str, str]:
+    """A state directory with the stager and the busybox image. :returns: its path; the image's ID."""
+    from tests.kit.client import open_client
+
+    state = str(tmp_path_factory.mktemp("node") / "state")
+    config = f"{os.path.dirname(state)}/kurma.json"
+    with open(config, "w") as file:
+        file.write("{}")
+    with open_client(config, state) as client:
+        client.stager_build("default")
+        return state, client.image_fetch(busybox_image).id
+
+
+@pytest.fixture(scope="module")
+def module_node(node_state, tmp_path_factory) -> Iterator[Node]:
+    from tests.kit.house import House
+    from tests.kit.kurmad import Kurmad, ended
+
+    state, image = node_state
+    directory = tmp_path_factory.mktemp("node")
+    socket = f"{directory}/cri.sock"
+    section = {"config": {"socket": socket, "network": "default"}}
+    config = directory / "kurma.json"
+    config.write_text(json.dumps({"stop_timeout": 3, "plugins": {"services": {"cri": section}}}))
+    house = House(str(config), state, image, str(directory))
+    daemon = Kurmad(house)
+    try:
+        node = Node(house, daemon, socket)
+        yield node
+        node.close()
+        ended(daemon)
+    finally:
+        daemon.process.kill()
+        daemon.process.wait()
+        house.close()
+
+
 @pytest.fixture
-def node(make_node) -> Node:
-    return make_node()
+def node(module_node) -> Iterator[Node]:
+    """A node that the tests of a module share; each test begins without sandboxes."""
+    yield module_node
+    module_node.clear()
