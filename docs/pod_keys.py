@@ -134,5 +134,6 @@ ANNOTATIONS = (
     ),
     ("kurma.io/terminal", "app", "`true`, `false`", "gives the app a terminal"),
     ("kurma.io/stdin", "app", "`true`, `false`", "keeps the app's standard input open"),
+    ("kurma.io/cgroup-parent", "pod", "absolute path, or `NAME.slice`", "makes the pod's cgroup in this one, as `--cgroup-parent` does"),
     ("kurma.io/userns", "pod", "`none`, `auto`, `UID:COUNT`", "gives the pod a user namespace, as `--userns` does"),
 )  # fmt: skip

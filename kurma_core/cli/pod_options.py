@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: The annotation that ``--restart`` sets: :data:`kurma_core.pods.record.document.RESTART_POLICY`.
 RESTART = "kurma.io/pod/restart"
+#: The annotation that ``--cgroup-parent`` sets: :data:`kurma_core.models.isolator.CGROUP_PARENT`.
+CGROUP_PARENT = "kurma.io/cgroup-parent"
 
 #: Arguments and options of ``run`` and ``prepare``, in the order of their help.
 POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
@@ -98,6 +100,12 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
         "--userns",
         "Set the pod's user namespace: none, a free range (auto), or this range.",
         metavar="none|auto|UID:COUNT",
+    ),
+    Option(
+        "cgroup_parent",
+        "--cgroup-parent",
+        "Make the pod's cgroup in this one: an absolute path, or a systemd slice.",
+        metavar="PATH|SLICE",
     ),
     Option("stager", "--stager", "Run the pod under this stager, from `kurma stager list`.", metavar="STAGER"),
     Option("renderer", "--renderer", "Make root filesystems by this renderer.", metavar="RENDERER"),
@@ -194,12 +202,14 @@ def pod_request(
         if not isinstance(own, list) or not any(isinstance(one, dict) and one.get("name") == STDIN for one in own):
             app["annotations"] = [*own, {"name": STDIN, "value": "true"}]
     pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
-    if options["restart"] is not None:
-        pairs = [*(pair for pair in pairs if pair[0] != RESTART), (RESTART, options["restart"])]
+    for option, name in (("restart", RESTART), ("cgroup_parent", CGROUP_PARENT)):
+        if options[option] is None:
+            continue
+        pairs = [*(pair for pair in pairs if pair[0] != name), (name, options[option])]
         own = document.get("annotations")
         if isinstance(own, list):
             document["annotations"] = [
-                one for one in own if not (isinstance(one, dict) and one.get("name") == RESTART)
+                one for one in own if not (isinstance(one, dict) and one.get("name") == name)
             ]
     if pairs:
         document.setdefault("annotations", []).extend({"name": name, "value": value} for name, value in pairs)

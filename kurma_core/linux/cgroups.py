@@ -3,7 +3,7 @@
 There are three layouts: ``v1`` (a hierarchy per controller), ``v2`` (one hierarchy), ``hybrid`` (v1's controllers,
 and a v2 hierarchy, which is used for its ``cgroup.kill``). A :class:`CgroupTree` is the cgroup of one relative
 name, such as ``kurma/UUID``, on all hierarchies. Outside of it, only the controllers of its parents are enabled on
-v2, and the shared parent (``kurma``) is made and, when empty, removed. Needs root.
+v2, missing parents are made, and empty parents that are Kurma's own (``kurma``) are removed. Needs root.
 """
 
 from __future__ import annotations
@@ -131,6 +131,21 @@ class Layout:
         return found
 
 
+def find_guests(name: str, layout: Layout | None = None) -> list[str]:
+    """The names, relative to the hierarchies' roots, of all cgroups whose last part is ``name``.
+
+    It reads the whole tree: use it only if the record of a cgroup's parent is lost.
+
+    :param name: the last part. :param layout: the host's; None: detect it.
+    """
+    found = set()
+    for hierarchy in (Layout.of_host() if layout is None else layout).hierarchies:
+        for path in _below(hierarchy.directory):
+            if os.path.basename(path) == name:
+                found.add(os.path.relpath(path, hierarchy.directory))
+    return sorted(found)
+
+
 def controllers(directory: str) -> list[str]:
     """The controllers that a v2 cgroup, a directory, can switch on for its children; none if it is missing, or
     v1's."""
@@ -140,6 +155,10 @@ def controllers(directory: str) -> list[str]:
     except FileNotFoundError:
         return []
 
+
+#: The last part of a cgroup's name begins with this if its parents belong to another program: they are never
+#: removed.
+GUEST = "kurma-"
 
 _SIGKILL = 9
 # Seconds that a kill or a removal may take, and between two attempts.
@@ -281,7 +300,7 @@ class CgroupTree:
             time.sleep(_TURN)
 
     def remove(self) -> None:
-        """Remove the tree with its children, and empty shared parents; succeed if it does not exist.
+        """Remove the tree with its children, and empty parents up to a :data:`GUEST`; succeed if it is missing.
 
         Its processes must have ended (:meth:`kill`). The kernel frees a cgroup with a delay, so that the removal
         may have to wait.
@@ -294,14 +313,13 @@ class CgroupTree:
             for directory in reversed(list(_below(path))):
                 _remove_directory(directory, end)
             # Shared parents go only if they are empty.
-            parent = os.path.dirname(path)
-            while parent != hierarchy.directory:
+            while not os.path.basename(path).startswith(GUEST) and os.path.dirname(path) != hierarchy.directory:
+                path = os.path.dirname(path)
                 try:
-                    os.rmdir(parent)
+                    os.rmdir(path)
                 except OSError as error:
                     if error.errno not in (errno.ENOENT, errno.EBUSY, errno.ENOTEMPTY):
                         raise
-                parent = os.path.dirname(parent)
 
     def mount_plan(self) -> list[tuple[str, str]]:
         """The binds, read-write, that show a root its own cgroup and no other.

@@ -11,6 +11,8 @@ from kurma_core.value import field, frozen
 MAX_ID = (1 << 32) - 2
 #: A pod's annotation that says which user namespace it has.
 USERNS_ANNOTATION = "kurma.io/userns"
+#: A pod's annotation that names the cgroup of the host in which the pod's own cgroup is made.
+CGROUP_PARENT = "kurma.io/cgroup-parent"
 #: Hint of the error for a malformed value of ``--userns``.
 USERNS_WORDS = "none, auto, or UID:COUNT with a UID from 1 on"
 #: The kernel's resource limits, each at the index that is its number.

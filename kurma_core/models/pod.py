@@ -217,6 +217,7 @@ class PodRecord(JsonValue):
     :param renderer: name of its renderer.
     :param network_namespace: path; null: the host's, or the pod does not run.
     :param userns: ids of the host that its user namespace has; null: it has no user namespace of its own.
+    :param cgroup: path of its cgroup, relative to the root of each hierarchy. It exists while the pod runs.
     :param metadata: address of its metadata service, in its network namespace; null: the service does not run.
     :param restart: its restart policy and its restarts.
     :param apps: by name.
@@ -249,6 +250,7 @@ class PodRecord(JsonValue):
     renderer: str
     network_namespace: str | None = None
     userns: IdRange | None = field(default=None, key="userNamespace")
+    cgroup: str = ""
     metadata: MetadataAddress | None = None
     restart: PodRestart = PodRestart()
     apps: tuple[AppStatus, ...]

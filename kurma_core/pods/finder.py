@@ -19,7 +19,7 @@ from kurma_core.errors import (
     StagerError,
 )
 from kurma_core.models.pod import ENDED_STATES, PodRecord
-from kurma_core.pods.record.document import cgroup_of
+from kurma_core.pods.record.document import cgroups_of_lost
 from kurma_core.pods.record.pod_directory import unwritable
 from kurma_core.pods.record.pod_record import record_of
 from kurma_core.pods.run import recovery
@@ -138,7 +138,7 @@ class PodFinder:
         for name in ("pod.json", "state.json"):
             with contextlib.suppress(OSError), open(directory.file(name), "rb") as file:
                 found.update(map(bytes.decode, re.findall(rb"sha512-[0-9a-f]{128}", file.read())))
-        if not found and CgroupTree(cgroup_of(directory.uuid)).pids():
+        if not found and any(CgroupTree(name).pids() for name in cgroups_of_lost(directory.uuid)):
             raise PodDamagedError(
                 f"pod {directory.uuid} runs, and which images it uses cannot be read: {error.message}",
                 hint=f"kurma rm --force {directory.uuid}",

@@ -637,6 +637,17 @@ def test_a_file_of_an_option_that_is_not_there(
     assert client.calls == []
 
 
+def test_the_parent_of_the_cgroup(fakes: ModuleType, tmp_path: Path) -> None:
+    """It is over what the pod's file says."""
+    file = tmp_path / "pod.json"
+    notes = [{"name": "kurma.io/cgroup-parent", "value": "/a"}]
+    file.write_text(json.dumps({"apps": [{"name": "a", "image": "img"}], "annotations": notes}))
+    request = request_of(fakes, "--pod", str(file), "--cgroup-parent", "b-c.slice")
+    assert [(one.name, one.value) for one in request.template.pod.annotations] == [
+        ("kurma.io/cgroup-parent", "b-c.slice")
+    ]
+
+
 @pytest.mark.parametrize("command", ["run", "prepare"])
 def test_a_restart_policy(fakes: ModuleType, tmp_path: Path, command: str) -> None:
     """It is over what the pod's file says."""

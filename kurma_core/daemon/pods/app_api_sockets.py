@@ -17,6 +17,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError, PodNotFoundError
+from kurma_core.linux.cgroups import GUEST
 from kurma_core.pods.daemon_interface import API_SOCKET
 
 if TYPE_CHECKING:
@@ -212,4 +213,5 @@ def _pods(pid: int) -> set[str]:
     """UUIDs of the pods whose cgroups contain the process."""
     with open(f"/proc/{pid}/cgroup", errors="surrogateescape") as file:
         paths = [line.rstrip("\n").split(":", 2)[2].split("/") for line in file]
-    return {name for parts in paths for above, name in itertools.pairwise(parts) if above == "kurma"}
+    own = {name for parts in paths for above, name in itertools.pairwise(parts) if above == "kurma"}
+    return own | {name.removeprefix(GUEST) for parts in paths for name in parts if name.startswith(GUEST)}

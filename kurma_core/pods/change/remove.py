@@ -23,7 +23,7 @@ from kurma_core.errors import (
 from kurma_core.image_store.durable import Usage
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.pod import ENDED_STATES
-from kurma_core.pods.record.document import cgroup_of
+from kurma_core.pods.record.document import cgroups_of_lost
 from kurma_core.pods.record.pod_directory import unwritable
 from kurma_core.pods.run import pod_restarts, recovery
 
@@ -329,16 +329,17 @@ def _take_down_damaged(services: Services, directory: PodDirectory, *, force: bo
     from kurma_core.pods.network import port_claims
 
     uuid = directory.uuid
-    tree = CgroupTree(cgroup_of(uuid))
+    trees = [CgroupTree(name) for name in cgroups_of_lost(uuid)]
     namespace = pin_path("net", uuid)
     try:
-        if tree.pids() and not force:
+        if any(tree.pids() for tree in trees) and not force:
             raise PodStateError(
                 f"cannot remove pod {uuid}: its record is damaged, and processes of it run",
                 hint=f"kurma rm --force {uuid}",
                 pod=uuid,
             )
-        tree.kill()
+        for tree in trees:
+            tree.kill()
         joined = _listed_attachments(directory) or _joined_networks(services, uuid)
         services.names.leave(uuid, joined or None)
         if joined:
@@ -347,7 +348,8 @@ def _take_down_damaged(services: Services, directory: PodDirectory, *, force: bo
             services.joined.release(uuid, kind)
         port_claims.let_go(directory)
         services.joined.forget(uuid)
-        tree.remove()
+        for tree in trees:
+            tree.remove()
     except OSError as error:
         raise HostError.of(f"cannot take down pod {uuid}", error, pod=uuid) from None
 

@@ -122,7 +122,7 @@ class AppRoot(Place):
         except OSError:
             raise ended from None
         try:
-            if f"/kurma/{record.uuid}" not in self._read("cgroup"):
+            if f"/{record.cgroup}" not in self._read("cgroup"):
                 raise ended
             devices = [mounts.Mount(line) for line in self._read("mountinfo").splitlines()]
             self.kernels = frozenset(_device(one.device) for one in devices if one.fstype in _KERNELS)

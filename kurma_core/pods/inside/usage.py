@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from kurma_core.api.pods import Process, ResourceUsage, Usage
 from kurma_core.errors import PodStateError
 from kurma_core.linux.cgroups import CgroupTree, Layout
-from kurma_core.pods.record.document import cgroup_of
 from kurma_core.pods.record.pod_record import the_app
 from kurma_core.pods.record.state import STARTED_STATES
 from kurma_core.value import replace
@@ -28,7 +27,7 @@ def usage(records: Iterable[PodRecord]) -> list[Usage]:
     found = []
     for record in records:
         if record.state in STARTED_STATES:
-            tree = CgroupTree(cgroup_of(record.uuid), layout)
+            tree = CgroupTree(record.cgroup, layout)
             if tree.exists():
                 found.append(_usage(record, tree, versions))
     return found
@@ -64,7 +63,7 @@ def app_groups(record: PodRecord) -> dict[str, str]:
     owners: dict[str, set[str]] = {}
     for app in record.apps:
         if app.pid is not None:
-            for group in set(groups_of(app.pid, cgroup_of(record.uuid))):
+            for group in set(groups_of(app.pid, record.cgroup)):
                 owners.setdefault(group, set()).add(app.name)
     return {group: next(iter(names)) for group, names in owners.items() if len(names) == 1}
 
@@ -197,7 +196,7 @@ def processes(record: PodRecord, app: str | None = None) -> list[Process]:
     if app is not None and the_app(record, app).pid is None:
         raise PodStateError(f"app {app} of pod {record.name} does not run", pod=record.uuid)
     look = _Look(record, app_groups(record))
-    found = [each for each in map(look.at, CgroupTree(cgroup_of(record.uuid)).pids()) if each is not None]
+    found = [each for each in map(look.at, CgroupTree(record.cgroup).pids()) if each is not None]
     return [each for each in look.attributed(_oldest_first(found)) if app in (None, each.app)]
 
 
@@ -265,7 +264,7 @@ class _Look:
         status = dict(line.partition(b":")[::2] for line in _read(directory, "status").splitlines())
         uid = self._inner(int(status[b"Uid"].split()[1]))
         words = _read(directory, "cmdline")[:_LONGEST].rstrip(b"\0")
-        groups = [group for group in groups_of(pid, cgroup_of(self._record.uuid)) if group in self._groups]
+        groups = [group for group in groups_of(pid, self._record.cgroup) if group in self._groups]
         return Process(
             pid=pid,
             inner_pid=int(status[b"NSpid"].split()[-1]),

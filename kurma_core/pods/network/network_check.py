@@ -17,7 +17,7 @@ from kurma_core.hookspecs.network import Leak
 from kurma_core.networking.network_records import PINS, clear, pin_path
 from kurma_core.networking.repair import finding
 from kurma_core.pods.network import port_claims
-from kurma_core.pods.record.document import cgroup_of
+from kurma_core.pods.record.document import cgroups_of_lost
 from kurma_core.pods.run import recovery
 
 if TYPE_CHECKING:
@@ -391,9 +391,9 @@ def _remove_empty_cgroup(uuid: str) -> None:
     them."""
     from kurma_core.linux.cgroups import CgroupTree
 
-    tree = CgroupTree(cgroup_of(uuid))
-    if not tree.pids():
-        tree.remove()
+    for tree in map(CgroupTree, cgroups_of_lost(uuid)):
+        if not tree.pids():
+            tree.remove()
 
 
 def _key(leak: Leak) -> tuple[str, str, str, str]:

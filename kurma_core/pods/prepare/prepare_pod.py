@@ -23,6 +23,7 @@ from kurma_core.models.summary import DISPLAY_NAME, MANAGER
 from kurma_core.pods.network import port_claims
 from kurma_core.pods.prepare import app_settings, isolators, volumes
 from kurma_core.pods.prepare.app_settings import overridden, with_isolators
+from kurma_core.pods.record import cgroup_parent
 from kurma_core.pods.record.document import PodDocument
 from kurma_core.pods.run import pod_limits, pod_restarts
 from kurma_core.value import frozen, replace
@@ -84,6 +85,7 @@ def pod_document(
     if not request.configured:
         _refuse_kurmads_annotations(reified.pod)
     _check_manager(reified.pod)
+    cgroup_parent.parent_of(reified.pod)
     notes = _looked_at(request, reified, resolved, services)
     declared = _isolators(reified.pod, resolved)
     conventions = {app: services.images.conventions(image_id) for app, (image_id, _) in resolved.items()}

@@ -6,7 +6,7 @@ from _collections_abc import Mapping  # without collections
 
 from kurma_core.appc.pod import PodManifest
 from kurma_core.models.image import Conventions
-from kurma_core.models.isolator import IdRange, IsolatorPlan, IsolatorReport
+from kurma_core.models.isolator import CGROUP_PARENT, IdRange, IsolatorPlan, IsolatorReport
 from kurma_core.models.network import Attachment
 from kurma_core.models.pod import MountSetup
 from kurma_core.models.summary import DISPLAY_NAME, MANAGER
@@ -133,9 +133,16 @@ class PodDocument(JsonValue):
         return {app.name: str(app.image.id) for app in self.manifest.apps}
 
     @property
+    def cgroup_parent(self) -> str | None:
+        """The cgroup in which the pod's own is made, relative to the root of each hierarchy; "": the root. None:
+        Kurma's own."""
+        text = self.manifest.annotation(CGROUP_PARENT)
+        return None if text is None else _expanded(text)
+
+    @property
     def cgroup(self) -> str:
         """See :func:`cgroup_of`."""
-        return cgroup_of(self.uuid)
+        return cgroup_of(self.uuid, self.cgroup_parent)
 
     @property
     def shared(self) -> frozenset[str]:
@@ -164,9 +171,32 @@ class PodDocument(JsonValue):
             for app in found.app_names:
                 if app not in by_app:
                     raise SchemaError(f"{key}.{app}", "an entry", MISSING)
+        if found.manifest.annotation(CGROUP_PARENT) is not None:
+            from kurma_core.pods.record.cgroup_parent import parent_of
+
+            parent_of(found.manifest)
         return found
 
 
-def cgroup_of(uuid: str) -> str:
-    """Path of a pod's cgroup, relative to the root of each hierarchy."""
-    return f"kurma/{uuid}"
+def _expanded(text: str) -> str:
+    from kurma_core.pods.record.cgroup_parent import expanded  # few pods have a parent
+
+    return expanded(text)
+
+
+def cgroup_of(uuid: str, parent: str | None = None) -> str:
+    """Path of a pod's cgroup, relative to the root of each hierarchy. :param parent: see
+    :attr:`PodDocument.cgroup_parent`."""
+    if parent is None:
+        return f"kurma/{uuid}"
+    from kurma_core.linux.cgroups import GUEST
+
+    return f"{parent}/{GUEST}{uuid}" if parent else f"{GUEST}{uuid}"
+
+
+def cgroups_of_lost(uuid: str) -> tuple[str, ...]:
+    """As :func:`cgroup_of`, for a pod whose ``pod.json`` is lost: the path in Kurma's own cgroup, and every
+    existing one in another parent."""
+    from kurma_core.linux.cgroups import GUEST, find_guests
+
+    return (cgroup_of(uuid), *find_guests(f"{GUEST}{uuid}"))

@@ -66,6 +66,7 @@ def record_of(
         renderer=document.renderer,
         network_namespace=document.network_namespace if live else None,
         userns=document.ids,
+        cgroup=document.cgroup,
         apps=apps,
         images=document.images,
         image_names=document.image_names,

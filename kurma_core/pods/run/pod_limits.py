@@ -95,17 +95,22 @@ def keep_low(tree: CgroupTree, amount: int) -> None:
 
     The kernel protects no more memory in a cgroup than in its parent, and by default a parent protects none: so a
     cgroup that is shared by all pods must protect the sum of theirs. Does nothing without a cgroup v2 memory
-    controller. If the tree is gone, only the cgroups above it are updated.
+    controller. If the tree is gone, only the cgroups above it are updated. Does not change parents that are not
+    Kurma's own: their owner decides what they protect.
 
     :raises OSError: the kernel refuses.
     """
     import fcntl
+
+    from kurma_core.linux.cgroups import GUEST
 
     hierarchy = tree.layout.of("memory")
     if hierarchy is None or hierarchy.version != 2:
         return
     path = f"{hierarchy.directory}/{tree.name}"
     _write(path, amount)
+    if os.path.basename(path).startswith(GUEST):
+        return
     while (path := os.path.dirname(path)) != hierarchy.directory:
         try:
             shared = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
