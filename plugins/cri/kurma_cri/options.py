@@ -17,7 +17,7 @@ OPTIONS = (
         "network",
         str,
         "cni",
-        "network of the pods: `cni`, the first valid file of cni_conf_dir, or a Kurma network",
+        "network of the pods: `cni`, the first valid file of `/etc/cni/net.d`, or another Kurma network",
     ),
     Option("stream_address", str, "127.0.0.1", "address of the server for exec, attach and port-forward"),
     Option("stream_port", int, 0, "its port; 0: any free port"),

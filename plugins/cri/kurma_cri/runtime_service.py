@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import grpc
 
 from kurma_cri.containers import Containers
+from kurma_cri.network import network_condition
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.proto import runtime_pb2_grpc as services
 from kurma_cri.records import Records, containers_of
@@ -58,12 +59,7 @@ class RuntimeService(services.RuntimeServiceServicer):
     def Status(self, request: cri.StatusRequest, context: Context) -> cri.StatusResponse:
         conditions = [
             cri.RuntimeCondition(type="RuntimeReady", status=True, reason="KurmadRuns", message="kurmad runs"),
-            cri.RuntimeCondition(
-                type="NetworkReady",
-                status=True,
-                reason="NetworkConfigured",
-                message=f"network {self._options.network}",
-            ),
+            network_condition(self._client, self._options.network),
         ]
         answer = cri.StatusResponse(status=cri.RuntimeStatus(conditions=conditions))
         answer.runtime_handlers.extend(

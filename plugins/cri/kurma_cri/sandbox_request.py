@@ -9,6 +9,7 @@ from kurma_core.api.pods import DnsRequest, PodRequest
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.value import replace
 from kurma_cri.fields import refuse_undone
+from kurma_cri.network import network_request
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.records import SANDBOX, pod_name, sandbox_annotation
 from kurma_cri.rpc import invalid
@@ -53,7 +54,7 @@ def sandbox_request(
         renderer=handler.renderer,
         userns=handler.userns,
         hostname=config.hostname or (socket.gethostname() if host_network else None),
-        networks=_HOST if host_network else (NetworkRequest(options.network),),
+        networks=_HOST if host_network else (network_request(options.network, id, meta),),
         ports=() if host_network else _ports(config),
         dns=_dns(config),
         grants=("os/linux/namespaces=net",) if host_network else (),
