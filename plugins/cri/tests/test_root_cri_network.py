@@ -42,8 +42,9 @@ class Cni:
 
     def write(self, name="10-node.conflist", number=0, **more):
         self.net_d.mkdir(exist_ok=True)
+        subnets = (f"fd00:24{number}::/64", f"10.24{number}.0.0/24")
         ipam = {"type": "host-local", "dataDir": str(self.addresses), "routes": [{"dst": "0.0.0.0/0"}],
-                "ranges": [[{"subnet": f"fd00:24{number}::/64"}], [{"subnet": f"10.24{number}.0.0/24"}]]}  # fmt: skip
+                "ranges": [[{"subnet": subnet}] for subnet in subnets]}  # fmt: skip
         plugins = [
             {"type": "bridge", "bridge": f"kcri{number}", "isGateway": True, "ipMasq": True, "ipam": ipam},
             {"type": "portmap", "capabilities": {"portMappings": True}},
@@ -125,6 +126,7 @@ def _answer(port):
 
 @pytest.mark.root
 def test_a_sandbox_in_the_nodes_network(cni_node, cni):
+    """A call without a usable network fails with a code, and works once there is one (C21)."""
     node = cni_node()
     condition = network_ready(node)
     assert (condition.status, condition.reason) == (False, "NetworkPluginNotReady")
