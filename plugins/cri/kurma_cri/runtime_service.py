@@ -17,6 +17,9 @@ from kurma_cri.records import Records, containers_of
 from kurma_cri.rpc import RpcError
 from kurma_cri.sandboxes import Sandboxes
 from kurma_cri.statuses import container_status, sandbox_status
+from kurma_cri.stream_urls import StreamUrls
+from kurma_cri.streaming.backend import ClientBackend
+from kurma_cri.streaming.server import StreamingServer
 
 if TYPE_CHECKING:
     from kurma_core.api.operations import Api
@@ -38,12 +41,15 @@ class RuntimeService(services.RuntimeServiceServicer):
         self._records = Records(client)
         self._sandboxes = Sandboxes(options, client, self._records)
         self._containers = Containers(client, self._records, self._sandboxes)
+        self._streaming = StreamingServer(options.stream_address, options.stream_port, ClientBackend(client), log)
+        self._urls = StreamUrls(self._records, self._streaming)
 
     def __enter__(self) -> RuntimeService:
+        self._streaming.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._streaming.stop()
 
     # -- the runtime --
 
@@ -157,6 +163,17 @@ class RuntimeService(services.RuntimeServiceServicer):
         if request.verbose:
             answer.info["app"] = _info(pod=container.sandbox.pod.uuid, app=container.id, pid=container.app.pid)
         return answer
+
+    # -- streams --
+
+    def Exec(self, request: cri.ExecRequest, context: Context) -> cri.ExecResponse:
+        return cri.ExecResponse(url=self._urls.exec(request))
+
+    def Attach(self, request: cri.AttachRequest, context: Context) -> cri.AttachResponse:
+        return cri.AttachResponse(url=self._urls.attach(request))
+
+    def PortForward(self, request: cri.PortForwardRequest, context: Context) -> cri.PortForwardResponse:
+        return cri.PortForwardResponse(url=self._urls.port_forward(request))
 
     # -- not supported --
 

@@ -1,0 +1,167 @@
+"""Exec, attach and port-forward of real containers, over the URLs that kurmad's service gives (C18, C18a)."""
+
+import contextlib
+import json
+import socket
+
+import grpc
+import pytest
+from kurma_cri.proto import runtime_pb2 as cri
+from websockets.sync.client import connect
+
+from plugins.cri.tests.conftest import refused
+from plugins.cri.tests.spdy_client import Refused, SpdyClient
+from tests.kit.waiting import until
+
+pytestmark = pytest.mark.root
+CODES = grpc.StatusCode
+SHELL = ("sh", "-c")
+
+
+def exec_url(node, container, *command, **fields):
+    request = cri.ExecRequest(container_id=container, cmd=command, **fields)
+    return node.runtime.Exec(request).url
+
+
+def attach_url(node, container, **fields):
+    return node.runtime.Attach(cri.AttachRequest(container_id=container, **fields)).url
+
+
+@contextlib.contextmanager
+def spdy(url, *names, **options):
+    client = SpdyClient(url, **options)
+    try:
+        yield client, *(client.open(name) for name in ("error", *names))
+    finally:
+        client.close()
+
+
+@contextlib.contextmanager
+def websocket(url, version="v5.channel.k8s.io"):
+    with connect(url.replace("http:", "ws:"), subprotocols=[version], compression=None, proxy=None) as socket:
+        yield socket
+
+
+def read_until(websocket, *words):
+    """Reads messages until the output has these words. :returns: the output."""
+    text = b""
+    while not all(word in text for word in words):
+        text += websocket.recv(timeout=20)[1:]
+    return text
+
+
+def processes(node, container):
+    pod = next(pod for pod in node.house.client.pods() if container in pod.images)
+    return [one.command for one in node.house.client.processes(pod.uuid, container)]
+
+
+def test_exec_over_spdy(node):
+    container = node.started(node.run(), "sleep", "1000")
+    streams = {"stdin": True, "stdout": True, "stderr": True}
+    url = exec_url(node, container, *SHELL, "cat; echo failed >&2; exit 3", **streams)
+    with spdy(url, *streams) as (_, error, stdin, stdout, stderr):
+        stdin.send(b"some input\n" * 20_000, fin=True)
+        assert stdout.read_all() == b"some input\n" * 20_000
+        assert stderr.read_all() == b"failed\n"
+        assert json.loads(error.read_all())["details"]["causes"] == [{"reason": "ExitCode", "message": "3"}]
+    with pytest.raises(Refused, match="404"):
+        SpdyClient(url)
+
+
+def test_a_terminal_over_websocket(node):
+    container = node.started(node.run(), "sleep", "1000")
+    url = exec_url(node, container, "sh", stdin=True, stdout=True, tty=True)
+    with websocket(url) as client:
+        assert client.recv(timeout=20) == b"\x01"
+        client.send(b'\x04{"Width":101,"Height":41}')
+        client.send(b"\x00stty size; tty\n")
+        read_until(client, b"41 101", b"/dev/pts/")
+        client.send(b'\x04{"Width":102,"Height":42}')
+        client.send(b"\x00sleep 0.1; stty size\n")
+        read_until(client, b"42 102")
+        client.send(b"\xff\x00")  # the end of input is the terminal's end-of-file character
+        *_, last = client
+        assert last == b"\x03" + b'{"metadata": {}, "status": "Success"}'
+
+
+@pytest.mark.full
+def test_attach(node):
+    container = node.started(node.run(), *SHELL, "read line; echo got $line; read line; exit 4", stdin=True)
+    url = attach_url(node, container, stdin=True, stdout=True, stderr=True)
+    with spdy(url, "stdin", "stdout", "stderr") as (_, _, stdin, stdout, _):
+        stdin.send(b"one\n")
+        stdout.read(8)
+        assert bytes(stdout.data) == b"got one\n"
+    # The app goes on after a client that has gone.
+    url = attach_url(node, container, stdin=True, stdout=True)
+    with spdy(url, "stdin", "stdout") as (_, error, stdin, stdout):
+        stdin.send(b"two\n")
+        assert json.loads(error.read_all())["status"] == "Success"
+    assert node.wait_exited(container).exit_code == 4
+
+
+@pytest.mark.parametrize("host_network", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_port_forward(node, host_network):
+    """To the pod's loopback address: other pods have the same port."""
+    serve = "mkdir /www; echo from the pod >/www/index.html; exec httpd -f -p 127.0.0.1:{} -h /www"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    one = node.run(host_network=host_network)
+    container = node.started(one, *SHELL, serve.format(port))
+    until(lambda: any("httpd" in command for command in processes(node, container)))
+    url = node.runtime.PortForward(cri.PortForwardRequest(pod_sandbox_id=one)).url
+    client = SpdyClient(url, versions=["portforward.k8s.io"])
+
+    def forward(number, port):
+        error = client.open("error", port=str(port), requestid=str(number))
+        error.close()
+        return error, client.open("data", port=str(port), requestid=str(number))
+
+    for number in range(2):
+        error, data = forward(number, port)
+        data.send(b"GET / HTTP/1.0\r\n\r\n")
+        assert b"from the pod" in data.read_all()
+        assert error.read_all() == b""
+        data.close()
+    error, data = forward(3, 1)
+    assert b"port 1" in error.read_all()
+    assert b"refused" in error.data
+    data.wait(lambda stream: stream.status is not None)
+    client.close()
+
+
+@pytest.mark.full
+def test_refusals(node):
+    sandbox = node.run()
+    container = node.create(sandbox, node.container_config("sleep", "1000"))
+    with refused(CODES.FAILED_PRECONDITION, "does not run"):
+        exec_url(node, container, "true", stdout=True)
+    node.start(container)
+    with refused(CODES.INVALID_ARGUMENT, "stdin, stdout and stderr"):
+        exec_url(node, container, "true")
+    with refused(CODES.INVALID_ARGUMENT, "tty"):
+        attach_url(node, container, tty=True, stdout=True, stderr=True)
+    with refused(CODES.INVALID_ARGUMENT, "cmd"):
+        exec_url(node, container, stdout=True)
+    with refused(CODES.NOT_FOUND):
+        exec_url(node, "0" * 64, "true", stdout=True)
+    with refused(CODES.INVALID_ARGUMENT, "65536"):
+        node.runtime.PortForward(cri.PortForwardRequest(pod_sandbox_id=sandbox, port=[65536]))
+    for _ in range(1000):
+        url = exec_url(node, container, "true", stdout=True)
+        assert url.startswith("http://127.0.0.1:")
+    with refused(CODES.RESOURCE_EXHAUSTED, "1000"):
+        exec_url(node, container, "true", stdout=True)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("tty", [False, True])
+def test_the_command_of_a_client_that_vanishes_is_ended(node, tty):
+    container = node.started(node.run(), "sleep", "1000")
+    url = exec_url(node, container, "sleep", "1001", stdin=True, stdout=True, tty=tty)
+    client = SpdyClient(url)
+    for name in ("error", "stdin", "stdout", *(["resize"] if tty else [])):
+        client.open(name)
+    until(lambda: any("1001" in command for command in processes(node, container)))
+    client.close()
+    until(lambda: not any("1001" in command for command in processes(node, container)))
