@@ -613,7 +613,7 @@ class Api:
 
     @operation("DELETE", "/v1/pods/{pod}/apps/{app}", name="app_remove")
     def app_rm(self, pod: str, app: str, *, force: bool = False, managed: bool = False) -> None:
-        """Remove an ended app from a running pod.
+        """Remove an ended app from a pod that runs or has ended.
 
         :param force: kill the apps at once
         :param managed: do it also if a program manages the pod, as that program itself does

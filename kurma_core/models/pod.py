@@ -17,8 +17,8 @@ TERMINAL, STDIN = "kurma.io/terminal", "kurma.io/stdin"
 #: States in which nothing of the pod runs and its teardown is complete.
 ENDED_STATES = ("stopped", "errored")
 
-#: How an app ended.
-REASONS = ("exited", "killed", "oom", "start-failed")
+#: How an app ended; ``unknown``: while no process watched it, as when the host lost its power.
+REASONS = ("exited", "killed", "oom", "start-failed", "unknown")
 
 #: Files below an app's ``/etc`` that a stager writes, and the possible sources of their content: Kurma, the image,
 #: the image with the pod's own name added, a volume.
@@ -64,12 +64,12 @@ class MountSetup(JsonValue):
 class AppEnd(JsonValue):
     """One execution of an app, running or ended.
 
-    :param exit_code: 128+N if signal N ended it; null: it has not ended.
+    :param exit_code: 128+N if signal N ended it; null: it has not ended, or that is not known.
     :param reason: how it ended; null: it has not ended.
     :param signal: number of the signal that ended its main process; null: no signal did.
     :param message: the stager's message about its end, for people; null: there is none.
     :param started_at: when it was started; null: it was not.
-    :param finished_at: when it ended; null: it has not ended.
+    :param finished_at: when it ended, or when its end was found; null: it has not ended.
     :param log: name of its log file under the pod's ``logs/``; null: there is no log.
     """
 
@@ -112,6 +112,7 @@ class AppStatus(AppEnd):
     """The status of one app of a pod.
 
     :param name: name of the app.
+    :param created_at: when it came into the pod; null: not known.
     :param pid: PID of its main process on the host; null: it does not run.
     :param exited: true: it has ended.
     :param log_dropped: bytes of its output that could not be written to its log.
@@ -131,6 +132,7 @@ class AppStatus(AppEnd):
     NAMED_BY = "name"
 
     name: str
+    created_at: Timestamp | None = None
     pid: Pid | None = None
     exited: bool = False
     log_dropped: Count = 0

@@ -113,6 +113,8 @@ def test_an_answer_that_is_kept_is_read_from_nothing(place: Place) -> None:
     place.settle()
     assert [one["name"] for one in json.loads(place.listing.json(RECORDS))] == ["1", "2"]
     assert place.told() == [("1", "stopped"), ("2", "stopped")]
+    first, again = place.listing.records(), place.listing.records()
+    assert all(one is two for one, two in zip(first, again, strict=True))
     assert place.reads == []
     place.check()
     assert b"geheim" in place.listing.json(RECORDS)

@@ -33,7 +33,12 @@ def release(request, tmp_path):
 def known(old, new):
     """``new`` without the keys of objects that ``old`` does not have: later versions add keys."""
     if isinstance(old, dict) and isinstance(new, dict):
-        return {key: known(old[key], new[key]) for key in old if key in new}
+        # Later versions tell when the end of an app was found that no process saw.
+        return {
+            key: None if (key, one) == ("finishedAt", None) else known(one, new[key])
+            for key, one in old.items()
+            if key in new
+        }
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return [known(*pair) for pair in zip(old, new, strict=True)]
     return new

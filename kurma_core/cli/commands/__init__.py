@@ -84,7 +84,7 @@ SECTIONS: dict[str, dict[str, Entry | Alias | Group]] = {
                 "add": Entry("app", "add", "Add an app to a running pod."),
                 "start": Entry("app", "start", "Start added or ended apps of a running pod."),
                 "stop": Entry("app", "stop", "Stop apps of a running pod.", harm=True),
-                "rm": Entry("app", "rm", "Remove ended apps from a running pod.", harm=True),
+                "rm": Entry("app", "rm", "Remove ended apps from a pod.", harm=True),
             },
         ),
         "pod": Group(

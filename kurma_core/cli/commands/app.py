@@ -98,8 +98,8 @@ def stop(session: Session, *, pod: str, apps: tuple[str, ...], timeout: str | No
     example="kurma app rm shop debug",
 )
 def rm(session: Session, *, pod: str, apps: tuple[str, ...], force: bool) -> int:
-    """Remove ended apps from a running pod.
+    """Remove ended apps from a pod.
 
-    Also removes their logs, and the volumes that kurma app add created for them.
+    The pod runs or has ended. Also removes their logs, and the volumes that kurma app add created for them.
     """
     return session.each(apps, lambda app: session.client.app_rm(pod, app, force=force, managed=force))

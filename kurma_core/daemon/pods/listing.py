@@ -24,20 +24,23 @@ _MOST = 65536
 
 
 class _Kept:
-    """The answers for a pod. It is never changed: several threads may use it at once.
+    """The answers for a pod. Several threads may use it at once: only :attr:`record` is ever set, and always to
+    the same value.
 
     :param unsettled: they hold only while the pod has an owner.
     :param at: when the pod was made; the listing is sorted by it.
     :param texts: JSON by form.
+    :ivar record: the text of :data:`RECORDS` as a value, once a caller in this process wanted it.
     """
 
-    __slots__ = ("at", "proof", "texts", "unsettled")
+    __slots__ = ("at", "proof", "record", "texts", "unsettled")
 
     def __init__(self, proof: Proof, unsettled: bool, at: str, texts: dict[str, bytes]) -> None:
         self.proof = proof
         self.unsettled = unsettled
         self.at = at
         self.texts = texts
+        self.record: PodRecord | None = None
 
     def holds(self, directory: PodDirectory) -> bool:
         return self.proof.holds(directory) and (not self.unsettled or directory.owned())
@@ -54,23 +57,32 @@ class Listing:
 
         :param form: one of :data:`RECORDS`, :data:`SHOWN` and :data:`SUMMARIES`.
         """
-        return Said(b"[" + b", ".join(self._texts(form)) + b"]")
+        return Said(b"[" + b", ".join(text for text, _ in self._answers(form)) + b"]")
 
     def records(self) -> list[PodRecord]:
-        """Every pod, oldest first."""
-        return [PodRecord.from_json(decode(text)) for text in self._texts(RECORDS)]
+        """Every pod, oldest first. The record of an unchanged pod is the same object as before."""
+        found = []
+        for text, kept in self._answers(RECORDS):
+            record = None if kept is None else kept.record
+            if record is None:
+                record = PodRecord.from_json(decode(text))
+                if kept is not None:
+                    kept.record = record
+            found.append(record)
+        return found
 
     def summaries(self) -> list[PodSummary]:
         """A summary of every pod, oldest first."""
-        return [PodSummary.from_json(decode(text)) for text in self._texts(SUMMARIES)]
+        return [PodSummary.from_json(decode(text)) for text, _ in self._answers(SUMMARIES)]
 
-    def _texts(self, form: str) -> list[bytes]:
+    def _answers(self, form: str) -> list[tuple[bytes, _Kept | None]]:
+        """The text of each pod, oldest first, and what is kept of it."""
         generation = self._pods.generation
         # Answers by an earlier configuration do not count.
         before = self._kept if self._generation == generation else {}
         now: dict[str, _Kept] = {}
 
-        def tell(directory: PodDirectory, recover: Recover | None) -> tuple[str, bytes]:
+        def tell(directory: PodDirectory, recover: Recover | None) -> tuple[str, bytes, _Kept | None]:
             kept = before.get(directory.uuid)
             if kept is not None and not kept.holds(directory):
                 kept = None
@@ -80,15 +92,15 @@ class Listing:
                 at, text = kept.at, kept.texts[form]
             if kept is not None:
                 now[directory.uuid] = kept
-            return at, text
+            return at, text, kept
 
-        def broken(directory: PodDirectory, state: str, why: str) -> tuple[str, bytes]:
-            return _text(self._pods.broken(directory, state, why, summary=form == SUMMARIES), form)
+        def broken(directory: PodDirectory, state: str, why: str) -> tuple[str, bytes, _Kept | None]:
+            return (*_text(self._pods.broken(directory, state, why, summary=form == SUMMARIES), form), None)
 
         found = sorted(self._pods.each(tell, broken), key=lambda one: one[0])
         # Drops the answers for removed pods.
         self._kept, self._generation = now, generation
-        return [text for _, text in found]
+        return [(text, kept) for _, text, kept in found]
 
     def _read(
         self, directory: PodDirectory, recover: Recover | None, form: str, kept: _Kept | None

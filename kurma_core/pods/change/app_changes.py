@@ -18,10 +18,11 @@ from kurma_core.errors import (
     PodStateError,
     StagerError,
 )
+from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods.finder import APPS_PATIENCE
 from kurma_core.pods.prepare import volumes
 from kurma_core.pods.prepare.app_settings import pod_setup
-from kurma_core.pods.record.pod_record import forget_executions
+from kurma_core.pods.record.pod_record import forget_executions, forget_last_run
 from kurma_core.pods.record.state import AppChange
 from kurma_core.pods.run import pod_limits, pod_metadata, recovery
 from kurma_core.value import frozen, replace
@@ -163,7 +164,8 @@ class PodApps:
         return self._finder.read(directory)
 
     def remove(self, reference: str, app: str, *, force: bool = False) -> None:
-        """Removes an app that does not run: its root, its logs, and the volumes that came with it.
+        """Removes an app that does not run: its root, its logs, and the volumes that came with it. The pod may
+        have ended.
 
         :param force: stop it first, at once.
         :raises PodStateError: it runs.
@@ -171,6 +173,9 @@ class PodApps:
         from kurma_core.pods.change import new_app
 
         directory = self._finder.find(reference)
+        if directory.read_state().state in ENDED_STATES:
+            self._remove_ended(directory, app)
+            return
         if force:
             self.stop(reference, app, timeout=0)
         with self._changeable(directory, "rm", app) as pod:
@@ -187,6 +192,41 @@ class PodApps:
                 # The stager refuses, so that the app is still there; or the pod has ended.
                 directory.change_state(change=None)
                 raise
+
+    def _remove_ended(self, directory: PodDirectory, app: str) -> None:
+        """Removes an app of a pod that has ended: its status, its logs, its root and its volumes.
+
+        :raises PodStateError: the pod was started meanwhile. :raises AppNotFoundError: it has no such app.
+        """
+        from kurma_core.pods.change.new_app import without
+
+        with directory.apps_lock(APPS_PATIENCE):  # a start takes this lock, too
+            state, document = directory.read_state(), directory.read_document()
+            if state.state not in ENDED_STATES:
+                raise PodStateError(
+                    f"cannot remove app {app} of pod {document.name}: the pod is {state.state}", pod=document.uuid
+                )
+            if state.change is not None and state.change.app not in document.app_names:
+                self._forget_ended(directory, state.change)  # a process died at it
+            document.manifest.app(app)
+            document, gone = without(document, app)
+            # Recorded first, so that the next removal completes this one if the process dies.
+            change = AppChange("rm", app, tuple(gone))
+            directory.change_state(change=change)
+            directory.write_pod(document.to_json())
+            self._forget_ended(directory, change)
+
+    def _forget_ended(self, directory: PodDirectory, change: AppChange) -> None:
+        """Removes what an ended pod has of an app that is no longer in its definition. Repeatable."""
+        forget_executions(directory, change.app)
+        forget_last_run(directory, change.app)
+        volumes.remove_empty(change.volumes, directory.path)
+        state = directory.read_state()
+        directory.change_state(
+            change=None,
+            layers={name: found for name, found in state.layers.items() if name != change.app},
+            apps=None if state.apps is None else {k: one for k, one in state.apps.items() if k != change.app},
+        )
 
     # -- shared steps --
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.appc.reify import effective_app
 from kurma_core.errors import PodStateError, UsageError
+from kurma_core.formats.timestamps import timestamp
 from kurma_core.models.image import Conventions
 from kurma_core.pods.prepare import app_settings, grants, isolators, volumes
 from kurma_core.pods.prepare.prepare_pod import checked_manifest, image_name, mount_setups, noted, overridden_app
@@ -122,6 +123,7 @@ def new_app(
         environment={**document.environment, **({app.name: told} if told else {})},
         image_names={**document.image_names, app.name: image_name(wanted_app(request), image[1])},
         conventions={**document.conventions, **({app.name: expected} if expected != Conventions() else {})},
+        added_at={**document.added_at, app.name: timestamp()},
     )
     rendered = services.images.render(
         image[0], document.renderer, verify=request.verify, insecure=request.insecure
@@ -172,6 +174,7 @@ def without(document: PodDocument, app: str) -> tuple[PodDocument, tuple[str, ..
             environment={name: pairs for name, pairs in document.environment.items() if name != app},
             image_names={name: text for name, text in document.image_names.items() if name != app},
             conventions={name: expected for name, expected in document.conventions.items() if name != app},
+            added_at={name: at for name, at in document.added_at.items() if name != app},
             isolators=tuple(report for report in document.isolators if report.scope != app),
             notes=tuple(note for note in document.notes if not note.startswith(grants.note_of(app))),
             needs={name: some for name, some in document.needs.items() if name != app},

@@ -42,6 +42,8 @@ class Need(JsonValue):
         return self.power.partition("=")[0]
 
 
+#: Keys that records of earlier versions lack.
+_LATER: Mapping[str, object] = {"addedAt": {}}
 #: Sources of a need: the image's manifest; the pod manifest, for that app; the pod manifest, for all apps. An
 #: app's name never contains a space.
 OF_IMAGE, OF_APP, OF_POD = "its image", "its app", "the pod"
@@ -72,6 +74,7 @@ class PodDocument(JsonValue):
         pods outlive their configuration. Empty: the name tells.
     :param image_names: by app, the image as the caller named it, without passwords.
     :param conventions: by app, what its image expects, if that differs from the App Container specification.
+    :param added_at: by app that was added later, when: RFC 3339.
     """
 
     uuid: str
@@ -108,6 +111,7 @@ class PodDocument(JsonValue):
     stager_plugin: str = ""
     image_names: Mapping[str, str] = field(default_factory=dict)
     conventions: Mapping[str, Conventions] = field(default_factory=dict)
+    added_at: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def restart_policy(self) -> str:
@@ -166,6 +170,8 @@ class PodDocument(JsonValue):
     def from_json(cls, value: Json, path: str = "the record") -> Self:
         """:raises SchemaError: the record does not have the required form. :raises ManifestError: its manifest is
         invalid."""
+        if isinstance(value, dict):
+            value = {**_LATER, **value}
         found = super(PodDocument, cls).from_json(value, path)  # noqa: UP008 - frozen() remakes the class
         for key, by_app in (("mounts", found.mounts), ("plans", found.plans)):
             for app in found.app_names:

@@ -90,8 +90,9 @@ def app_statuses(
     running: RunningStagerHooks | None,
 ) -> tuple[AppStatus, ...]:
     """The status of each app of the manifest, in its order; an app of which nothing is known has only its name."""
+    made = {name: document.added_at.get(name, document.created_at) for name in document.app_names}
     if state.state in ("preparing", "prepared"):
-        return tuple(AppStatus(name) for name in document.app_names)
+        return tuple(AppStatus(name, at) for name, at in made.items())
     told: Mapping[str, AppStatus] = {}
     try:
         if state.apps is not None:
@@ -105,10 +106,13 @@ def app_statuses(
     except KurmaError:
         # A stager whose answer cannot be parsed, or that ends meanwhile, must not hide the pod from listings.
         told = {}
-    statuses = [_numbered(state, told.get(name, AppStatus(name))) for name in document.app_names]
+    statuses = [
+        replace(_numbered(state, told.get(name, AppStatus(name))), created_at=at) for name, at in made.items()
+    ]
     if state.state in ENDED_STATES:
         # For a pod that did not come up, the stager's last status is all that is known.
-        statuses = [_over(status, killed=state.state == "errored") for status in statuses]
+        how = "killed" if state.state == "errored" else None
+        statuses = [_dated(_over(status, how), state) for status in statuses]
     return tuple(statuses)
 
 
@@ -169,30 +173,34 @@ def conclusion(
             apps = {**apps, begun[0].name: replace(begun[0], exit_code=code)}
     if state == "errored" and not code:
         code = status or 125
+    # Nothing tells how an app ended that ran when the host lost its power.
+    how = None if state != "errored" else "unknown" if status is None else "killed"
     return PodEnd(
         state,
         reason or problem,
         code,
         notes,
         # A copy, so that the apps' ends stay known when the stager's files are removed.
-        {
-            name: _over(apps[name], killed=state == "errored").to_json()
-            for name in document.app_names
-            if name in apps
-        },
+        {name: _over(apps[name], how).to_json() for name in document.app_names if name in apps},
     )
 
 
-def _over(app: AppStatus, *, killed: bool) -> AppStatus:
+def _over(app: AppStatus, how: str | None) -> AppStatus:
     """The last status of an app in a pod whose stager has ended: the app cannot run any more.
 
-    :param killed: the stager failed, and its processes were killed.
+    :param how: how an app ended whose end the stager has not reported.
     """
     if app.exited or app.state == "created":
         return replace(app, pid=None)
     if app.restarting:
         return replace(app, pid=None, exited=True, restarting=False)
-    return replace(app, pid=None, exited=True, reason="killed" if killed else None)
+    return replace(app, pid=None, exited=True, reason=how)
+
+
+def _dated(app: AppStatus, state: PodState) -> AppStatus:
+    """Gives an app whose end the stager has not reported the time at which its pod's end was recorded."""
+    missing = app.started_at is not None and app.finished_at is None
+    return replace(app, finished_at=state.finished_at) if missing else app
 
 
 def _stopped(directory: PodDirectory) -> bool:
@@ -345,6 +353,20 @@ def forget_executions(directory: PodDirectory, app: str) -> None:
                 os.close(fd)
     if app in state.earlier:
         directory.change_state(earlier={name: found for name, found in state.earlier.items() if name != app})
+
+
+def forget_last_run(directory: PodDirectory, app: str) -> None:
+    """Removes the logs of an app from a pod that has ended. Repeatable."""
+    status = recorded_apps(directory.read_state()).get(app)
+    logs = [] if status is None else [one.log for one in (*status.earlier, status) if one.log is not None]
+    with contextlib.suppress(OSError):
+        fd = _opened(directory.file("pod/logs"))
+        try:
+            for name in os.listdir(fd):
+                if name in logs or name.startswith(tuple(f"{log}." for log in logs)):
+                    os.unlink(name, dir_fd=fd)
+        finally:
+            os.close(fd)
 
 
 def _opened(path: str) -> int:

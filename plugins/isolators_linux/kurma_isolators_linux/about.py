@@ -44,6 +44,14 @@ ABOUT: dict[str, tuple[str, Any]] = {
         {"request": "1G", "limit": "2G"},
     ),
     "kurma.io/pids-limit": ('{limit}: processes and threads at a time, or "unlimited"', {"limit": 100}),
+    "kurma.io/linux-resources": (
+        (
+            "cpuPeriod, cpuQuota (microseconds), cpuShares, memoryLimit, memorySwapLimit (bytes, with swap), "
+            "cpusetCpus, cpusetMems, hugepageLimits: [{pageSize, limit}], unified: {file of cgroup v2: text}, "
+            "pidsLimit, oomScoreAdj; 0 or empty: unset; -1: unlimited"
+        ),
+        {"cpuQuota": 50000, "cpuPeriod": 100000, "memoryLimit": 67108864, "memorySwapLimit": 67108864},
+    ),
     "resource/block-bandwidth": (
         "{default: true, limit}: bytes per second, each way, of each block device",
         {"default": True, "limit": "2M"},

@@ -27,9 +27,19 @@ def pids_limit(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
     limit = _limit(name, value, scope)
     if "pids" not in host.cgroups:
         return Compiled(IsolatorPlan(), "ignored", "this host has no cgroup controller pids")
+    if _decided_elsewhere(host):
+        return Compiled(IsolatorPlan(), note="kurma.io/linux-resources decides on it")
     text = str(limit) if limit is not None and limit < _MOST else "max"
     plan = IsolatorPlan(cgroup=(CgroupSetting("pids", "pids.max", text),))
     return Compiled(plan, amounts="" if limit is None else f"limit {limit}")
+
+
+def _decided_elsewhere(host: IsolatorHost) -> bool:
+    """Whether ``kurma.io/linux-resources`` of the same scope has a limit of processes."""
+    others = host.siblings.get("kurma.io/linux-resources")
+    if not isinstance(others, dict):
+        return False
+    return bool(others.get("pidsLimit")) or "pids.max" in (others.get("unified") or ())
 
 
 def pids_limit_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:

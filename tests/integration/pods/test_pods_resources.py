@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from kurma_core.errors import IsolatorError
 from kurma_core.linux.cgroups import CgroupTree
 from tests.kit.house import text_of
 from tests.kit.images import shell
@@ -358,3 +359,47 @@ def test_a_device_that_is_gone_needs_no_limit(house):
         file.write(re.sub(r'"cgroup": ?\[', f'"cgroup": [{setting},', text).replace(",]", "]"))
     _, out = house.start(record.uuid)
     assert out == "up\n"
+
+
+# --- a cgroup's own settings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.vm
+def test_settings_of_cgroups_as_the_kernel_has_them(house):
+    """``kurma.io/linux-resources`` of an app and of its pod: from inside, and by the files of the cgroups (C8)."""
+    own = {
+        "cpuPeriod": 50000,
+        "cpuQuota": 5000,
+        "cpuShares": 512,
+        "memoryLimit": 3 << 20,
+        "memorySwapLimit": 3 << 20,
+        "cpusetCpus": "0",
+        "pidsLimit": 7,
+        "oomScoreAdj": 321,
+    }
+    script = "cat /proc/self/oom_score_adj; grep Cpus_allowed_list /proc/self/status; sleep 1000"
+    one = shell(script, isolators=[{"name": "kurma.io/linux-resources", "value": own}])
+    of_pod = [{"name": "kurma.io/linux-resources", "value": {"memoryLimit": "64Mi", "pidsLimit": 100}}]
+    with house.running({"one": one, "two": "cat /proc/self/oom_score_adj; sleep 1000"}, isolators=of_pod) as pod:
+        until(lambda: "Cpus_allowed_list:\t0\n" in text_of(house.client.logs(pod.uuid, "one")), "its output")
+        assert text_of(house.client.logs(pod.uuid, "one")).splitlines()[0].endswith("321")
+        tree = group(pod, "one")
+        if version("memory") == 1:
+            files = {"memory.limit_in_bytes": "3145728", "memory.memsw.limit_in_bytes": "3145728"}
+        else:
+            files = {"memory.max": "3145728", "memory.swap.max": "0"}
+        if version("cpu") == 1:
+            files |= {"cpu.cfs_period_us": "50000", "cpu.cfs_quota_us": "5000", "cpu.shares": "512"}
+        else:
+            files |= {"cpu.max": "5000 50000", "cpu.weight": "50"}
+        files |= {"cpuset.cpus": "0", "pids.max": "7"}
+        assert {file: tree.read(file.partition(".")[0], file) for file in files} == files
+        assert group(pod, "two").read("pids", "pids.max") == "2048"
+        assert group(pod).read("pids", "pids.max") == "100"
+        found = reports(house.client.pod(pod.uuid), "one")
+        assert found["kurma.io/linux-resources"] == ("enforced", "")
+        assert found["kurma.io/pids-limit"] == ("enforced", "kurma.io/linux-resources decides on it")
+    if version("memory") == 1:
+        value = {"unified": {"memory.high": "1"}}
+        with pytest.raises(IsolatorError, match=r"memory\.high is a file of cgroup v2"):
+            house.run({"one": shell("true", isolators=[{"name": "kurma.io/linux-resources", "value": value}])})
