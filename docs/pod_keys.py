@@ -135,5 +135,6 @@ ANNOTATIONS = (
     ("kurma.io/terminal", "app", "`true`, `false`", "gives the app a terminal"),
     ("kurma.io/stdin", "app", "`true`, `false`", "keeps the app's standard input open"),
     ("kurma.io/cgroup-parent", "pod", "absolute path, or `NAME.slice`", "makes the pod's cgroup in this one, as `--cgroup-parent` does"),
+    ("kurma.io/group-policy", "app", "`merge`, `strict`", "gives the app the groups that the image's `/etc/group` lists its user in, besides `supplementaryGIDs`, or only those of the pod file and the command line; without it: the image's groups, unless a group is named"),
     ("kurma.io/userns", "pod", "`none`, `auto`, `UID:COUNT`", "gives the pod a user namespace, as `--userns` does"),
 )  # fmt: skip

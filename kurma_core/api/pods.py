@@ -6,9 +6,24 @@ from _collections_abc import Mapping  # without collections
 
 from kurma_core.api.images import ImageGc, PullPolicy, Removal
 from kurma_core.appc.types import absolute_path, environment_name, nonempty
+from kurma_core.models.isolator import MAX_ID
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.models.pod import REASONS, AppEnd, AppStatus, EtcContent, PodRecord
-from kurma_core.schema import Count, ExitCode, JsonValue, List, Map, Maybe, Pairs, Parsed, Pid, Text, Words, shape
+from kurma_core.schema import (
+    Count,
+    ExitCode,
+    JsonValue,
+    List,
+    Map,
+    Maybe,
+    Pairs,
+    Parsed,
+    Pid,
+    Text,
+    Whole,
+    Words,
+    shape,
+)
 from kurma_core.value import field, fields, frozen
 
 TYPE_CHECKING = False
@@ -18,12 +33,14 @@ if TYPE_CHECKING:
     from kurma_core.appc.template import PodTemplate
 
     AppState = str
+    GroupId = int
     Nonempty = str
     OutputStream = str
     Path = str
 else:
     PodTemplate = Parsed("kurma_core.appc.template.PodTemplate")
     AppState = Words("created", "starting", "running", "restarting", *REASONS)
+    GroupId = Whole(0, MAX_ID)
     Nonempty = Text(nonempty)
     OutputStream = Words("stdout", "stderr")
     Path = Text(absolute_path)
@@ -54,9 +71,10 @@ class AppOverrides(JsonValue):
         any other, they are appended to ``exec``.
     :param exec: replaces the whole command.
     :param user: without a ``group``, the user has its own groups from the image's files, and none of the app's.
+    :param supplementary_gids: numbers of groups; added to the app's.
     :param environment: added; replaces variables of the same name.
-    :param isolators: added; replaces isolators of the same name, and a set to retain replaces a set to remove, or
-        the other way round.
+    :param isolators: added; replaces isolators of the same name, and other forms of the same setting: a set to
+        retain replaces a set to remove, for example.
     """
 
     PARTIAL = True
@@ -65,6 +83,7 @@ class AppOverrides(JsonValue):
     exec: tuple[str, ...] = ()
     user: Nonempty | None = None
     group: Nonempty | None = None
+    supplementary_gids: tuple[GroupId, ...] = field(default=(), key="supplementaryGIDs")
     working_directory: Path | None = None
     environment: tuple[tuple[str, str], ...] = field(default=(), shape=_ENVIRONMENT)
     isolators: tuple[tuple[str, Any], ...] = field(default=(), shape=_ISOLATORS)

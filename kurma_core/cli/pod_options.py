@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 RESTART = "kurma.io/pod/restart"
 #: The annotation that ``--cgroup-parent`` sets: :data:`kurma_core.models.isolator.CGROUP_PARENT`.
 CGROUP_PARENT = "kurma.io/cgroup-parent"
+#: The annotation that ``--group-policy`` sets: :data:`kurma_core.models.pod.GROUP_POLICY`.
+GROUP_POLICY = "kurma.io/group-policy"
 
 #: Arguments and options of ``run`` and ``prepare``, in the order of their help.
 POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
@@ -78,6 +80,15 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
     Option("hosts_entry", "--hosts-entry", "Add a line to /etc/hosts.", metavar="IP=NAME[,NAME]", many=True),
     Option("user", "--user -u", "Run as this user and group, by name or number.", metavar="USER[:GROUP]"),
     Option("group", "--group", "Run as this group, by name or number.", metavar="GROUP"),
+    Option(
+        "group_add", "--group-add", "Also run with this supplementary group, by number.", metavar="GID", many=True
+    ),
+    Option(
+        "group_policy",
+        "--group-policy",
+        "Use the groups of the image's /etc/group besides the given ones, or the given ones alone.",
+        choices=("merge", "strict"),
+    ),
     Option("workdir", "--workdir -w", "Run in this directory of the app's root.", metavar="PATH"),
     Option("exec", "--exec", "Run this program instead of the image's command.", metavar="PATH"),
     Option("read_only", "--read-only", "Make the app's root filesystem read-only."),
@@ -123,7 +134,8 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
 
 #: Those of them that ``app add`` takes, where they say something of one app.
 _FOR_AN_APP = (
-    *("env", "env_file", "bind", "volume", "mount", "tmpfs", "user", "group", "workdir", "exec", "read_only"),
+    *("env", "env_file", "bind", "volume", "mount", "tmpfs", "user", "group"),
+    *("group_add", "group_policy", "workdir", "exec", "read_only"),
     *(option.name for option in isolator_options.OPTIONS),
     *(
         "grant",
@@ -163,6 +175,8 @@ _OF_AN_APP = {
     "tmpfs": "--tmpfs",
     "user": "--user",
     "group": "--group",
+    "group_add": "--group-add",
+    "group_policy": "--group-policy",
     "workdir": "--workdir",
     "exec": "--exec",
     "read_only": "--read-only",
@@ -280,6 +294,8 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
     for given, name in ((options["interactive"], STDIN), (options["tty"], TERMINAL)):
         if given:
             pairs = [*(pair for pair in pairs if pair[0] != name), (name, "true")]
+    if options["group_policy"] is not None:
+        pairs = [*(pair for pair in pairs if pair[0] != GROUP_POLICY), (GROUP_POLICY, options["group_policy"])]
     if pairs:
         app["annotations"] = [{"name": name, "value": value} for name, value in pairs]
     document: dict[str, Json] = {"apps": [app]}
@@ -339,6 +355,11 @@ def _the_app(document: dict[str, Json], options: dict[str, Any]) -> dict[str, Js
         return None
     if options["read_only"]:
         apps[0]["readOnlyRootFS"] = True
+    if options["group_policy"] is not None:
+        own = apps[0].get("annotations") or []
+        if isinstance(own, list):
+            others = [one for one in own if not (isinstance(one, dict) and one.get("name") == GROUP_POLICY)]
+            apps[0]["annotations"] = [*others, {"name": GROUP_POLICY, "value": options["group_policy"]}]
     return apps[0]
 
 
@@ -357,6 +378,7 @@ def _overrides(options: dict[str, Any]) -> AppOverrides:
         exec=() if options["exec"] is None else (_program(options["exec"]),),
         user=user,
         group=group,
+        supplementary_gids=tuple(values.group_id(text, "--group-add") for text in options["group_add"]),
         working_directory=None if workdir is None else values.inner_path(workdir, "--workdir"),
         environment=tuple(dict(environment).items()),
         isolators=isolator_options.isolators(options),

@@ -229,6 +229,15 @@ def user_and_group(user: str | None, group: str | None) -> tuple[str | None, str
     return user, group
 
 
+def group_id(text: str, option: str) -> int:
+    """The number of a group. :raises UsageError: it is none."""
+    from kurma_core.models.isolator import MAX_ID
+
+    if not (text.isascii() and text.isdecimal() and len(text) < 11 and int(text) <= MAX_ID):
+        raise UsageError(f"{option}: {text!r} is not the number of a group")
+    return int(text)
+
+
 def inner_path(text: str, option: str) -> str:
     """A path inside an app.
 

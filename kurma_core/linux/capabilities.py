@@ -201,7 +201,7 @@ def apply(
     keep: frozenset[int],
     uid: int,
     *,
-    granted: bool = False,
+    granted: frozenset[int] = frozenset(),
     until_exec: frozenset[int] = frozenset(),
     become: Callable[[], object] | None = None,
 ) -> None:
@@ -212,8 +212,8 @@ def apply(
     does not hold itself are left out of ``keep``.
 
     :param uid: the user that ``become`` changes to.
-    :param granted: ``keep`` was granted explicitly, so that a user other than root holds it, also after exec; else
-        such a user holds nothing, and ``keep`` only limits the capabilities that set-user-ID programs may gain.
+    :param granted: those of ``keep`` that were granted explicitly, so that a user other than root holds them, also
+        after exec; the others only limit the capabilities that set-user-ID programs may gain.
     :param until_exec: also permitted until exec: neither in the bounding nor in the ambient set. They are not
         effective before :func:`use_all`, so that no path is resolved with them.
     :param become: calls ``setgroups``, ``setresgid``, ``setresuid``, while the process may still do so.
@@ -222,8 +222,9 @@ def apply(
     held = keep & permitted
     drop_bounding(keep)
     plain = uid != 0
+    own = held & granted
     more = until_exec & permitted
-    if plain and (granted or more):
+    if plain and (own or more):
         # The kernel empties the permitted set at the change from user 0 otherwise.
         libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
     if become is not None:
@@ -233,9 +234,9 @@ def apply(
     if not plain:
         # At exec, root regains its bounding set. An inheritable set would only add to files with inheritable sets.
         set_(held, held | more, none)
-    elif granted:
-        set_(held, held | more, held)
-        set_ambient(held)
+    elif own:
+        set_(own, own | more, own)
+        set_ambient(own)
         libc.prctl(_PR_SET_KEEPCAPS, 0, 0, 0, 0)
     else:
         set_(none, more, none)

@@ -99,6 +99,20 @@ def _cgroup_file(value: object, path: str) -> str:
     return value
 
 
+def inner_path(value: object, path: str) -> str:
+    """Checks an absolute path in an app's root, without ``.`` and ``..``. :raises SchemaError: it is none."""
+    if (
+        not isinstance(value, str)
+        or not value.startswith("/")
+        or value == "/"
+        or not value.isprintable()
+        or len(value) >= _LONGEST_PATH
+        or any(part in (".", "..") for part in value.split("/"))
+    ):
+        raise SchemaError(path, "an absolute path below /", describe(value))
+    return value
+
+
 def _memory_nodes(value: object, path: str) -> str:
     if not isinstance(value, str) or not all(_is_range(part) for part in value.split(",") if value):
         raise SchemaError(path, "NUMA nodes such as 0-3,6", describe(value))
@@ -112,6 +126,8 @@ def _is_range(text: str) -> bool:
     return int(first) <= int(last if dash else first) < _NODES
 
 
+#: PATH_MAX.
+_LONGEST_PATH = 4096
 #: The longest program of classic BPF that the kernel takes (``BPF_MAXINSNS``).
 _INSTRUCTIONS = 4096
 #: The largest number of NUMA nodes that a kernel can be made for.
@@ -128,6 +144,7 @@ if TYPE_CHECKING:
     Direction = str
     Filter = bytes
     Id = int
+    InnerPath = str
     IoClass = str
     IoLevel = int
     Limit = int
@@ -149,6 +166,7 @@ else:
     Direction = Words("in", "out")
     Filter = FilterText()
     Id = Whole(0, MAX_ID)
+    InnerPath = Text(inner_path)
     IoClass = Words("realtime", "best-effort", "idle")
     IoLevel = Whole(0, 7)
     Limit = Whole(-1, (1 << 63) - 1)
@@ -333,6 +351,11 @@ class IsolatorPlan(JsonValue):
     :param io_priority: None: the stager's own, as with the two others.
     :param scheduling: the policy and its parameters.
     :param memory_policy: the NUMA nodes of the app's memory.
+    :param keyrings: the app may use the kernel's keyring system calls.
+    :param masked_paths: absolute paths in the app's root that are hidden: an empty file or directory takes their
+        place. Missing ones are ignored. None: the stager's own, in ``/proc`` and ``/sys``.
+    :param read_only_paths: as ``masked_paths``, of paths that the app cannot write to. ``/sys`` is always
+        read-only.
     """
 
     COMPUTED = {"version": int}  # noqa: RUF012 - of the class
@@ -357,11 +380,16 @@ class IsolatorPlan(JsonValue):
     io_priority: IoPriority | None = None
     scheduling: Scheduling | None = None
     memory_policy: MemoryPolicy | None = None
+    keyrings: bool = False
+    masked_paths: tuple[InnerPath, ...] | None = None
+    read_only_paths: tuple[InnerPath, ...] | None = None
 
     @property
     def version(self) -> int:
         """The version of the JSON form. A stager refuses newer versions, so a plan has the version of its newest
         field: a stager without support for filters must not run the app without its filter."""
+        if self.keyrings or self.masked_paths is not None or self.read_only_paths is not None:
+            return 5
         if any(one is not None for one in (self.umask, self.io_priority, self.scheduling, self.memory_policy)):
             return 4
         if self.devices or self.apparmor or self.selinux or self.privileged or self.namespaces:
@@ -395,7 +423,12 @@ class IsolatorPlan(JsonValue):
 
 _NONE = IsolatorPlan()
 _POD_ONLY = frozenset(("sysctls", "namespaces"))
-_APP_ONLY = frozenset(("rlimits", "umask", "io_priority", "scheduling", "memory_policy"))
+_APP_ONLY = frozenset(
+    (
+        *("rlimits", "umask", "io_priority", "scheduling", "memory_policy"),
+        *("keyrings", "masked_paths", "read_only_paths"),
+    )
+)
 _EMPTY = JsonValue.to_json(_NONE)
 #: Keys that are always there.
 _IN_VERSION_1 = frozenset(list(_EMPTY)[:7]) | {"version"}

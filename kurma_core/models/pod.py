@@ -13,6 +13,10 @@ from kurma_core.value import field, frozen
 
 #: An app's annotations that give it a terminal, or a standard input that stays open: ``true`` or ``false``.
 TERMINAL, STDIN = "kurma.io/terminal", "kurma.io/stdin"
+#: An app's annotation for its supplementary groups: ``merge`` (those that the image's ``/etc/group`` lists its
+#: user in, besides the given ones) or ``strict`` (the given ones alone).
+GROUP_POLICY = "kurma.io/group-policy"
+GROUP_POLICIES = ("merge", "strict")
 
 #: States in which nothing of the pod runs and its teardown is complete.
 ENDED_STATES = ("stopped", "errored")

@@ -136,7 +136,7 @@ def test_files(place: Path, line: str, more: str) -> None:
 def test_each_name_in_help_is_completed_or_needs_no_completion() -> None:
     """A new argument either has words, or is a free text that this list names."""
     free = re.compile(
-        r"^(ADDRESS|ADDR\|local|USER|FPR|NAME|BYTES|CORES|COMMAND|COUNT|DOMAIN|FORMAT|GROUP|HOST|IP|KEY|KEYS|"
+        r"^(ADDRESS|ADDR\|local|USER|FPR|NAME|BYTES|CORES|COMMAND|COUNT|DOMAIN|FORMAT|GID|GROUP|HOST|IP|KEY|KEYS|"
         r"NUMBER|OPTION|PATH|POWER|TARGET|TIME|VERSION|volume|none|\[IP|\w+\|)"
     )
     files = {"FILE", "KEYFILE", "SOURCE", "DIR"}

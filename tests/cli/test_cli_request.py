@@ -413,6 +413,7 @@ print([app.name for app in client.calls[0][1][0].template.pod.apps])
         ("-v /a:b img", "-v: malformed"),
         ("-v /a:/b:rx img", "-v: malformed"),
         ("-v /a:/b:ro,rw img", "-v: malformed"),
+        ("--group-add users img", "--group-add: 'users' is not the number of a group"),
         ("--userns keep-id img", "--userns: malformed 'keep-id'"),
         ("--userns 0:65536 img", "--userns: malformed '0:65536'"),
         ("--userns 100000 img", "--userns: malformed '100000'"),
@@ -593,6 +594,13 @@ def test_what_other_engines_have_here_is_told(
 )
 def test_the_apps_name(image: str, name: str) -> None:
     assert app_name(image) == name
+
+
+def test_supplementary_groups_and_their_policy(fakes: ModuleType) -> None:
+    request = request_of(fakes, *["--group-add", "5", "--group-add", "70", "--group-policy", "strict", "img"])
+    assert request.overrides["img"].supplementary_gids == (5, 70)
+    assert request.template.pod.apps[0].annotation("kurma.io/group-policy") == "strict"
+    assert request_of(fakes, "img").template.pod.apps[0].annotations == ()
 
 
 @pytest.mark.parametrize("flags", ["-it", "-ti", "-i -t", "--interactive --tty"])

@@ -278,6 +278,9 @@ def test_sysctls_of_all_the_pods_own_namespaces() -> None:
         (IsolatorPlan(io_priority=IoPriority("idle"), privileged=True), 4),
         (IsolatorPlan(scheduling=Scheduling("deadline", runtime=1, deadline=2, period=3)), 4),
         (IsolatorPlan(memory_policy=MemoryPolicy("bind", "0-3,6", static=True)), 4),
+        (IsolatorPlan(keyrings=True, umask=0), 5),
+        (IsolatorPlan(masked_paths=()), 5),
+        (IsolatorPlan(read_only_paths=("/etc/x", "/proc/sys"), seccomp=bytes(8)), 5),
     ],
 )
 def test_a_plan_has_the_version_of_its_newest_field(plan: IsolatorPlan, version: int) -> None:
@@ -548,6 +551,9 @@ def test_the_command_lines_isolators_take_the_place_of_the_images() -> None:
     found = over(("a/x", 2), ("a/y-retain-set", 2), ("a/z-remove-set", 2))
     assert found == (Isolator("a/x", 2), Isolator("a/y-retain-set", 2), Isolator("a/z-remove-set", 2))
     assert over(("a/y-remove-set", 3)) == (base[0], Isolator("a/y-remove-set", 3), base[2])
+    base = (Isolator("os/linux/capabilities-remove-set", 1), Isolator("kurma.io/seccomp-profile", 1))
+    forms = (("kurma.io/capabilities", 2), ("os/linux/seccomp-retain-set", 2))
+    assert over(*forms) == tuple(Isolator(*form) for form in forms)
     base = ()
     # Who asks for both gets to hear of it from the plugin.
     assert len(over(("a/y-retain-set", 2), ("a/y-remove-set", 2))) == 2

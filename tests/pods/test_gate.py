@@ -354,7 +354,7 @@ def test_the_callers_grant_is_as_one_of_kurma_yml() -> None:
         (f"{NAMESPACES}=pidd", f"{NAMESPACES}=pid"),
         (f"{RETAIN}=CAP_SYS_ADMN", f"{RETAIN}=CAP_SYS_ADMIN"),
         ("os/linux/no-new-privileges", PRIVILEGED),
-        (f"{PROFILE}=default", f"{PROFILE}=none"),
+        (f"{PROFILE}=nome", f"{PROFILE}=none"),
     ],
 )
 def test_a_grant_of_no_power_names_the_nearest(word: str, meant: str) -> None:

@@ -7,7 +7,7 @@ from kurma_core.appc.image import App, Isolator, NameValue
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup, UserNamespace
 from kurma_core.models.image import Conventions
-from kurma_core.models.pod import STDIN, TERMINAL
+from kurma_core.models.pod import GROUP_POLICIES, GROUP_POLICY, STDIN, TERMINAL
 from kurma_core.pods.network.hosts_and_resolv_conf import findable, pod_dns, pod_hosts, replaced_files
 from kurma_core.pods.prepare import volumes
 from kurma_core.value import replace
@@ -39,6 +39,13 @@ def with_isolators(own: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]
     return tuple(found.values())
 
 
+#: Isolators that set the same as the retain-set and the remove-set of that name.
+_FORMS = {
+    "kurma.io/capabilities": "os/linux/capabilities",
+    "kurma.io/seccomp-profile": "os/linux/seccomp",
+}
+
+
 def overridden(
     base: App | None,
     overrides: AppOverrides,
@@ -66,6 +73,8 @@ def overridden(
         app = replace(app, user=overrides.user, group=group, supplementary_gids=further)
     elif overrides.group is not None:
         app = replace(app, group=overrides.group)
+    if overrides.supplementary_gids:
+        app = replace(app, supplementary_gids=_once(*app.supplementary_gids, *overrides.supplementary_gids))
     return replace(
         app,
         exec=command,
@@ -75,15 +84,58 @@ def overridden(
     )
 
 
+def with_group_policy(
+    entry: PodApp, app: App, overrides: AppOverrides, groups_of: Callable[[str], tuple[str, tuple[int, ...]]]
+) -> App:
+    """The app's manifest with the supplementary groups of its group policy; unchanged without a policy.
+
+    :param entry: the app in the pod, with its annotations; its ``app`` is as the pod's file has it.
+    :param app: the app's manifest with the overrides.
+    :param groups_of: as in :func:`overridden`.
+    :raises UsageError: there is no such policy.
+    """
+    policy = group_policy(entry)
+    if policy is None:
+        return app
+    # The groups of the pod's file were chosen for this app; those of an image are its own choice.
+    own = entry.app.supplementary_gids if entry.app is not None and overrides.user is None else ()
+    if policy == "merge":
+        _, found = groups_of(app.user)
+        own = (*(app.supplementary_gids if overrides.user is None else ()), *found)
+    return replace(app, supplementary_gids=_once(*own, *overrides.supplementary_gids))
+
+
+def group_policy(app: PodApp) -> str | None:
+    """The app's annotation for its groups. :raises UsageError: it has an invalid value."""
+    policy = app.annotation(GROUP_POLICY)
+    if policy not in (None, *GROUP_POLICIES):
+        raise UsageError(
+            f"app {app.name}: its annotation {GROUP_POLICY} is {policy!r}", hint="it is merge or strict"
+        )
+    return policy
+
+
+def _once(*groups: int) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(groups))
+
+
+def _setting(isolator: str) -> str | None:
+    """The setting of an isolator that other isolators set, too; None: it stands alone."""
+    for end in ("-retain-set", "-remove-set"):
+        if isolator.endswith(end):
+            return isolator.removesuffix(end)
+    return _FORMS.get(isolator)
+
+
 def _over(base: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]) -> tuple[Isolator, ...]:
-    """An app's isolators, with ``given`` ones in place of those of the same name. A retain-set also replaces a
-    remove-set, and the other way round, since they are two forms of one setting."""
+    """An app's isolators, with ``given`` ones in place of those of the same name, and of other forms of the same
+    setting."""
     found = {isolator.name: isolator for isolator in base}
     new = {name: Isolator(name, value) for name, value in given}
     for name in new:
-        for form, other in (("-retain-set", "-remove-set"), ("-remove-set", "-retain-set")):
-            if name.endswith(form):
-                found.pop(name.removesuffix(form) + other, None)
+        setting = _setting(name)
+        if setting is not None:
+            found = {other: one for other, one in found.items() if other == name or _setting(other) != setting}
     return tuple({**found, **new}.values())
 
 

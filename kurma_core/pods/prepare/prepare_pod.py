@@ -9,6 +9,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from kurma_core.api.network_options import parse_net
+from kurma_core.api.pods import AppOverrides
 from kurma_core.appc.image import lookup
 from kurma_core.appc.pod import PodManifest
 from kurma_core.appc.reify import effective_app, idle_volumes, reify
@@ -18,7 +19,7 @@ from kurma_core.image_store.records import is_hex
 from kurma_core.isolation import scopes
 from kurma_core.models.image import Conventions
 from kurma_core.models.network import NetworkRequest, PortMapping
-from kurma_core.models.pod import MountSetup
+from kurma_core.models.pod import GROUP_POLICY, MountSetup
 from kurma_core.models.summary import DISPLAY_NAME, MANAGER
 from kurma_core.pods.network import port_claims
 from kurma_core.pods.prepare import app_settings, isolators, volumes
@@ -413,12 +414,14 @@ def overridden_app(
 ) -> PodApp:
     """The app with the request's overrides. :param image: ID and manifest of its image."""
     overrides = request.overrides.get(app.name)
-    if not overrides:
+    if not overrides and app.annotation(GROUP_POLICY) is None:
         return app
+    overrides = overrides or AppOverrides()
     image_id, manifest = image
     groups_of = functools.partial(services.images.groups_of, image_id)
     entrypoint = services.images.conventions(image_id).entrypoint
-    return replace(app, app=overridden(app.app or manifest.app, overrides, entrypoint, groups_of))
+    changed = overridden(app.app or manifest.app, overrides, entrypoint, groups_of)
+    return replace(app, app=app_settings.with_group_policy(app, changed, overrides, groups_of))
 
 
 def _networks(request: PodRequest, template: PodTemplate) -> list[NetworkRequest] | None:

@@ -90,5 +90,14 @@ ABOUT: dict[str, tuple[str, Any]] = {
         "the system calls that are not allowed; an `errno` for them, or none: SIGSYS",
         {"set": ["ptrace", "@systemd/clock"]},
     ),
-    "kurma.io/seccomp-profile": ("default or none: the filter of an app that has no set", "default"),
+    "kurma.io/seccomp-profile": (
+        "default, none, unconfined, or {path}: a seccomp profile of the OCI on the host",
+        "default",
+    ),
+    "kurma.io/capabilities": (
+        "{add, drop, ambient}: changes of the default set; or {bounding, ambient}: the whole sets",
+        {"add": ["CAP_NET_ADMIN"], "drop": ["ALL"], "ambient": ["CAP_NET_BIND_SERVICE"]},
+    ),
+    "kurma.io/masked-paths": ("a list of the paths that are hidden from the app", ["/proc/kcore", "/secret"]),
+    "kurma.io/read-only-paths": ("a list of the paths that the app cannot write to", ["/proc/sys", "/etc"]),
 }

@@ -32,8 +32,10 @@ _PARTS = ("user", "role", "type", "level")
 
 def apparmor_profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     """Compiles ``{"profile": "my-profile"}``, or the name alone. If the kernel has AppArmor, a profile that is not
-    loaded is an error, and not ignored."""
+    loaded is an error, and not ignored. ``unconfined`` takes the app out of Kurma's own profile."""
     value = _profile(name, value)
+    if value == _UNCONFINED:
+        return _of(scope, IsolatorPlan(apparmor=None if _own(host) == _UNCONFINED else value), "")
     enabled = procfs.text(host, _ENABLED)
     if enabled != "Y":
         why = "this kernel has no AppArmor" if enabled is None else "AppArmor is switched off in this kernel"
@@ -59,11 +61,6 @@ def _profile(name: str, value: Any) -> str:
         raise _not_a_profile(name, describe(value))
     if len(value) > _LONGEST:
         raise IsolatorError(f"isolator {name}: a profile's name has at most {_LONGEST} characters")
-    if value == "unconfined":
-        raise IsolatorError(
-            f"isolator {name}: unconfined is not a profile",
-            hint="without this isolator an app has none of its own",
-        )
     return value
 
 
@@ -80,10 +77,15 @@ def apparmor_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tu
     profile = _profile(name, value)
     if procfs.text(host, _ENABLED) != "Y":
         return ()
+    return () if _own(host) in (_UNCONFINED, profile) else (Power(f"{name}={profile}"),)
+
+
+def _own(host: IsolatorHost) -> str:
+    """Returns the profile that Kurma itself runs under, and its apps by default."""
+    if procfs.text(host, _ENABLED) != "Y":
+        return _UNCONFINED
     own = next(filter(None, (procfs.text(host, path) for path in _OWN)), _UNCONFINED)
-    if own.partition(" (")[0] in (_UNCONFINED, profile):
-        return ()
-    return (Power(f"{name}={profile}"),)
+    return own.partition(" (")[0]
 
 
 def selinux_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:

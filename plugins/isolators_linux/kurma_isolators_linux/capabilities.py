@@ -1,8 +1,9 @@
-"""Compiles an app's capabilities: ``os/linux/capabilities-remove-set`` and ``-retain-set``.
+"""Compiles an app's capabilities: ``os/linux/capabilities-remove-set`` and ``-retain-set``,
+``kurma.io/capabilities``.
 
-Implements App Container Executor, Linux Isolators. Both sets define the bounding set. Root gets all of it. A user
-other than root gets nothing from a remove set, and the capabilities of a retain set by way of the ambient set
-(docs/reference/isolators.md).
+The first two implement App Container Executor, Linux Isolators. All define the bounding set. Root gets all of it.
+A user other than root gets nothing from a remove set, the capabilities of a retain set by way of the ambient set,
+and from ``kurma.io/capabilities`` exactly the ambient set that it names (docs/reference/isolators.md).
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 #: nodes, to send raw packets.
 _NOT_FROM_REGISTRIES = frozenset(linux.BITS[f"CAP_{name}"] for name in ("AUDIT_WRITE", "MKNOD", "NET_RAW"))
 
+#: The two forms of ``kurma.io/capabilities``.
+_FORMS = (("bounding", "ambient"), ("add", "drop", "ambient"))
+#: Stands for the word ``ALL``.
+_ALL = -1
+
 
 def remove_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     """Compiles a remove set: the default set of the image's kind without these capabilities."""
@@ -39,6 +45,66 @@ def retain_set(name: str, value: Any, scope: str, host: IsolatorHost) -> Compile
         return Compiled(plan)
     lacking = " ".join(linux.names(wanted - kept))
     return Compiled(plan, "modified", f"without {lacking}, which Kurma does not have here itself")
+
+
+def exact(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
+    """Compiles ``kurma.io/capabilities``: the bounding set and the ambient set. The bounding set is given whole,
+    or as capabilities to add to the default of the image's kind and to drop from it. It contains the ambient
+    set."""
+    wanted, ambient = _exact(name, value, host)
+    kept = wanted & available(host)
+    plan = IsolatorPlan(capabilities=tuple(linux.names(kept)), ambient=tuple(linux.names(ambient & kept)))
+    # "ALL" means all that there are: only a capability that was named can be lacking.
+    lacking = (wanted - kept) if _named(value, "bounding", "add", "ambient") else frozenset()
+    if not lacking:
+        return Compiled(plan)
+    note = f"without {' '.join(linux.names(lacking))}, which Kurma does not have here itself"
+    return Compiled(plan, "modified", note)
+
+
+def exact_powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
+    """Requires a grant for every capability beyond the default of the image's kind."""
+    wanted, _ = _exact(name, value, host)
+    return tuple(Power(f"{name}={each}") for each in linux.names(wanted - default_set(host)))
+
+
+def _exact(name: str, value: Any, host: IsolatorHost) -> tuple[frozenset[int], frozenset[int]]:
+    """Returns the bounding set and the ambient set. :raises IsolatorError: the value is wrong."""
+    if not isinstance(value, dict) or not any(set(value) <= set(form) for form in _FORMS):
+        got = f"an object of {', '.join(map(describe, value))}" if isinstance(value, dict) else describe(value)
+        raise IsolatorError(
+            f"isolator {name}: expected an object with lists bounding and ambient, or add, drop and ambient, got "
+            f"{got}",
+            hint='for instance {"add": ["CAP_NET_ADMIN"], "drop": ["ALL"]}',
+        )
+    sets = {key: _words(f"{name}: {key}", words) for key, words in value.items()}
+    whole, none = frozenset(range(len(linux.NAMES))), frozenset[int]()
+    ambient = whole if _ALL in sets.get("ambient", none) else sets.get("ambient", none)
+    if "bounding" in value:
+        bounding = whole if _ALL in sets["bounding"] else sets["bounding"]
+        return bounding | ambient, ambient
+    add, drop = sets.get("add", none), sets.get("drop", none)
+    base = whole if _ALL in add else default_set(host)
+    base = none if _ALL in drop else base
+    return ((base | add) - drop - {_ALL}) | ambient, ambient
+
+
+def _named(value: Any, *keys: str) -> bool:
+    """Whether some list names single capabilities."""
+    words = [str(word).upper() for key in keys for word in value.get(key, ())]
+    return any(word not in ("ALL", "CAP_ALL") for word in words)
+
+
+def _words(where: str, words: Any) -> frozenset[int]:
+    """Reads a list of capabilities, in which ``ALL`` becomes :data:`_ALL`."""
+    if not isinstance(words, list):
+        raise IsolatorError(f"isolator {where}: expected a list of capabilities, got {describe(words)}")
+    return frozenset(
+        [
+            _ALL if isinstance(word, str) and word.upper() in ("ALL", "CAP_ALL") else _bit(where, word)
+            for word in words
+        ]
+    )
 
 
 def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
@@ -98,3 +164,11 @@ def available(host: IsolatorHost) -> frozenset[int]:
     if not host.userns:
         return procfs.capabilities(host)
     return frozenset(range(procfs.number(host, "proc/sys/kernel/cap_last_cap", len(linux.NAMES) - 1) + 1))
+
+
+#: The isolators of this module, by name; an app has one of them at most.
+SETS = {
+    "os/linux/capabilities-retain-set": retain_set,
+    "os/linux/capabilities-remove-set": remove_set,
+    "kurma.io/capabilities": exact,
+}

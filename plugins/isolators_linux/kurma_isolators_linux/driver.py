@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _COMPILERS = {
     "os/linux/capabilities-remove-set": "capabilities:remove_set",
     "os/linux/capabilities-retain-set": "capabilities:retain_set",
+    "kurma.io/capabilities": "capabilities:exact",
     "os/linux/cpu-shares": "resources:cpu_shares",
     "host/api-access": "host_access:api_access",
     "host/privileged": "host_access:host_privileged",
@@ -46,6 +47,8 @@ _COMPILERS = {
     "os/linux/seccomp-retain-set": "seccomp:retain_set",
     "os/linux/seccomp-remove-set": "seccomp:remove_set",
     "kurma.io/seccomp-profile": "seccomp_profile:profile",
+    "kurma.io/masked-paths": "path_lists:masked_paths",
+    "kurma.io/read-only-paths": "path_lists:read_only_paths",
     "os/linux/apparmor-profile": "apparmor_selinux:apparmor_profile",
     "os/linux/selinux-context": "apparmor_selinux:selinux_context",
 }
@@ -81,8 +84,11 @@ PIDS = 2048
 _GATED = {
     "host/api-access": "host_access:api_powers",
     "host/privileged": "host_access:powers",
+    "kurma.io/capabilities": "capabilities:exact_powers",
     "kurma.io/devices": "devices:powers",
     "kurma.io/linux-resources": "linux_resources:powers",
+    "kurma.io/masked-paths": "path_lists:powers",
+    "kurma.io/read-only-paths": "path_lists:powers",
     "kurma.io/pids-limit": "processes:pids_limit_powers",
     "kurma.io/seccomp-profile": "seccomp_profile:powers",
     "os/linux/apparmor-profile": "apparmor_selinux:apparmor_powers",
@@ -98,8 +104,9 @@ _GATED = {
 #: The parts of the gated isolators; None: any path, call or name is a part; not listed: no parts.
 _PARTS: dict[str, tuple[str, ...] | None] = {
     "host/api-access": ("full", "read"),
+    "kurma.io/capabilities": NAMES,
     "kurma.io/devices": None,
-    "kurma.io/seccomp-profile": ("none",),
+    "kurma.io/seccomp-profile": ("none", "path", "unconfined"),
     "os/linux/apparmor-profile": None,
     "os/linux/capabilities-retain-set": NAMES,
     "os/linux/namespaces": ("ipc", "net", "pid", "user", "uts"),
@@ -110,7 +117,7 @@ _SYSCTL = "os/unix/sysctl"
 #: A pod's label applies to each of its apps without a label of its own.
 _LABELS = ("os/linux/apparmor-profile", "os/linux/selinux-context")
 _REMOVE_CAPABILITIES = "os/linux/capabilities-remove-set"
-_CAPABILITIES = frozenset([_REMOVE_CAPABILITIES, "os/linux/capabilities-retain-set"])
+_CAPABILITIES = frozenset([_REMOVE_CAPABILITIES, "os/linux/capabilities-retain-set", "kurma.io/capabilities"])
 _FILTERS = frozenset(["os/linux/seccomp-retain-set", "os/linux/seccomp-remove-set", "kurma.io/seccomp-profile"])
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kurma_core.value import frozen
 from kurma_isolators_linux.system_calls import X32_ALONE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
 #: Instructions that end with the filter's result for a call.
 Leaf = tuple[int, ...]
 
-# Operations: load a word; jump always, if equal, if at least, if a bit is set; answer.
-_LOAD, _JUMP, _EQUAL, _AT_LEAST, _ANY_BIT, _ANSWER = 0x20, 0x05, 0x15, 0x35, 0x45, 0x06
+# Operations: load a word; jump always, if equal, if more, if at least, if a bit is set; and with; answer.
+_LOAD, _JUMP, _EQUAL, _MORE, _AT_LEAST, _ANY_BIT, _ANSWER = 0x20, 0x05, 0x15, 0x25, 0x35, 0x45, 0x06
+_AND = 0x54
 # struct seccomp_data: the call's number, the architecture, the arguments, each of two words, the lower one first
 _CALL, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "arm64": 0xC00000B7}
@@ -52,6 +54,72 @@ def if_one_of(argument: int, values: Collection[int], yes: Leaf, no: Leaf) -> Le
     steps = [_step(_LOAD, _ARGUMENTS + 8 * argument)]
     steps += [_step(_EQUAL, value, len(values) - at) for at, value in enumerate(values)]
     return (*steps, _step(_JUMP, len(yes)), *yes, *no)
+
+
+def result(answer: int) -> Leaf:
+    """Ends with this result of the kernel's (``SECCOMP_RET_…``), including its lower 16 bits."""
+    return (_step(_ANSWER, answer),)
+
+
+#: How an argument of 64 bits is compared, by the names of libseccomp.
+COMPARISONS = (
+    *("SCMP_CMP_NE", "SCMP_CMP_LT", "SCMP_CMP_LE", "SCMP_CMP_EQ", "SCMP_CMP_GE", "SCMP_CMP_GT"),
+    "SCMP_CMP_MASKED_EQ",
+)
+
+
+@frozen
+class Condition:
+    """A comparison of one argument.
+
+    :param argument: counted from 0. :param comparison: one of :data:`COMPARISONS`.
+    :param value: the number that the argument is compared with; for ``SCMP_CMP_MASKED_EQ`` the mask.
+    :param second: for ``SCMP_CMP_MASKED_EQ``: the number that the masked argument is compared with.
+    """
+
+    argument: int
+    comparison: str
+    value: int
+    second: int = 0
+
+
+def first_match(rules: Sequence[tuple[Sequence[Condition], int]], otherwise: int | Leaf) -> Leaf:
+    """Tests rules in their order. :param rules: conditions that must all hold, and the result then.
+
+    :param otherwise: the result if no rule matches.
+    """
+    steps: list[int] = []
+    for conditions, answer in rules:
+        tests: list[tuple[int, int, int, int]] = []
+        for condition in conditions:
+            tests += _compare(condition)
+        # A failed condition jumps over the rest of its rule, and over the rule's answer.
+        for at, (code, value, if_true, if_false) in enumerate(tests):
+            left = len(tests) - at
+            steps.append(_step(code, value, left if if_true < 0 else if_true, left if if_false < 0 else if_false))
+        steps.append(_step(_ANSWER, answer))
+    return (*steps, *(result(otherwise) if isinstance(otherwise, int) else otherwise))
+
+
+def _compare(condition: Condition) -> list[tuple[int, int, int, int]]:
+    """Returns steps that go on after the last one if the condition holds, and jump to -1 if not."""
+    low = _ARGUMENTS + 8 * condition.argument
+    load_high, load_low = (_LOAD, low + 4, 0, 0), (_LOAD, low, 0, 0)
+    high, least = condition.value >> 32, condition.value & 0xFFFFFFFF
+    kind = condition.comparison.removeprefix("SCMP_CMP_")
+    if kind == "MASKED_EQ":
+        wanted, lower = condition.second >> 32, condition.second & 0xFFFFFFFF
+        masked_high = [load_high, (_AND, high, 0, 0), (_EQUAL, wanted, 0, -1)]
+        return [*masked_high, load_low, (_AND, least, 0, 0), (_EQUAL, lower, 0, -1)]
+    if kind == "EQ":
+        return [load_high, (_EQUAL, high, 0, -1), load_low, (_EQUAL, least, 0, -1)]
+    if kind == "NE":
+        return [load_high, (_EQUAL, high, 0, 2), load_low, (_EQUAL, least, -1, 0)]
+    if kind in ("GT", "GE"):
+        test = _MORE if kind == "GT" else _AT_LEAST
+        return [load_high, (_MORE, high, 3, 0), (_EQUAL, high, 0, -1), load_low, (test, least, 0, -1)]
+    test = _AT_LEAST if kind == "LT" else _MORE
+    return [load_high, (_MORE, high, -1, 0), (_EQUAL, high, 0, 2), load_low, (test, least, -1, 0)]
 
 
 def assemble(machine: str, leaves: Mapping[int, Leaf], unknown: Leaf, foreign: Leaf) -> bytes:

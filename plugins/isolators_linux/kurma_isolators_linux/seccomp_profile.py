@@ -67,6 +67,7 @@ MISSING = program.error(errno.ENOSYS)
 #: Compiled profiles, by machine and capabilities.
 _compiled: dict[tuple[str, frozenset[str]], bytes] = {}
 _MOST = 64
+_WORDS = ("default", "none", "unconfined")
 
 
 def refused(capabilities: Collection[str]) -> list[str]:
@@ -123,17 +124,23 @@ def _socket(capabilities: Collection[str]) -> program.Leaf:
 
 
 def profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """Compiles ``default``, the profile of apps without a filter of their own, or ``none``: no filter."""
-    if value not in ("default", "none"):
-        from kurma_core.schema import describe
-
-        raise IsolatorError(f"isolator {name}: expected default or none, got {describe(value)}")
+    """Compiles ``default``, the profile of apps without a filter of their own; ``none``: no filter but the
+    stager's of keyrings; ``unconfined``: no filter at all; or the profile of a file."""
+    path = _path(name, value)
+    if value == "unconfined":
+        return Compiled(IsolatorPlan(keyrings=True), note="every system call is allowed, also for keyrings")
     if value == "none":
         return Compiled(IsolatorPlan(), note="every system call is allowed")
     numbers = numbers_here()
     if numbers is None:
         return unknown_machine()
     held = granted(host)
+    if path is not None:
+        from kurma_isolators_linux import seccomp_file
+
+        app = seccomp_file.App(machine(), numbers, held, host)
+        code, note = seccomp_file.compile_file(name, path, app)
+        return Compiled(IsolatorPlan(seccomp=code, keyrings=True), note=note)
     # Cached: there are few profiles, and assembling one takes longer than compiling all other isolators of an app.
     key = machine(), held
     found = _compiled.get(key)
@@ -144,9 +151,28 @@ def profile(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
     return Compiled(IsolatorPlan(seccomp=found))
 
 
+def _path(name: str, value: Any) -> str | None:
+    """Reads the path of a file; None: the value is one of the words. :raises IsolatorError: it is neither."""
+    if isinstance(value, str) and value in _WORDS:
+        return None
+    path = value.get("path") if isinstance(value, dict) and len(value) == 1 else None
+    if not isinstance(path, str) or not path.startswith("/") or not path.isprintable():
+        from kurma_core.schema import describe
+
+        raise IsolatorError(
+            f"isolator {name}: expected {', '.join(_WORDS)}, or an object with the path of a file, got "
+            f"{describe(value)}",
+            hint='for instance {"path": "/etc/kurma/seccomp/web.json"}',
+        )
+    return path
+
+
 def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power, ...]:
-    """Requires a grant for ``none``, unless the app has no filter by default."""
-    return (Power(f"{name}=none"),) if value == "none" and not unfiltered(host) else ()
+    """Requires a grant for all values but ``default``, unless the app has no filter by default."""
+    path = _path(name, value)
+    if value == "default" or unfiltered(host):
+        return ()
+    return (Power(f"{name}={value if path is None else 'path'}"),)
 
 
 def unfiltered(host: IsolatorHost) -> bool:
@@ -156,15 +182,11 @@ def unfiltered(host: IsolatorHost) -> bool:
 
 def granted(host: IsolatorHost) -> frozenset[str]:
     """Returns the app's capabilities under its isolators."""
-    for kind in ("retain", "remove"):
-        name = f"os/linux/capabilities-{kind}-set"
-        if name in host.siblings:
-            from kurma_isolators_linux import capabilities
-
-            compiled = getattr(capabilities, f"{kind}_set")(name, host.siblings[name], "app", host)
-            return frozenset(compiled.plan.capabilities or ())
     from kurma_isolators_linux import capabilities
 
+    for name, compiler in capabilities.SETS.items():
+        if name in host.siblings:
+            return frozenset(compiler(name, host.siblings[name], "app", host).plan.capabilities or ())
     return frozenset(linux.names(capabilities.default_set(host)))
 
 

@@ -28,6 +28,9 @@ def answer(code: bytes, architecture: str, number: int, *arguments: int) -> int:
             accumulator = int.from_bytes(data[value : value + 4], "little")
         elif operation == 0x05:
             at += value
+        elif operation == 0x54:
+            accumulator &= value
         else:
-            test = {0x15: accumulator == value, 0x35: accumulator >= value, 0x45: bool(accumulator & value)}
+            test = {0x15: accumulator == value, 0x25: accumulator > value, 0x35: accumulator >= value}
+            test[0x45] = bool(accumulator & value)
             at += if_true if test[operation] else if_false

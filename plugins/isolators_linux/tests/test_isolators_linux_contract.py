@@ -101,7 +101,6 @@ class TestLinuxIsolators(IsolatorContract):
             {"profile": ""},
             {"name": "my-profile"},
             "other",
-            "unconfined",
         ),
         *both("os/linux/apparmor-profile", "x" * 1001, None, ["my-profile"]),
         *both("os/linux/selinux-context", "system_u:system_r:container_t:s0", {}, {**CONTEXT, "level": ""}),

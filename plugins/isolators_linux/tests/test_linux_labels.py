@@ -62,14 +62,17 @@ def test_a_profile_that_is_not_loaded_is_refused(host, profile):
         assert "apparmor_parser -r" in caught.value.hint
 
 
-def test_a_profile_that_denies_nothing_is_no_wall(host):
+def test_a_profile_that_denies_nothing_is_no_wall(host, tmp_path):
     told = compiled(APPARMOR, "draft", host)
     assert (told.outcome, told.plan.apparmor) == ("modified", "draft")
     assert "complain mode" in told.note
     with pytest.raises(IsolatorError, match="loaded as unconfined: it denies nothing"):
         compiled(APPARMOR, "anything", host)
-    with pytest.raises(IsolatorError, match="unconfined is not a profile"):
-        compiled(APPARMOR, "unconfined", host)
+    assert compiled(APPARMOR, "unconfined", host).plan == IsolatorPlan()
+    own = tmp_path / "proc/self/attr/apparmor/current"
+    own.parent.mkdir(parents=True)
+    own.write_text("kurma (enforce)\n")
+    assert compiled(APPARMOR, "unconfined", host).plan == IsolatorPlan(apparmor="unconfined")
 
 
 def test_a_kernel_without_apparmor(host, tmp_path):

@@ -141,11 +141,17 @@ def test_the_newest_plan_as_the_core_writes_it():
         io_priority=IoPriority("idle"),
         scheduling=Scheduling("batch", nice=5),
         memory_policy=MemoryPolicy("bind", "0-3,6"),
+        keyrings=True,
+        masked_paths=(),
+        read_only_paths=("/etc",),
     )
     found = manifest.Plan(plan.to_json())
     assert plan.version == manifest.PLAN_VERSION
     assert (found.umask, found.io_priority["kind"], found.scheduling["nice"]) == (0, "idle", 5)
     assert found.memory_policy["nodes"] == "0-3,6"
+    assert (found.keyrings, found.masked_paths, found.read_only_paths) == (True, [], ["/etc"])
+    usual = manifest.Plan(IsolatorPlan().to_json())
+    assert (usual.keyrings, usual.masked_paths, usual.own_paths, found.own_paths) == (False, None, False, True)
     for wrong in (-1, 0o1000, "077", 1.5):
         with pytest.raises(manifest.ManifestError, match="not a umask"):
             manifest.Plan({"version": 4, "umask": wrong})

@@ -447,7 +447,7 @@ def status_after(keep, uid, granted):
                 os.setresgid(uid, uid, uid)
                 os.setresuid(uid, uid, uid)
 
-            capabilities.apply(keep, uid, granted=granted, become=become)
+            capabilities.apply(keep, uid, granted=keep if granted else frozenset(), become=become)
             os.execv("/bin/cat", ["cat", "/proc/self/status"])
         finally:
             os._exit(9)
@@ -478,8 +478,9 @@ def test_a_right_until_exec_is_not_used_for_paths(uid, granted):
     if pid == 0:
         try:
             late, keep = frozenset({capabilities.BITS["CAP_SYS_ADMIN"]}), capabilities.DEFAULT_SET
+            more = keep if granted else frozenset()
             capabilities.apply(
-                keep, uid, granted=granted, until_exec=late, become=lambda: os.setresuid(uid, uid, uid)
+                keep, uid, granted=more, until_exec=late, become=lambda: os.setresuid(uid, uid, uid)
             )
             held = keep if granted or uid == 0 else frozenset()
             assert capabilities.get()[:2] == (held, held | late)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESERVED = "kurma.io"
 VERSION = 1
-PLAN_VERSION = 4
+PLAN_VERSION = 5
 RESTARTS = ("never", "on-failure", "always")
 LIFECYCLES = ("all", "any")
 PROTOCOLS = ("tcp", "udp")
@@ -67,11 +67,13 @@ class Plan:
         "devices",
         "io_priority",
         "keyrings",
+        "masked_paths",
         "memory_policy",
         "namespaces",
         "no_new_privileges",
         "oom_score_adj",
         "privileged",
+        "read_only_paths",
         "rlimits",
         "scheduling",
         "seccomp",
@@ -107,6 +109,14 @@ class Plan:
         self.scheduling: dict[str, Any] | None = value.get("scheduling")
         self.io_priority: dict[str, Any] | None = value.get("ioPriority")
         self.memory_policy: dict[str, Any] | None = value.get("memoryPolicy")
+        #: None: Kurma's own, in /proc and /sys
+        self.masked_paths: list[str] | None = value.get("maskedPaths")
+        self.read_only_paths: list[str] | None = value.get("readOnlyPaths")
+
+    @property
+    def own_paths(self) -> bool:
+        """Whether the plan replaces some of Kurma's masked and read-only paths."""
+        return self.masked_paths is not None or self.read_only_paths is not None
 
 
 class App:

@@ -73,6 +73,10 @@ def enter(
             from kurma_stager_default.inside.app import volumes  # not for the supervisor to hold
 
             volumes.mount_volumes(app, root, note, pod.ids, namespace)
+        if app.plan.own_paths and not app.plan.privileged:
+            from kurma_stager_default.inside.app import path_masks  # not for the supervisor to hold
+
+            path_masks.apply(root, app.plan)
         if app.read_only:
             mounts.set_attributes(root, mounts.ATTR_RDONLY, recursive=False)
         mounts.pivot_root(root)

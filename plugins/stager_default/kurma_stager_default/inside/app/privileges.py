@@ -268,9 +268,8 @@ def become(
 
     # seccomp(2) needs CAP_SYS_ADMIN or no_new_privs. The app has not asked for the latter, so keep the capability.
     late = frozenset([_CAP_SYS_ADMIN]) if plan.seccomp and not plan.no_new_privileges else frozenset[int]()
-    capabilities.apply(keep, user.uid, granted=bool(plan.ambient), until_exec=late, become=change_user)
-    if plan.ambient and user.uid != 0:
-        capabilities.set_ambient(frozenset([capabilities.parse(name) for name in plan.ambient]) & keep)
+    ambient = frozenset([capabilities.parse(name) for name in plan.ambient])
+    capabilities.apply(keep, user.uid, granted=ambient, until_exec=late, become=change_user)
     try:
         # After the change of user, so that the app's user must be allowed to enter the directory.
         os.chdir(directory)

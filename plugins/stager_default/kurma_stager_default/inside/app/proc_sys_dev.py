@@ -68,6 +68,7 @@ class _Usual:
 
     privileged = False
     devices = ()
+    masked_paths = read_only_paths = None
 
 
 def nodev(plan: Plan) -> int:
@@ -111,7 +112,8 @@ def mount_all(root: int, shm: str, ids: Ids, plan: Plan, notify: str = "") -> No
 
     :param shm: where the pod's shared memory is mounted, which its apps share.
     :param ids: maps the app's ids to the host's.
-    :param plan: the app's: its devices; for a privileged app nothing is masked.
+    :param plan: the app's: its devices; for a privileged app nothing is masked. Its own lists of masked and
+        read-only paths are applied later, by :mod:`.path_masks`.
     :param notify: a socket to be shown as ``/dev/notify``; empty: none.
     :raises OSError: with the path that could not be mounted.
     """
@@ -120,10 +122,13 @@ def mount_all(root: int, shm: str, ids: Ids, plan: Plan, notify: str = "") -> No
     sys = _mount(root, "sys", mounts.new_filesystem("sysfs", None, _CLOSED | read_only), ids)
     _dev(root, shm, ids, plan, notify)
     if not plan.privileged:
-        for name in _READ_ONLY:
-            _read_only(proc, name)
-        masked = [(proc, name) for name in _MASKED_IN_PROC]
-        _mask(masked + [(sys, name) for name in (*_MASKED_IN_SYS, *_in_cpus(sys))])
+        if plan.read_only_paths is None:
+            for name in _READ_ONLY:
+                _read_only(proc, name)
+        if plan.masked_paths is None:
+            masked = [(proc, name) for name in _MASKED_IN_PROC]
+            masked += [(sys, name) for name in (*_MASKED_IN_SYS, *_in_cpus(sys))]
+            mask([place for top, name in masked if (place := _open(top, name)) is not None])
     os.close(proc)
     os.close(sys)
 
@@ -185,14 +190,14 @@ def _read_only(proc: int, name: str) -> None:
     os.close(place)
 
 
-def _mask(paths: list[tuple[int, str]]) -> None:
-    """Mounts an empty read-only directory, or the null device, over entries that reveal too much of the host."""
+def mask(places: list[int]) -> None:
+    """Mounts an empty read-only directory, or the null device, over these files and directories.
+
+    :param places: descriptors; they are closed.
+    """
     null = os.open("/dev/null", os.O_PATH | os.O_CLOEXEC)
     empty = -1
-    for top, path in paths:
-        place = _open(top, path)
-        if place is None:
-            continue
+    for place in places:
         if not stat.S_ISDIR(os.fstat(place).st_mode):
             mounts.bind(null, place, recursive=False, attributes=mounts.ATTR_RDONLY | mounts.ATTR_NOSUID)
         elif empty < 0:

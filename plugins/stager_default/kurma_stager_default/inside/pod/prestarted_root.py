@@ -29,7 +29,8 @@ def wanted(pod: Pod) -> App | None:
     if not pod.apps or pod.plan.namespaces or pod.ids.path:
         return None
     app = pod.apps[0]
-    special = app.plan.privileged or app.plan.devices or app.notifies or app.pre_start or app.post_stop
+    plan = app.plan
+    special = plan.privileged or plan.devices or plan.own_paths or app.notifies or app.pre_start or app.post_stop
     return None if special else app
 
 

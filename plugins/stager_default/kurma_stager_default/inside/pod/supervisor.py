@@ -126,6 +126,7 @@ class Supervisor:
             not self.ahead
             or plan.privileged
             or plan.devices
+            or plan.own_paths
             or self.pod.plan.namespaces
             or run.readiness is not None
         ):
