@@ -159,6 +159,57 @@ def daemon(bench: Bench) -> list[Figure]:
     ]
 
 
+def cri(bench: Bench) -> list[Figure]:
+    """As a node's container runtime, beside containerd with runc: one gRPC client, one CNI network."""
+    import kubernetes
+
+    kubernetes.write_network()
+    names = kubernetes.OF_A_POD
+    with contextlib.ExitStack() as stack:
+        sides = {
+            KURMA: stack.enter_context(kubernetes.of_kurma(bench.kurma, bench.work)),
+            "containerd": stack.enter_context(kubernetes.of_containerd(bench.work, f"{bench.work}/rootfs")),
+        }
+        taken: dict[str, dict[str, list[float]]] = {name: {one: [] for one in names} for name in sides}
+        for number in range(-2, bench.rounds):
+            for name in sides if number % 2 else reversed(sides):
+                kubernetes.one_pod(sides[name], taken[name] if number >= 0 else {one: [] for one in names})
+        bursts = {name: kubernetes.burst(side) for name, side in sides.items()}
+        idle = {name: kubernetes.idle(side) for name, side in sides.items()}
+
+    def figure(
+        name: str, what: str, unit: str, value: Callable[[str], Sequence[float]], aim: float | None
+    ) -> Figure:
+        target = None if aim is None else ("containerd", aim)
+        return Figure(name, what, unit, {side: tuple(value(side)) for side in sides}, target)
+
+    many = f"{kubernetes.BURST} pods, {kubernetes.AT_ONCE} at a time"
+    with_pods = f"with {kubernetes.IDLE} pods of two containers"
+    return [
+        *(
+            figure(f"cri-{one}", what, "ms", lambda side, one=one: taken[side][one], aim)  # type: ignore[misc]
+            for one, (what, aim) in names.items()
+        ),
+        figure("cri-burst", f"{many}: p50 of a pod's start", "ms", lambda side: [_at(bursts[side][0], 0.5)], 1.0),
+        figure("cri-burst", f"{many}: p99 of a pod's start", "ms", lambda side: [_at(bursts[side][0], 0.99)], 1.0),
+        figure("cri-burst", f"{many}: all of them", "ms", lambda side: [bursts[side][1]], 1.0),
+        figure("cri-list", f"ListPodSandbox {with_pods}", "ms", lambda side: idle[side][0], 1.0),
+        figure("cri-list", f"ListContainers {with_pods}", "ms", lambda side: idle[side][1], 1.0),
+        figure(
+            "cri-memory",
+            f"private memory of each of {kubernetes.IDLE} idle pods, all processes but its own programs",
+            "KiB",
+            lambda side: [idle[side][2]],
+            0.5,
+        ),
+    ]
+
+
+def _at(values: Sequence[float], share: float) -> float:
+    """The value below which that share of the values lies."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
 class _First:
     """What the app first writes, told by the clock; and runc to the same."""
 
@@ -541,6 +592,7 @@ CASES: Mapping[str, Callable[[Bench], list[Figure]]] = {
     "run-bridge": run_bridge,
     "network-scale": network_scale,
     "daemon": daemon,
+    "cri": cri,
     "launch": launch,
     "api-call": api_call,
     "run-kurmad": run_kurmad,
