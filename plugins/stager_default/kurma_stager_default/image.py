@@ -19,9 +19,12 @@ import kurma_stager_default
 from kurma_core.errors import StagerError
 from kurma_core.formats import elf
 from kurma_core.formats.small_json import decode
+from kurma_stager_default.init_program import init_program
 
 NAME = "kurma.io/stager/default"
 PREFIX = "opt/stager"
+#: The program that PID 1 of a pod executes.
+INIT = f"{PREFIX}/bin/kurma-init"
 #: Programs of the image, and the module whose ``main`` each calls.
 PROGRAMS = {
     "start": "main",
@@ -177,6 +180,11 @@ def fill(rootfs: str, programs: Mapping[str, str], sources: list[tuple[str, str]
     for directory in (f"{PREFIX}/bin", "run", "tmp", "etc", "pod", "layers", "volumes", "dev", "proc", "sys"):
         os.makedirs(f"{rootfs}/{directory}", exist_ok=True)
     _copy(program, f"{rootfs}/{PREFIX}/bin/python3")
+    waiting = init_program()
+    if waiting is not None:
+        with open(f"{rootfs}/{INIT}", "wb") as file:
+            file.write(waiting)
+        os.chmod(f"{rootfs}/{INIT}", 0o755)  # noqa: S103 - a program
     extensions = _modules(program, rootfs, library, programs, sources)
     return loader, _libraries(rootfs, loader, [program, *extensions])
 
@@ -241,7 +249,7 @@ def _directories(*parts: str) -> dict[str, str]:
 
 def _builders() -> list[str]:
     directory = os.path.dirname(os.path.abspath(kurma_stager_default.__file__ or ""))
-    return [f"{directory}/{name}" for name in ("compiling.py", "image.py", "plugin.py")]
+    return [f"{directory}/{name}" for name in ("compiling.py", "image.py", "init_program.py", "plugin.py")]
 
 
 def _copy(source: str, target: str, mode: int = 0o755) -> None:

@@ -18,7 +18,7 @@ from tests.kit.waiting import until
 pytestmark = [pytest.mark.root, pytest.mark.full]
 
 #: Bytes of private memory of all that stands for an idle pod of one app, the app aside.
-MOST = 6_000_000
+MOST = 5_000_000
 #: Seconds until a supervisor that did something lets go of what it took.
 PATIENCE = 15
 

@@ -7,8 +7,9 @@ import pytest
 
 pytestmark = [pytest.mark.root, pytest.mark.full]
 
-#: Bytes of private memory of all that stands for an idle pod of one app, the app aside.
-MOST = 6_000_000
+#: Bytes of private memory of all that stands for an idle pod of one app, the app aside. 2.5 MB are the interpreter's
+#: own files, which no other process has mapped here: beside other pods, a pod keeps 4 MB.
+MOST = 6_800_000
 
 
 def sleeper():
@@ -78,6 +79,7 @@ def test_an_idle_pod_keeps_little_memory(pods):
     still(pids)
     assert len(pids) == 2, "the stager, and PID 1: what else stands for a pod counts as well"
     kept = {pid: private(pid) for pid in pids}
+    assert min(kept.values()) <= 16 << 10, "PID 1 is a page of machine code"
     assert sum(kept.values()) <= MOST, f"{kept}: see `./dev bench memory` and what the supervisor imports"
 
 

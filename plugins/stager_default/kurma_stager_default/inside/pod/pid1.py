@@ -8,6 +8,7 @@ signals to end (SIGTERM, SIGINT, SIGPWR) on to the stager, which stops the pod.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import fcntl
 import os
 import time
 
@@ -23,6 +24,10 @@ _PATIENCE, _TURN = 2.0, 0.01
 #: The namespaces that the apps of a pod share, besides the network namespace.
 SHARED = namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC | namespaces.CLONE_NEWUTS
 _REQUESTS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGPWR)
+#: A small program that waits in place of the interpreter, where the image has it (``init_program.py``), and the
+#: descriptors that it uses.
+_PROGRAM = "/opt/stager/bin/kurma-init"
+_STOP, _TOLD = 3, 4
 
 
 def start(stop_fd: int) -> tuple[int, int]:
@@ -131,7 +136,10 @@ def _be(stop_fd: int, told: int) -> None:
     """
     try:
         code = memory_trimming.program_pages()  # there is no /proc later
+        program = _program()
         _prepare()
+        if program >= 0:
+            _execute(program, stop_fd, told)
         os.write(told, b"R")
         process.close_others({stop_fd})
         # Call each function once now: a first call looks its symbol up in the tables of all libraries.
@@ -144,6 +152,28 @@ def _be(stop_fd: int, told: int) -> None:
         os.write(told, str(error).encode())
     finally:
         os._exit(1)
+
+
+def _program() -> int:
+    """A descriptor of the program that waits; -1: the image has none."""
+    try:
+        return os.open(_PROGRAM, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
+
+
+def _execute(program: int, stop_fd: int, told: int) -> None:
+    """Executes the program, which reports by ``told`` that PID 1 is ready. It keeps the signal mask and ignores
+    SIGCHLD, so that the kernel reaps orphans. PR_SET_PDEATHSIG and PR_SET_NO_NEW_PRIVS last beyond the exec.
+    """
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, _REQUESTS)
+    # Above those numbers first, so that no descriptor overwrites another.
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _TOLD + 1) for fd in (stop_fd, told, program)]
+    for fd, number in zip(high, (_STOP, _TOLD), strict=False):
+        os.dup2(fd, number)
+    process.close_others({_STOP, _TOLD, high[2]})
+    os.execve(high[2], ["kurma-init"], {})  # noqa: S606 - no shell is meant
 
 
 def await_ready(ready: int) -> None:
