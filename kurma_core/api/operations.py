@@ -462,10 +462,12 @@ class Api:
         """
 
     @operation("GET", "/v1/usage", rights="read")
-    def usage(self, pod: Collection[str] = ()) -> list[Usage]:
+    def usage(self, pod: Collection[str] = (), *, details: bool = False) -> list[Usage]:
         """Show the resource usage of pods.
 
         :param pod: pods to measure; default: all running pods
+        :param details: also measure throttling, pressure, parts of the memory, files, processes and interfaces;
+            it reads what the apps have written
         """
 
     @operation("GET", "/v1/pods/{pod}/processes", name="pod_processes", rights="read")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from _collections_abc import Mapping  # without collections
 
 from kurma_core.api.images import ImageGc, PullPolicy, Removal
+from kurma_core.api.usage_details import InterfaceUsage, UsageDetails
 from kurma_core.appc.types import absolute_path, environment_name, nonempty
 from kurma_core.models.isolator import MAX_ID
 from kurma_core.models.network import NetworkRequest, PortMapping
@@ -304,6 +305,7 @@ class ResourceUsage(JsonValue):
     :param pids_limit: greatest number of processes and threads; null: there is no limit.
     :param block_read: bytes from block devices.
     :param block_written: bytes to block devices.
+    :param details: null: the caller did not want them.
     """
 
     memory: Count | None
@@ -314,6 +316,7 @@ class ResourceUsage(JsonValue):
     pids_limit: Count | None
     block_read: Count | None
     block_written: Count | None
+    details: UsageDetails | None = None
 
 
 @frozen
@@ -327,6 +330,8 @@ class Usage(JsonValue):
     :param network_sent: likewise.
     :param apps: those that run and have a cgroup of their own, by name.
     :param display_name: its name for people; null: ``name`` is the only one.
+    :param interfaces: of its networks; empty: it is in the host's network namespace, or the caller did not want
+        details.
     """
 
     uuid: str
@@ -337,6 +342,7 @@ class Usage(JsonValue):
     network_sent: Count | None
     apps: Mapping[str, ResourceUsage]
     display_name: str | None = None
+    interfaces: tuple[InterfaceUsage, ...] = ()
 
 
 @frozen

@@ -14,6 +14,14 @@ from kurma_core.api.describe import class_schema, openapi, schemas
 from kurma_core.api.host import IsolatorInfo
 from kurma_core.api.operations import OPERATIONS
 from kurma_core.api.pods import AppOverrides, PodRequest, Process, ResourceUsage, Usage
+from kurma_core.api.usage_details import (
+    DeviceUsage,
+    HugePageUsage,
+    InterfaceUsage,
+    Pressure,
+    PressureUsage,
+    UsageDetails,
+)
 from kurma_core.api.wire import error_from_json, error_to_json
 from kurma_core.appc.template import PodTemplate
 from kurma_core.daemon.http import error_status
@@ -21,7 +29,7 @@ from kurma_core.daemon.http.caller_rights import redacted
 from kurma_core.models.image import ImageRecord, Provenance
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.models.pod import AppExecution, AppStatus
-from kurma_core.value import frozen, replace
+from kurma_core.value import fields, frozen, replace
 from tests.cli import cli_fakes
 
 SCHEMAS = schemas()
@@ -112,12 +120,30 @@ def test_a_request_for_a_pod_is_what_the_schema_says(flag: bool, words: str | No
     assert not validator("PodRequest").is_valid({**asked, "zork": 1})
 
 
+def measured_details(number: int | None, seconds: float | None) -> UsageDetails:
+    stall = Pressure(seconds or 0.0, 0.5, 0.25, 0.0)
+    own: dict[str, Any] = {
+        "cpu_pressure": None if number is None else PressureUsage(stall, stall),
+        "huge_pages": {"2MB": HugePageUsage(number or 0, number)},
+        "devices": (DeviceUsage("8:0", 1, 2, 3, 4),),
+        **dict.fromkeys(("cpu_user", "cpu_system", "cpu_throttled"), seconds),
+        **dict.fromkeys(("memory_pressure", "io_pressure")),
+        **dict.fromkeys(("processes", "threads", "descriptors", "sockets"), number or 0),
+    }
+    return UsageDetails(**{each.name: own.get(each.name, number) for each in fields(UsageDetails)})
+
+
 @settings(deadline=None)
 @given(number=st.none() | st.integers(0, 1 << 60), seconds=st.none() | st.floats(0, 1e9), words=WORDS)
 def test_what_is_measured(number: int | None, seconds: float | None, words: str | None) -> None:
-    counted = ResourceUsage(number, number, number, seconds, number, number, number, number)
-    one = Usage("u", "n", seconds or 0.0, counted, number, number, {"a": counted})
-    jsonschema_rs.Draft202012Validator(class_schema(Usage)).validate(one.to_json())
+    details = measured_details(number, seconds)
+    counted = ResourceUsage(number, number, number, seconds, number, number, number, number, details)
+    plain = replace(counted, details=None)
+    interface = InterfaceUsage("eth0", *[number or 0] * 8)
+    one = Usage("u", "n", seconds or 0.0, counted, number, number, {"a": plain}, words, (interface,))
+    jsonschema_rs.Draft202012Validator({**class_schema(Usage), "components": {"schemas": SCHEMAS}}).validate(
+        one.to_json()
+    )
     assert Usage.from_json(one.to_json()) == one
     process = Process(1, 2, 3, words, number, words, "S", 1, 0.5, 1.5, 4096, "a", ("a", "b"))
     jsonschema_rs.Draft202012Validator(class_schema(Process)).validate(process.to_json())

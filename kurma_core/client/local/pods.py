@@ -204,14 +204,16 @@ class LocalPods:
         self._m.need_root("wait for a pod")
         return self._m.pods.finder.wait(pod)
 
-    def usage(self, pod: Collection[str]) -> list[Usage]:
+    def usage(self, pod: Collection[str], details: bool) -> list[Usage]:
         """:raises PodStateError: one of them does not run."""
         self._m.need_root("measure pods")
         from kurma_core.pods.inside.usage import check_measurable, usage
 
         if not pod:
-            return usage(self._m.pods.finder.pods())
-        return usage([check_measurable(self._m.pods.finder.pod(reference)) for reference in dict.fromkeys(pod)])
+            found = self._m.pods.finder.pods()
+        else:
+            found = [check_measurable(self._m.pods.finder.pod(reference)) for reference in dict.fromkeys(pod)]
+        return usage(found, self._m.services.store if details else None)
 
     def processes(self, pod: str, app: str | None) -> list[Process]:
         self._m.need_root("see the processes of a pod")

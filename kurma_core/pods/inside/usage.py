@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kurma_core.api.pods import Process, ResourceUsage, Usage
+from kurma_core.api.usage_details import InterfaceUsage
 from kurma_core.errors import PodStateError
 from kurma_core.linux.cgroups import CgroupTree, Layout
 from kurma_core.pods.record.pod_record import the_app
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kurma_core.models.pod import PodRecord
+    from kurma_core.pods.record.pod_store import PodStore
 
 
-def usage(records: Iterable[PodRecord]) -> list[Usage]:
-    """Measures those of the pods that run."""
+def usage(records: Iterable[PodRecord], store: PodStore | None = None) -> list[Usage]:
+    """Measures those of the pods that run.
+
+    :param store: the pods' directories, to measure details as well; None: without details.
+    """
     layout = Layout.detect()
     versions = layout.versions()
     found = []
@@ -29,7 +34,8 @@ def usage(records: Iterable[PodRecord]) -> list[Usage]:
         if record.state in STARTED_STATES:
             tree = CgroupTree(record.cgroup, layout)
             if tree.exists():
-                found.append(_usage(record, tree, versions))
+                directory = None if store is None else store.directory(record.uuid).path
+                found.append(_usage(record, tree, versions, directory))
     return found
 
 
@@ -40,20 +46,33 @@ def check_measurable(record: PodRecord) -> PodRecord:
     return record
 
 
-def _usage(record: PodRecord, tree: CgroupTree, versions: dict[str, int]) -> Usage:
-    received, sent = _traffic(record)
+def _usage(record: PodRecord, tree: CgroupTree, versions: dict[str, int], directory: str | None) -> Usage:
+    interfaces = _interfaces(record)
+    mains = {app.name: app.pid for app in record.apps}
+
+    def measured(group: CgroupTree, app: str | None = None) -> ResourceUsage:
+        found = figures(group, versions)
+        if directory is None:
+            return found
+        from kurma_core.pods.inside.usage_details import Files, details, writable_layer
+
+        main = None if app is None else mains[app]
+        writable = None if main is None else writable_layer(main, directory)
+        return replace(found, details=details(Files(group, versions), group.pids(), main, writable))
+
     return Usage(
         record.uuid,
         record.name,
         time.monotonic(),
-        figures(tree, versions),
-        received,
-        sent,
+        measured(tree),
+        None if interfaces is None else sum(one.received for one in interfaces),
+        None if interfaces is None else sum(one.sent for one in interfaces),
         {
-            name: figures(CgroupTree(f"{tree.name}/{group}", tree.layout), versions)
+            name: measured(CgroupTree(f"{tree.name}/{group}", tree.layout), name)
             for group, name in app_groups(record).items()
         },
         record.display_name,
+        (interfaces or ()) if directory is not None else (),
     )
 
 
@@ -68,11 +87,13 @@ def app_groups(record: PodRecord) -> dict[str, str]:
     return {group: next(iter(names)) for group, names in owners.items() if len(names) == 1}
 
 
-def _traffic(record: PodRecord) -> tuple[int | None, int | None]:
-    """Bytes received and sent by the pod, from the ``net/dev`` of its stager, which is in its network
-    namespace."""
+def _interfaces(record: PodRecord) -> tuple[InterfaceUsage, ...] | None:
+    """Traffic of the pod's interfaces, from the ``net/dev`` of its stager, which is in its network namespace.
+
+    :returns: None: the pod has no namespace of its own, or has just ended.
+    """
     if record.network_namespace is None or record.stager_pid is None:
-        return None, None
+        return None
     names = {attachment.interface for attachment in record.attachments if not attachment.base}
     try:
         # By descriptor: it never refers to another process that gets the same PID.
@@ -80,15 +101,19 @@ def _traffic(record: PodRecord) -> tuple[int | None, int | None]:
         try:
             inside, pinned = os.stat("ns/net", dir_fd=process), os.stat(record.network_namespace)
             if (inside.st_dev, inside.st_ino) != (pinned.st_dev, pinned.st_ino):
-                return None, None
+                return None
             with open("net/dev", opener=lambda path, flags: os.open(path, flags, dir_fd=process)) as file:
                 lines = [line.partition(":") for line in file]
         finally:
             os.close(process)
     except OSError:
-        return None, None  # the stager has just ended
-    counts = [values.split() for name, _, values in lines if name.strip() in names]
-    return sum(int(one[0]) for one in counts), sum(int(one[8]) for one in counts)
+        return None  # the stager has just ended
+    found = []
+    for name, _, values in lines:
+        if name.strip() in names:
+            counts = [int(value) for value in values.split()]
+            found.append(InterfaceUsage(name.strip(), *counts[:4], *counts[8:12]))
+    return tuple(found)
 
 
 #: cgroup v1 reports "no limit" as a number above this one.

@@ -49,6 +49,36 @@ def test_what_a_pod_and_its_apps_use(house):
         now = interface(house.client.pod(pod.uuid))
         assert found.network_received <= now[0] < found.network_received + 100_000
         assert 1 << 16 < found.network_sent <= now[1]
+        assert (found.interfaces, total.details) == ((), None)
+
+
+def test_details(house):
+    """They are measured only where the caller wants them."""
+    apps = {"holds": HOLDS_40M, "serves": SERVES.replace("/data/x", "/x")}
+    with house.running(apps, net="default") as pod:
+
+        def measured():
+            (found,) = house.client.usage([pod.uuid], details=True)
+            holds, serves = found.apps["holds"].details, found.apps["serves"].details
+            return holds.memory_anonymous > 40 << 20 and serves.sockets == 1 and found
+
+        found = until(measured, "its memory, and its socket")
+        (interface,) = found.interfaces
+        assert (interface.name, interface.received) == ("eth0", found.network_received)
+        total, holds, serves = found.total.details, found.apps["holds"].details, found.apps["serves"].details
+        assert (holds.processes, holds.threads, holds.sockets, serves.processes) == (1, 1, 0, 1)
+        assert holds.processes + serves.processes <= total.processes
+        assert holds.descriptors + serves.descriptors < total.descriptors
+        assert (total.open_files_limit, total.written) == (None, None)
+        assert holds.open_files_limit > 100
+        assert holds.memory_peak >= holds.memory_anonymous
+        assert 0 < holds.cpu_user + holds.cpu_system <= found.apps["holds"].cpu + 0.1
+        assert 4 << 20 <= serves.written < 6 << 20
+        assert serves.written_files >= 1
+        assert holds.written < 1 << 20
+        assert (holds.page_faults > 1000, holds.oom_kills) == (True, 0)
+        on_devices = sum(device.written for device in serves.devices)
+        assert on_devices == found.apps["serves"].block_written
 
 
 def test_processors_are_counted_by_time(house):
