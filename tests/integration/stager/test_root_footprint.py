@@ -7,8 +7,8 @@ import pytest
 
 pytestmark = [pytest.mark.root, pytest.mark.full]
 
-#: Bytes of private memory of all that stands for an idle pod of one app, the app aside. 2.5 MB are the interpreter's
-#: own files, which no other process has mapped here: beside other pods, a pod keeps 4 MB.
+#: Bytes of private memory of all that stands for an idle pod of one app, the app aside. 2.5 MB are files of the
+#: interpreter, which no other process has mapped here: beside other pods, a pod keeps 4 MB.
 MOST = 6_800_000
 
 
