@@ -8,7 +8,10 @@ import sys
 
 import atheris
 
-_OURS = ["kurma_core", "kurma_fetch_http", "kurma_fetch_docker", "kurma_render_overlay", "kurma_render_copy"]
+_OURS = [
+    *("kurma_core", "kurma_cri", "kurma_fetch_http", "kurma_fetch_docker", "kurma_render_overlay"),
+    "kurma_render_copy",
+]
 
 with atheris.instrument_imports(include=_OURS):
     # What is imported only when it is needed is to be instrumented as well.

@@ -5,6 +5,7 @@ Each has seeds, from which whoever runs it begins: honest inputs, which every mu
 
 from __future__ import annotations
 
+import base64
 import bz2
 import gzip
 import io
@@ -12,11 +13,17 @@ import json
 import lzma
 import os
 import shutil
+import struct
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 import zstandard
+from kurma_cri.streaming import spdy
+from kurma_cri.streaming.spdy_connection import RefusedError, SpdyConnection, SpdyStream
+from kurma_cri.streaming.streams import Input, Resizes
+from kurma_cri.streaming.websocket import Channels, Handshake, WebSocket
 from kurma_fetch_docker import conversion, oci_documents, reference
 from kurma_fetch_http import discovery_templates, meta_tags
 
@@ -428,6 +435,97 @@ def _metadata_seeds() -> Iterator[bytes]:
             yield f"{size}{head}{form}".encode()
 
 
+# --- the streaming server ----------------------------------------------------------------------------------------
+
+
+class _Bytes:
+    """A client that has sent these bytes, and has gone."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self._pieces = [data[at : at + size] for at in range(0, len(data), size)]
+
+    def receive(self) -> bytes:
+        return self._pieces.pop(0) if self._pieces else b""
+
+    def send(self, data: bytes) -> None:
+        assert len(data) < 1 << 20
+
+    def is_gone(self) -> bool:
+        return True
+
+    def hang_up(self) -> None:
+        self._pieces.clear()
+
+
+def streaming(data: bytes) -> None:
+    """A client of the streaming server sends pieces as long as the second byte says. By the first byte: SPDY;
+    ``h``: the header block of a SPDY stream; ``w``, ``b``: frames of a WebSocket.
+    """
+    kind, size, data = data[:1], (data[1] if data[1:] else 0) or 1000, data[2:]
+    if kind in (b"w", b"b"):
+        key = b"dGhlIHNhbXBsZSBub25jZQ=="
+        headers = [(b"host", b"a"), (b"connection", b"upgrade"), (b"upgrade", b"websocket")]
+        headers += [(b"sec-websocket-version", b"13"), (b"sec-websocket-key", key)]
+        _, connection = Handshake(headers, "/exec/a").accept(None)
+        sizes = Resizes(lambda rows, columns: None)
+        channels = Channels(WebSocket(_Bytes(data, size), connection), encoded=kind == b"b", closes=True)
+        channels.run({0: Input(), 4: sizes})
+        return
+    if kind == b"h":
+        deflate = zlib.compressobj(zdict=spdy.DICTIONARY)
+        data = _syn_stream(1, deflate.compress(data) + deflate.flush(zlib.Z_SYNC_FLUSH))
+    streams = []
+
+    def opened(stream: SpdyStream) -> None:
+        if stream.headers.get("streamtype") == "refused":
+            raise RefusedError
+        streams.append(stream)
+        stream.sink = Resizes(lambda rows, columns: None) if len(streams) % 2 else Input()
+
+    SpdyConnection(_Bytes(data, size), opened).run()
+    for stream in streams:
+        stream.close()
+        stream.reset(spdy.CANCEL)
+
+
+def _syn_stream(number: int, block: bytes) -> bytes:
+    body = struct.pack(">IIH", number, 0, 0) + block
+    return struct.pack(">HHI", 0x8003, 1, len(body)) + body
+
+
+def _header_block(**headers: str) -> bytes:
+    words = [word.encode() for pair in headers.items() for word in pair]
+    return struct.pack(">I", len(headers)) + b"".join(struct.pack(">I", len(word)) + word for word in words)
+
+
+def _streaming_seeds() -> Iterator[bytes]:
+    blocks = [_header_block(streamtype="stdin"), _header_block(streamtype="data", port="80", requestid="1")]
+    yield from (b"h\0" + block for block in (*blocks, _header_block(streamtype="refused"), bytes(4)))
+    deflate = zlib.compressobj(zdict=spdy.DICTIONARY)
+    opened = b""
+    for number, block in enumerate(blocks):
+        opened += _syn_stream(2 * number + 1, deflate.compress(block) + deflate.flush(zlib.Z_SYNC_FLUSH))
+    frames = [
+        spdy.data(1, b'{"Width":80,"Height":24}', fin=True),
+        spdy.data(3, b"text"),
+        spdy.reset(3, 5),
+        spdy.ping(1),
+        spdy.goaway(0, 0),
+        spdy.window_update(0, 100),
+        spdy.window_update(1, 100),
+        struct.pack(">HHIIII", 0x8003, 4, 12, 1, 7, 1000),
+    ]
+    for size in (b"\0", b"\3"):
+        yield b"s" + size + opened + b"".join(frames)
+        yield b"s" + size + b"".join(frames)
+        messages = [b"\0text", b'\4{"Width":80,"Height":24}', b"\xff\0", b"\xff", b""]
+        for kind, first in ((b"w", 0x82), (b"b", 0x81)):
+            texts = [b"0" + base64.b64encode(b"text"), b"0", b"", b"7abc"] if kind == b"b" else messages
+            masked = [bytes((first, 0x80 | len(text))) + bytes(4) + text for text in texts]
+            control = [b"\x89\x80\0\0\0\0", b"\x88\x82\0\0\0\0\x03\xe8"]
+            yield kind + size + b"".join((*masked, *control))
+
+
 def broken(data: bytes) -> None:
     """A parser with a mistake that only coverage leads to: whether the fuzzer finds anything at all."""
     if data[:1] == b"k" and data[1:2] == b"u" and data[2:3] == b"r":
@@ -443,6 +541,7 @@ TARGETS: Mapping[str, tuple[Target, Callable[[], Iterator[bytes]]]] = {
     "registry": (registry, _registry_seeds),
     "render": (render, _render_seeds),
     "metadata": (metadata, _metadata_seeds),
+    "streaming": (streaming, _streaming_seeds),
 }
 #: For the fuzzer's own test.
 HIDDEN: Mapping[str, tuple[Target, Callable[[], Iterator[bytes]]]] = {

@@ -1,6 +1,8 @@
 """A SPDY/3.1 client, written from the protocol's draft (draft-mbelshe-httpbis-spdy-00, and 3.1's windows)."""
 
+import base64
 import contextlib
+import os
 import socket
 import struct
 import threading
@@ -292,24 +294,53 @@ class SpdyClient:
 
 
 class Tunnel:
-    """The methods of a socket, whose bytes are binary messages of a WebSocket."""
+    """The methods of a socket, whose bytes are binary messages of a WebSocket (RFC 6455). Libraries do not offer
+    Kubernetes's subprotocol, since its name has a slash.
+    """
 
-    def __init__(self, websocket):
-        self._websocket = websocket
+    SUBPROTOCOL = "SPDY/3.1+portforward.k8s.io"
+
+    def __init__(self, url):
+        key = base64.b64encode(os.urandom(16)).decode()
+        headers = [
+            ("Connection", "Upgrade"),
+            ("Upgrade", "websocket"),
+            ("Sec-WebSocket-Version", "13"),
+            ("Sec-WebSocket-Key", key),
+            ("Sec-WebSocket-Protocol", self.SUBPROTOCOL),
+        ]
+        self._socket, answer, self._data = upgrade(url, headers, "GET")
+        assert dict(answer)["sec-websocket-protocol"] == self.SUBPROTOCOL
 
     def sendall(self, data):
-        self._websocket.send(data)
+        for at in range(0, len(data), 50_000):
+            piece = data[at : at + 50_000]
+            length = bytes((len(piece),)) if len(piece) < 126 else b"\x7e" + struct.pack(">H", len(piece))
+            # The mask is zero.
+            self._socket.sendall(bytes((0x82, length[0] | 0x80)) + length[1:] + bytes(4) + piece)
 
     def recv(self, _count):
-        from websockets.exceptions import ConnectionClosed
-
-        try:
-            return self._websocket.recv()
-        except ConnectionClosed:
+        first, second = self._exactly(2)
+        if first == 0x88:
             return b""
+        assert first == 0x82, f"a frame of type {first:x}"
+        if second == 126:
+            second = int.from_bytes(self._exactly(2))
+        elif second == 127:
+            second = int.from_bytes(self._exactly(8))
+        return self._exactly(second)
 
-    def shutdown(self, _how):
-        self._websocket.close()
+    def _exactly(self, count):
+        while len(self._data) < count:
+            more = self._socket.recv(65536)
+            if not more:
+                raise ConnectionResetError
+            self._data += more
+        found, self._data = self._data[:count], self._data[count:]
+        return found
+
+    def shutdown(self, how):
+        self._socket.shutdown(how)
 
     def close(self):
-        self._websocket.close()
+        self._socket.close()

@@ -215,7 +215,7 @@ def test_a_client_that_does_not_read_slows_the_program_down():
 
     def run(request, streams):
         timer = threading.Timer(0.5, blocked.set)
-        for _ in range(200):
+        for _ in range(64):
             timer.cancel()
             timer = threading.Timer(0.5, blocked.set)
             timer.start()
@@ -228,10 +228,10 @@ def test_a_client_that_does_not_read_slows_the_program_down():
         with connected(server, exec_request("stdout"), "stdout") as (client, error, stdout):
             client.reads.clear()
             assert blocked.wait(20)
-            assert len(written) < 100
+            assert len(written) < 60
             client.reads.set()
             stdout.wait(lambda stream: stream.ended)
-            assert len(stdout.data) == 200 << 20
+            assert len(stdout.data) == 64 << 20
             assert status_of(error) == SUCCESS
 
 
@@ -242,7 +242,7 @@ def test_a_program_that_does_not_read_slows_the_client_down():
         assert go_on.wait(20)
         return echo(request, streams)
 
-    data = b"y" * (64 << 20)
+    data = b"y" * (32 << 20)
     with serving(ScriptedBackend(run)) as server:
         with connected(server, exec_request("stdin", "stdout"), "stdin", "stdout") as (_, _, stdin, stdout):
             sent = threading.Event()

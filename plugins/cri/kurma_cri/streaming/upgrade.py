@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _PIECE = 16 << 10
-_LARGEST_BODY = 64 << 10
 _VERSION = "X-Stream-Protocol-Version"
 _ACCEPTED = "X-Accepted-Stream-Protocol-Versions"
 
@@ -68,7 +67,7 @@ class Exchange:
 
         :raises RefusedRequestError: it is not a request.
         """
-        head, body = None, 0
+        head = None
         while True:
             try:
                 event = self._http.next_event()
@@ -80,9 +79,7 @@ class Exchange:
             elif isinstance(event, h11.Request):
                 method, target = event.method.decode("ascii"), event.target.decode("ascii")
                 head = Head(method, target, tuple((name, value) for name, value in event.headers))
-            elif isinstance(event, h11.Data):
-                body += len(event.data)
-                if body > _LARGEST_BODY:
+                if head.values("transfer-encoding") or head.values("content-length") not in ([], ["0"]):
                     raise RefusedRequestError(413, "the request has a body")
             elif isinstance(event, h11.EndOfMessage):
                 return head
