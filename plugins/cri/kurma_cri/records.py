@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import json_format
 
 from kurma_core.errors import PodNotFoundError
-from kurma_core.value import frozen
+from kurma_core.value import field, frozen
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.rpc import not_found
 
@@ -44,6 +44,8 @@ class Sandbox:
     config: cri.PodSandboxConfig
     handler: str
     created_at: int
+    #: Messages made of it, by name. They hold as long as the record does.
+    messages: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ready(self) -> bool:
@@ -66,6 +68,8 @@ class Container:
     image_id: str
     image_ref: str
     created_at: int
+    #: As those of its sandbox.
+    messages: dict[str, Any] = field(default_factory=dict)
 
 
 def new_id() -> str:
@@ -89,6 +93,8 @@ class Records:
         self._lock = threading.Lock()
         #: The pod of each container that was seen.
         self._pods: dict[str, str] = {}
+        #: The sandboxes of the last listing by their pods' UUIDs, with their containers.
+        self._listed: dict[str, tuple[Sandbox, tuple[Container, ...]]] = {}
         self._last_time = 0
 
     def now(self) -> int:
@@ -99,9 +105,25 @@ class Records:
 
     def sandboxes(self) -> list[Sandbox]:
         """All sandboxes, the oldest first."""
-        found = [sandbox for pod in self._client.pods() if (sandbox := sandbox_of(pod)) is not None]
-        self._saw(found)
-        return found
+        return [sandbox for sandbox, _ in self._all()]
+
+    def _all(self) -> list[tuple[Sandbox, tuple[Container, ...]]]:
+        """All sandboxes with their containers. kurmad answers the same record for an unchanged pod: then these are
+        the same, too."""
+        before, found = self._listed, {}
+        fresh = []
+        for pod in self._client.pods():
+            known = before.get(pod.uuid)
+            if known is None or known[0].pod is not pod:
+                sandbox = sandbox_of(pod)
+                if sandbox is None:
+                    continue
+                known = (sandbox, tuple(containers_of(sandbox)))
+                fresh.append(sandbox)
+            found[pod.uuid] = known
+        self._listed = found
+        self._saw(fresh)
+        return list(found.values())
 
     def _saw(self, sandboxes: list[Sandbox]) -> None:
         with self._lock:
@@ -112,7 +134,7 @@ class Records:
 
     def containers(self) -> list[Container]:
         """All containers, in order of their sandboxes."""
-        return [container for sandbox in self.sandboxes() for container in containers_of(sandbox)]
+        return [container for _, containers in self._all() for container in containers]
 
     def sandbox(self, reference: str) -> Sandbox:
         """:param reference: the ID, or an unambiguous beginning of it.

@@ -21,6 +21,13 @@ def sandbox_state(sandbox: Sandbox) -> cri.PodSandboxState:
 
 def list_item(sandbox: Sandbox) -> cri.PodSandbox:
     """A sandbox as ListPodSandbox has it."""
+    found = sandbox.messages.get("item")
+    if found is None:
+        found = sandbox.messages["item"] = _list_item(sandbox)
+    return found
+
+
+def _list_item(sandbox: Sandbox) -> cri.PodSandbox:
     return cri.PodSandbox(
         id=sandbox.id,
         metadata=sandbox.config.metadata,
@@ -79,6 +86,13 @@ _LIVE = ("starting", "running", "stopping")
 
 def container_item(container: Container) -> cri.Container:
     """A container as ListContainers has it."""
+    found = container.messages.get("item")
+    if found is None:
+        found = container.messages["item"] = _container_item(container)
+    return found
+
+
+def _container_item(container: Container) -> cri.Container:
     return cri.Container(
         id=container.id,
         pod_sandbox_id=container.sandbox.id,
