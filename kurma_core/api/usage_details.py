@@ -107,13 +107,13 @@ class UsageDetails(JsonValue):
     :param memory_peak: the most bytes so far.
     :param memory_limit_hits: how often the limit was reached.
     :param memory_reservation: bytes that the kernel tries to leave.
-    :param page_faults: so far. :param major_page_faults: those that had to wait for a device.
+    :param page_faults: so far. :param major_page_faults: faults that waited for a device.
     :param swap: bytes in swap. :param swap_limit: the most bytes in swap; null: there is no limit.
     :param oom_kills: processes that the kernel killed for lack of memory.
     :param huge_pages: by the size of a page, such as ``2MB``.
     :param devices: block devices that were used.
     :param processes: number of processes. :param threads: number of threads.
-    :param descriptors: open file descriptors of all processes. :param sockets: those that are sockets.
+    :param descriptors: open file descriptors of all processes. :param sockets: open sockets.
     :param open_files_limit: most open files of an app's main process; null: not known, or of a pod.
     :param written: bytes on disk of the files that an app has written into its root; null: not known, or of a pod.
     :param written_files: number of these files and directories.
