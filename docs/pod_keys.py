@@ -133,8 +133,11 @@ ANNOTATIONS = (
         "the name that listings show; `show`, `logs`, `enter`, `stats` and others take it for the pod's name",
     ),
     ("kurma.io/terminal", "app", "`true`, `false`", "gives the app a terminal"),
-    ("kurma.io/stdin", "app", "`true`, `false`", "keeps the app's standard input open"),
     ("kurma.io/cgroup-parent", "pod", "absolute path, or `NAME.slice`", "makes the pod's cgroup in this one, as `--cgroup-parent` does"),
     ("kurma.io/group-policy", "app", "`merge`, `strict`", "gives the app the groups that the image's `/etc/group` lists its user in, besides `supplementaryGIDs`, or only those of the pod file and the command line; without it: the image's groups, unless a group is named"),
+    ("kurma.io/stdin", "app", "`true`, `false`, `once`, `keep`", "gives the app a standard input for clients that attach; it ends when the input of all has ended (`true`), when that of the first has ended or this client has gone (`once`), or never (`keep`)"),
+    ("kurma.io/stop-signal", "app", "signal", "asks the app to end by this signal, by name or number, instead of the image's; as `--stop-signal`"),
+    ("kurma.io/log-dir", "pod", "path", "directory of the host for the apps' [logs](../howto/changing_pods.md#logs-that-other-programs-rotate), as `--log-dir`"),
+    ("kurma.io/log-path", "app", "path", "the app's log below `kurma.io/log-dir`; default: the app's name with `.log`; empty: the app has no log"),
     ("kurma.io/userns", "pod", "`none`, `auto`, `UID:COUNT`", "gives the pod a user namespace, as `--userns` does"),
 )  # fmt: skip

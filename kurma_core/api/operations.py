@@ -596,7 +596,7 @@ class Api:
         :param managed: do it also if a program manages the pod, as that program itself does
         """
 
-    @operation("POST", "/v1/pods/{pod}/apps/{app}/stop")
+    @operation("POST", "/v1/pods/{pod}/apps/{app}/stop", given_up=True)
     def app_stop(
         self,
         pod: str,
@@ -608,9 +608,20 @@ class Api:
     ) -> PodRecord:
         """Stop an app of a running pod.
 
+        A caller that goes away only stops waiting: the app is still stopped. A later stop with a shorter time ends
+        the app sooner.
+
         :param force: kill the apps at once
         :param timeout: seconds until apps that still run are killed
         :param managed: do it also if a program manages the pod, as that program itself does
+        """
+
+    @operation("POST", "/v1/pods/{pod}/apps/{app}/reopen-log")
+    def app_reopen_log(self, pod: str, app: str) -> None:
+        """Go on with a new log file of an app, after the caller has renamed the present one.
+
+        When it returns, the new file exists, and the old one gets nothing more. It is for apps whose logs are in
+        the pod's log directory.
         """
 
     @operation("DELETE", "/v1/pods/{pod}/apps/{app}", name="app_remove")

@@ -92,6 +92,19 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
     Option("workdir", "--workdir -w", "Run in this directory of the app's root.", metavar="PATH"),
     Option("exec", "--exec", "Run this program instead of the image's command.", metavar="PATH"),
     Option("read_only", "--read-only", "Make the app's root filesystem read-only."),
+    Option("stop_signal", "--stop-signal", "Ask the app to end by this signal.", metavar="SIGNAL"),
+    Option(
+        "log_dir",
+        "--log-dir",
+        "Write the apps' logs to this directory of the host, which Kurma does not rotate.",
+        metavar="DIR",
+    ),
+    Option(
+        "log_path",
+        "--log-path",
+        "Name the app's log file below the pod's --log-dir; empty: no log.",
+        metavar="PATH",
+    ),
     Option("label", "--label -l", "Add a label to the pod.", metavar="NAME[=VALUE]", many=True),
     Option("annotation", "--annotation", "Add an annotation to the pod.", metavar="NAME=VALUE", many=True),
     Option(
@@ -136,6 +149,7 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
 _FOR_AN_APP = (
     *("env", "env_file", "bind", "volume", "mount", "tmpfs", "user", "group"),
     *("group_add", "group_policy", "workdir", "exec", "read_only"),
+    *("stop_signal", "log_path"),
     *(option.name for option in isolator_options.OPTIONS),
     *(
         "grant",
@@ -180,6 +194,7 @@ _OF_AN_APP = {
     "workdir": "--workdir",
     "exec": "--exec",
     "read_only": "--read-only",
+    "stop_signal": "--stop-signal",
     **{option.name: option.flags[0] for option in isolator_options.OPTIONS},
     "arguments": "ARG",
 }
@@ -203,7 +218,7 @@ def pod_request(
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.manifest_reader import refuse_unknown
     from kurma_core.appc.template import PodTemplate
-    from kurma_core.models.pod import STDIN
+    from kurma_core.models.pod import LOG_DIRECTORY, STDIN
     from kurma_core.named_files import naming
 
     document = _document(options["image"], options["pod"], note)
@@ -215,8 +230,18 @@ def pod_request(
         own = app.get("annotations") or []
         if not isinstance(own, list) or not any(isinstance(one, dict) and one.get("name") == STDIN for one in own):
             app["annotations"] = [*own, {"name": STDIN, "value": "true"}]
+    if app is not None:
+        _annotate(app, _app_annotations(options))
+    elif options["log_path"] is not None:
+        raise UsageError(
+            "--log-path needs a pod of one app", hint="set kurma.io/log-path for an app in the pod file"
+        )
     pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
-    for option, name in (("restart", RESTART), ("cgroup_parent", CGROUP_PARENT)):
+    if options["log_dir"] is not None:
+        import os
+
+        options = {**options, "log_dir": os.path.abspath(options["log_dir"])}
+    for option, name in (("restart", RESTART), ("cgroup_parent", CGROUP_PARENT), ("log_dir", LOG_DIRECTORY)):
         if options[option] is None:
             continue
         pairs = [*(pair for pair in pairs if pair[0] != name), (name, options[option])]
@@ -290,6 +315,7 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
     if options["read_only"]:
         app["readOnlyRootFS"] = True
     pairs = [values.pair(text, "--annotation") for text in options["annotation"]]
+    pairs += _app_annotations(options)
     # An app that is added is never in the foreground: annotations keep its input and terminal.
     for given, name in ((options["interactive"], STDIN), (options["tty"], TERMINAL)):
         if given:
@@ -361,6 +387,28 @@ def _the_app(document: dict[str, Json], options: dict[str, Any]) -> dict[str, Js
             others = [one for one in own if not (isinstance(one, dict) and one.get("name") == GROUP_POLICY)]
             apps[0]["annotations"] = [*others, {"name": GROUP_POLICY, "value": options["group_policy"]}]
     return apps[0]
+
+
+def _app_annotations(options: dict[str, Any]) -> list[tuple[str, str]]:
+    """The annotations of an app that options set."""
+    from kurma_core.models.pod import LOG_PATH, STOP_SIGNAL
+
+    found = []
+    if options["stop_signal"] is not None:
+        found.append((STOP_SIGNAL, str(values.signal_number(options["stop_signal"]))))
+    if options["log_path"] is not None:
+        found.append((LOG_PATH, options["log_path"]))
+    return found
+
+
+def _annotate(app: dict[str, Json], pairs: list[tuple[str, str]]) -> None:
+    """Sets annotations of an app of the document."""
+    own = app.get("annotations") or []
+    if not pairs or not isinstance(own, list):
+        return
+    names = [name for name, _ in pairs]
+    kept = [one for one in own if not (isinstance(one, dict) and one.get("name") in names)]
+    app["annotations"] = [*kept, *({"name": name, "value": value} for name, value in pairs)]
 
 
 # --- the rest --------------------------------------------------------------------------------------------------

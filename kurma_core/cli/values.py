@@ -79,16 +79,12 @@ def signal_number(text: str) -> int:
 
     :raises UsageError: it is not a signal.
     """
-    import signal
+    from kurma_core.linux import process
 
-    if text.isdecimal() and 0 < int(text) <= 64:
-        return int(text)
-    name = text.upper()
-    name = name if name.startswith("SIG") else f"SIG{name}"
-    try:
-        return signal.Signals[name].value
-    except KeyError:
-        raise UsageError(f"no signal {text!r}", hint="by number or by name: 15, TERM, SIGTERM") from None
+    number = process.signal_number(text)
+    if number is None:
+        raise UsageError(f"no signal {text!r}", hint="by number or by name: 15, TERM, SIGTERM")
+    return number
 
 
 def insecure(texts: tuple[str, ...]) -> frozenset[str]:

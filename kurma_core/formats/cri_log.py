@@ -81,13 +81,16 @@ class LogFile:
     """The log of one execution of an app, read forward from its beginning. It need not exist yet.
 
     :param raw: it is plain output, not CRI lines.
+    :param root: directory on its path, below which no link is followed: other programs rotate the log there.
     :raises OSError: from the reading methods: it cannot be read.
     """
 
-    def __init__(self, path: str, app: str, make: Make[Any], *, raw: bool = False) -> None:
+    def __init__(
+        self, path: str, app: str, make: Make[Any], *, raw: bool = False, root: str | None = None
+    ) -> None:
         self.app = app
-        self.name = os.path.basename(path)
-        self.chain = LogChain(path)
+        self.directory, self.name = os.path.split(path)
+        self.chain = LogChain(path, root=root)
         self._make = make
         self._raw = raw
         self._rest = b""

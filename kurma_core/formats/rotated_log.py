@@ -31,9 +31,12 @@ class LogChain:
     """Reads the chain from its oldest file on, forward only. Another thread may call :meth:`look`.
 
     :param path: the current file; it need not exist yet.
+    :param root: a directory on this path, below which no link is followed. Other programs rotate the log: rotated
+        files have any name, and are read only if they were opened before.
     """
 
-    def __init__(self, path: str, held_bytes: int = HELD_BYTES) -> None:
+    def __init__(self, path: str, held_bytes: int = HELD_BYTES, root: str | None = None) -> None:
+        self._root = root
         self._directory, _, self._name = path.rpartition("/")
         self._path = path
         self._held: dict[int, int] = {}  # inode → descriptor, of every file on disk and of those still to be read
@@ -58,6 +61,8 @@ class LogChain:
 
     def share(self) -> None:
         """Makes the writer keep unread files from now on, by a shared lock on each."""
+        if self._root is not None:
+            return
         with self._lock:
             self._shares = True
             for inode in self._queue:
@@ -141,6 +146,8 @@ class LogChain:
 
     def _names(self) -> list[str]:
         """The existing files, the oldest first. During a rotation, a number may be missing."""
+        if self._root is not None:
+            return [self._path] if os.path.lexists(self._path) else []
         prefix = self._name + "."
         try:
             found = os.listdir(self._directory or ".")
@@ -151,13 +158,12 @@ class LogChain:
         current = [self._path] if self._name in found else []
         return [*[f"{self._path}.{number}" for number in reversed(older)], *current]
 
-    @staticmethod
-    def _open_all(names: list[str]) -> list[int]:
+    def _open_all(self, names: list[str]) -> list[int]:
         """Opens these files. :returns: fewer descriptors, if a file is gone."""
         opened: list[int] = []
         for name in names:
             try:
-                fd = open_regular(AT_FDCWD, name, _FLAGS, resolve=0)
+                fd = self._open(name)
             except (FileNotFoundError, NotRegularError):
                 break
             except OSError:
@@ -167,10 +173,19 @@ class LogChain:
             opened.append(fd)
         return opened
 
+    def _open(self, path: str) -> int:
+        if self._root is None:
+            return open_regular(AT_FDCWD, path, _FLAGS, resolve=0)
+        root = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return open_regular(root, path[len(self._root) + 1 :], _FLAGS)
+        finally:
+            os.close(root)
+
     def _take(self, opened: list[int]) -> bool:
         inodes = [os.fstat(fd).st_ino for fd in opened]
         new = [inode for inode in inodes if inode not in self._held]
-        if self._newest is not None and self._newest not in inodes:
+        if self._newest is not None and self._newest not in inodes and self._root is None:
             self._gaps.update(new[:1])
         for inode, fd in zip(inodes, opened, strict=True):
             if inode in self._held:

@@ -27,12 +27,16 @@ class AppSetup:
         manifest's.
     :param interactive: the stager passes its own standard input to this app.
     :param stdin_open: its standard input stays open for ``kurma attach``.
+    :param stdin_ends: when its standard input ends for good: ``last``: when the input of all attached clients has
+        ended; ``first``: when that of the first client has ended, or that client has gone; ``never``.
     :param terminal: it gets a terminal as its standard input, output and error.
     :param make_working_directory: the stager makes a working directory that the image lacks.
     :param stop_signal: number of the signal that asks the app to end.
     :param replace_files: those of ``hosts``, ``hostname`` and ``resolv.conf`` below ``/etc`` whose content in the
         image the stager replaces by Kurma's. It keeps the image's other files, and adds the pod's own name to the
         image's ``hosts``.
+    :param log_path: path of its log below :attr:`PodSetup.log_directory`; empty: it has no log. None: its log is
+        in the pod's directory.
     """
 
     name: str
@@ -43,8 +47,10 @@ class AppSetup:
     make_working_directory: bool = False
     stop_signal: int = 15
     stdin_open: bool = False
+    stdin_ends: str = "last"
     terminal: bool = False
     replace_files: tuple[str, ...] = ()
+    log_path: str | None = None
 
 
 @frozen
@@ -109,6 +115,9 @@ class PodSetup:
     :param attachments: the networks that the stager joins, loopback first, for a driver with ``joins_networks``.
         Empty: the host's.
     :param asked: those of ``dns`` and ``hosts`` that the user has set.
+    :param log_directory: existing directory of the host that gets the logs of apps with a ``log_path``. The stager
+        makes the directories below it, follows no link there, and neither rotates nor removes these logs. Only
+        for a driver with ``log_directories``.
     """
 
     uuid: str
@@ -133,3 +142,4 @@ class PodSetup:
     names: bool = False
     attachments: tuple[Attachment, ...] = ()
     asked: tuple[str, ...] = ()
+    log_directory: str | None = None

@@ -38,6 +38,8 @@ class StagerFeatures:
         pod's name.
     :param status_file: its ``status`` returns only the content of ``pod/status.json`` below the pod's directory,
         whenever that file exists. A daemon then calls ``status`` again only after the file has changed.
+    :param log_directories: it applies :attr:`PodSetup.log_directory` and :attr:`AppSetup.log_path`. Otherwise pods
+        that ask for these are refused.
     :param ends_with_exit_code: its stagers exit with the exit code of their pods. Otherwise a status other than 0
         is a failure of the stager.
     """
@@ -49,6 +51,7 @@ class StagerFeatures:
     joins_networks: bool = False
     default_hostname: str = ""
     status_file: bool = False
+    log_directories: bool = False
     ends_with_exit_code: bool = False
 
 
@@ -326,11 +329,11 @@ class StagerHooks(AnyStagerHooks):
 
     @hookspec
     def app_verbs(self, directory: str) -> frozenset[str]:
-        """Tells how the apps of a running pod can change. A driver with this hook has the next five, too.
+        """Tells how the apps of a running pod can change. A driver with this hook has the next six, too.
 
         :called: when a caller wants to add, start, stop or remove an app of a running pod
-        :returns: those of ``add``, ``start``, ``stop`` and ``rm`` that the pod's stager supports; without the
-            hook, none.
+        :returns: those of ``add``, ``start``, ``stop``, ``rm`` and ``reopen-log`` that the pod's stager supports;
+            without the hook, none.
         """
         return frozenset()
 
@@ -339,7 +342,7 @@ class StagerHooks(AnyStagerHooks):
         """Explains why the stager does not support a verb.
 
         :called: for a verb that ``app_verbs`` lacks
-        :param verb: ``add``, ``start``, ``stop`` or ``rm``.
+        :param verb: ``add``, ``start``, ``stop``, ``rm`` or ``reopen-log``.
         :returns: the error that the caller gets.
         """
         from kurma_core.errors import StagerError
@@ -380,6 +383,16 @@ class StagerHooks(AnyStagerHooks):
         :called: by ``kurma app stop``; for each app, when a pod is stopped by force
         :param app: its name.
         :param timeout: seconds until it is killed; None: the stager's own stop timeout.
+        """
+
+    @hookspec
+    def reopen_log(self, directory: str, running: RunningStagerHooks, app: str) -> None:
+        """Goes on with a new log file in the pod's log directory, after another program has renamed the present
+        one. Returns once the new file exists and the old one gets nothing more.
+
+        :called: by ``kurma app reopen-log``
+        :param app: its name.
+        :raises StagerError: the app does not run, or the file cannot be made.
         """
 
 

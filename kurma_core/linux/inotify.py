@@ -134,15 +134,24 @@ class SharedWatch:
         self.mask = mask
         #: Kinds of events since the last :meth:`drain`; under the lock.
         self._kinds = 0
-        self._number: int | None = None
+        self._numbers: dict[str, int] = {}
         self._hub: _Hub | None = None
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
             with _LOCK:
-                self._hub, self._number = _Hub.joined(self, directory)
+                self._hub, self._numbers[directory] = _Hub.joined(self, directory)
         except BaseException:
             os.close(self._fd)
             raise
+
+    def also(self, directory: str) -> None:
+        """Watches another directory, too, unless it is watched already. :param directory: its path.
+
+        :raises OSError: as the class does.
+        """
+        with _LOCK:
+            if directory not in self._numbers and self._hub is not None:
+                _, self._numbers[directory] = _Hub.joined(self, directory)
 
     def fileno(self) -> int:
         """The descriptor, for select and poll."""
@@ -167,9 +176,11 @@ class SharedWatch:
     def forget(self) -> None:
         """Ends the watch. It can be repeated."""
         with _LOCK:
-            if self._hub is not None and self._number is not None:
-                self._hub.leave(self, self._number)
-            self._hub = self._number = None
+            for number in self._numbers.values():
+                if self._hub is not None:
+                    self._hub.leave(self, number)
+            self._numbers.clear()
+            self._hub = None
 
     def close(self) -> None:
         """Closes it."""

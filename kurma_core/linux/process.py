@@ -273,3 +273,24 @@ def close_others(keep: set[int], *, on_exec: bool = False) -> None:
             libc.syscall("close_range", first, fd - 1, flags)
         first = fd + 1
     libc.syscall("close_range", first, _LARGEST_FD, flags)
+
+
+def signal_number(text: str) -> int | None:
+    """Reads a signal by name or number, as people and images write it.
+
+    :param text: ``15``, ``TERM``, ``SIGTERM``, ``SIGRTMIN+3``. :returns: its number; None: the text names none.
+    """
+    import signal
+
+    if text.isascii() and text.isdecimal():
+        return int(text) if 0 < int(text) <= 64 else None
+    name = text.upper().removeprefix("SIG")
+    for base, first in (("RTMIN", signal.SIGRTMIN), ("RTMAX", signal.SIGRTMAX)):
+        rest = name.removeprefix(base)
+        if name.startswith(base) and rest[:1] in ("+", "-") and rest[1:].isascii() and rest[1:].isdecimal():
+            number = first + int(rest)
+            return number if signal.SIGRTMIN <= number <= signal.SIGRTMAX else None
+    try:
+        return signal.Signals[f"SIG{name}"].value
+    except KeyError:
+        return None

@@ -11,12 +11,21 @@ from kurma_core.models.summary import State
 from kurma_core.schema import Count, ExitCode, JsonValue, Pid, Port, Timestamp, Whole, Words
 from kurma_core.value import field, frozen
 
-#: An app's annotations that give it a terminal, or a standard input that stays open: ``true`` or ``false``.
+#: An app's annotations that give it a terminal (``true`` or ``false``), or a standard input for attached clients:
+#: ``true``: it ends when the input of all attached clients has ended; ``keep``: it stays open; ``once``: it ends
+#: with the first client's input.
 TERMINAL, STDIN = "kurma.io/terminal", "kurma.io/stdin"
 #: An app's annotation for its supplementary groups: ``merge`` (those that the image's ``/etc/group`` lists its
 #: user in, besides the given ones) or ``strict`` (the given ones alone).
 GROUP_POLICY = "kurma.io/group-policy"
 GROUP_POLICIES = ("merge", "strict")
+
+#: A pod's annotation with the directory of the host for its apps' logs, and an app's with the path of its log
+#: below that directory: empty: the app has no log.
+LOG_DIRECTORY, LOG_PATH = "kurma.io/log-dir", "kurma.io/log-path"
+
+#: An app's annotation with the signal that asks it to end, by name or number; else the image's.
+STOP_SIGNAL = "kurma.io/stop-signal"
 
 #: States in which nothing of the pod runs and its teardown is complete.
 ENDED_STATES = ("stopped", "errored")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.errors import KurmaError
 from kurma_core.pods.inside.logs import Following, LogReader
+from kurma_core.pods.log_places import OutsideLog
 from kurma_core.pods.prepare import grants, isolators
 from kurma_core.pods.record import pod_store
 from kurma_core.pods.record.document import RESTART_POLICY
@@ -368,11 +369,13 @@ def _stamp(path: str) -> _Stamp | None:
 
 
 @contextlib.contextmanager
-def following(directory: str, apps: Sequence[tuple[str, str]]) -> Iterator[tuple[LogReader, Following]]:
+def following(
+    directory: str, apps: Sequence[tuple[str, str | OutsideLog]]
+) -> Iterator[tuple[LogReader, Following]]:
     """A pod's logs as they are written, also those of apps that are added later.
 
     :param directory: the pod's.
-    :param apps: (app, name of its log file).
+    :param apps: see :class:`kurma_core.pods.inside.logs.LogReader`.
     """
     with LogReader(directory, apps, newcomers=True) as reader, Following(reader) as found:
         yield reader, found
@@ -386,6 +389,7 @@ __all__ = [
     "DaemonInterface",
     "Following",
     "LogReader",
+    "OutsideLog",
     "OwnedPod",
     "PodDirectory",
     "PodDocument",

@@ -41,6 +41,8 @@ USERNS_ANNOTATION = "kurma.io/stager/userns"
 ISOLATORS_ANNOTATION = "kurma.io/stager/isolators"
 #: Annotation of an image whose stager applies the host's devices, namespaces and privileges of isolator plans.
 POWERS_ANNOTATION = "kurma.io/stager/powers"
+#: Annotation of an image whose stager writes logs to a pod's log directory.
+LOGS_ANNOTATION = "kurma.io/stager/logs"
 #: Most lines and bytes of a stager's output that an error shows.
 _TAIL_LINES, _TAIL_BYTES = 5, 4096
 _OF_THE_POD = ("HOSTNAME", "AC_METADATA_URL")
@@ -79,9 +81,9 @@ class AciStager(StagerHooks):
         self._status_time = times.status
 
     def features(self) -> StagerFeatures:
-        # Images declare user namespaces and powers by annotations. A stager that writes ``status.json`` gets no
-        # ``status`` call-ins.
-        return StagerFeatures(user_namespaces=True, host_powers=True, status_file=True)
+        # Images declare user namespaces, powers and log directories by annotations. A stager that writes
+        # ``status.json`` gets no ``status`` call-ins.
+        return StagerFeatures(user_namespaces=True, host_powers=True, status_file=True, log_directories=True)
 
     def prepare(self, pod: PodSetup) -> None:
         for name in ("pod", "stager"):
@@ -96,6 +98,7 @@ class AciStager(StagerHooks):
                 hint="run the pod with --userns none, or with another stager",
             )
         self._check_powers(pod, lambda: image)
+        self._check_logs(pod, lambda: image)
         size = _terminal_size(stdio) if any(each.terminal for each in pod.apps) else None
         manifest = self.manifest(pod, size)
         self._keep(pod, image, manifest)
@@ -121,6 +124,17 @@ class AciStager(StagerHooks):
         running = self._running(pod, begun.process.identity, begun.process.pidfd, begun.ready, image.id)
         running.relay = relay
         return running
+
+    def _check_logs(self, pod: PodSetup, image: Callable[[], StagerImage]) -> None:
+        if pod.log_directory is None and all(app.log_path is None for app in pod.apps):
+            return
+        manifest = image().manifest
+        if manifest.annotation(LOGS_ANNOTATION) != "true":
+            raise StagerError(
+                f"stager {self.name}: its image {manifest.name} does not say that it writes logs where "
+                f"a pod wants them (annotation {LOGS_ANNOTATION})",
+                hint="run the pod with another stager, or without kurma.io/log-dir and kurma.io/log-path",
+            )
 
     def _check_powers(self, pod: PodSetup, image: Callable[[], StagerImage]) -> None:
         if not needs_powers(pod.plans.values(), pod.pod_plan):
@@ -168,6 +182,7 @@ class AciStager(StagerHooks):
                     pod, None if image.id == waiting.image else "its image is not the stager's any more"
                 )
                 self._check_powers(pod, lambda: image)
+                self._check_logs(pod, lambda: image)
                 self._keep(pod, image, manifest, called=bool(waiting.place.own))
                 os.rename(waiting.output, f"{pod.directory}/stager/output")
 
@@ -352,6 +367,7 @@ class AciStager(StagerHooks):
 
     def add_app(self, pod: PodSetup, running: RunningStagerHooks) -> None:
         self._check_powers(pod, self._image)
+        self._check_logs(pod, self._image)
         from kurma_core.staging import app_callins
 
         app_callins.add(self, pod, running)
@@ -370,6 +386,11 @@ class AciStager(StagerHooks):
         from kurma_core.staging import app_callins
 
         app_callins.stop(self, directory, running, app, timeout)
+
+    def reopen_log(self, directory: str, running: RunningStagerHooks, app: str) -> None:
+        from kurma_core.staging import app_callins
+
+        app_callins.ask(self, directory, running, ("app-reopen-log", app), self.times.change)
 
     def stop(self, directory: str, running: RunningStagerHooks, force: bool) -> None:
         running.signal(signal.SIGKILL if force else signal.SIGTERM)

@@ -11,7 +11,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import HostError, StagerError
+from kurma_core.cancellation import current
+from kurma_core.errors import Cancelled, HostError, StagerError
 from kurma_core.json_text import loads
 from kurma_core.linux.files import replace_file
 from kurma_core.models.streams import Stdio
@@ -155,7 +156,8 @@ def stop(
     handler."""
     words = () if timeout is None else ("--timeout", f"{timeout:g}")
     main = stager.times.stop if timeout is None else timeout
-    ask(stager, directory, running, ("app-stop", app, *words), main + stager.times.stop + _SLACK)
+    patience = main + stager.times.stop + _SLACK
+    ask(stager, directory, running, ("app-stop", app, *words), patience, cancellable=True)
 
 
 def ask(
@@ -165,10 +167,13 @@ def ask(
     words: tuple[str, ...],
     timeout: float,
     document: bytes | None = None,
+    *,
+    cancellable: bool = False,
 ) -> None:
     """Runs a call-in to its end. The printable part of its output becomes the text of an error.
 
     :param words: its name and arguments. :param timeout: seconds; then it is killed.
+    :param cancellable: the wait ends when this thread's operation is cancelled; the stager may still do the work.
     :raises StagerError: the call-in fails, is missing, or does not end in time.
     """
     output = os.memfd_create("answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -179,7 +184,7 @@ def ask(
         fcntl.fcntl(output, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         verb, *rest = words
         call = stager.begin(directory, running, verb, tuple(rest), Stdio(null, output, output), document)
-        code = call.wait(timeout)
+        code = _cancellable(call, timeout) if cancellable else call.wait(timeout)
         said = _sane(os.pread(output, min(_LIMIT, os.lseek(output, 0, os.SEEK_CUR)), 0))
     finally:
         os.close(output)
@@ -188,6 +193,17 @@ def ask(
         why = said or f"its call-in {words[0]!r} ended with status {code}"
         error = StagerError(f"the stager refuses: {why}" if said else f"the stager fails: {why}", status=code)
         raise error.with_limit(directory)
+
+
+def _cancellable(call: CallIn, timeout: float) -> int:
+    """Waits for a call-in. :raises Cancelled: this thread's operation was cancelled, and the call-in was
+    killed."""
+    try:
+        with current().waking(call.give_up):
+            return call.wait(timeout)
+    except Cancelled:
+        call.end()
+        raise
 
 
 def _sane(text: bytes) -> str:

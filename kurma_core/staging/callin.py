@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import struct
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,7 @@ class CallIn(CallInHooks):
         self._document_timeout = document_timeout
         self._signals = stdio.signals
         self._ended = False
+        self._lock = threading.Lock()
         self._verb = os.path.basename(argv[0])
         home = CgroupTree(f"{cgroup}/callins")
         home.create()
@@ -143,6 +145,12 @@ class CallIn(CallInHooks):
     def pid(self) -> int:
         return self._process.pid
 
+    def give_up(self) -> None:
+        """Kills the call-in while another thread waits for it. It may be called after the end."""
+        with self._lock:
+            if not self._ended:
+                self._signal(signal.SIGKILL)
+
     def wait(self, timeout: float | None = None) -> int:
         """Passes the document, and waits for the end. :returns: the exit code, 128+N for signal N.
 
@@ -151,7 +159,8 @@ class CallIn(CallInHooks):
         try:
             code = self._wait(timeout)
         finally:
-            self._ended = True
+            with self._lock:
+                self._ended = True
             if self._ours is not None:
                 self._ours.close()
             os.close(self._process.pidfd)

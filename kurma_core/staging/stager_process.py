@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 OWN_CGROUP = "stager"
 #: Annotation of an image whose stager may be prestarted.
 WAITS = "kurma.io/stager/waits"
-#: Annotation of an image: the stager's call-ins of ``app-add,app-start,app-stop,app-rm``.
+#: Annotation of an image: the stager's call-ins of ``app-add,app-start,app-stop,app-rm,app-reopen-log``.
 CALL_INS = "kurma.io/stager/callins"
-_VERBS = ("add", "start", "stop", "rm")
+_VERBS = ("add", "start", "stop", "rm", "reopen-log")
 
 
 @frozen

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 SCRATCH_SIZE = "64m"
 #: Where the pod's user namespace is pinned in the stager's root, if the pod has one.
 USER_NAMESPACE = "/userns"
+#: The pod's log directory in the stager's root, if it has one.
+LOGS = "/logs"
 LAYERS, VOLUMES = "/layers", "/volumes"
 
 
@@ -83,6 +85,7 @@ def pod_parts(pod: PodSetup, manifest: bytes) -> list[Operation]:
         *layer_binds(layer for app in pod.apps for layer in app.layers),
         *volume_mounts(pod.volumes, links=pod.volume_links),
         *([] if pod.userns is None else [Bind(pod.userns.path, USER_NAMESPACE)]),
+        *([] if pod.log_directory is None else [Bind(pod.log_directory, LOGS, links=True)]),
         File("/manifest", manifest, 0o600),
     ]
 
@@ -185,7 +188,11 @@ def stager_manifest(
                 "podPlan": _plan(pod.pod_plan),
                 "keep": pod.keep,
                 "stopTimeout": stop_timeout,
-                "logs": {"size": log_size, "count": log_count},
+                "logs": {
+                    "size": log_size,
+                    "count": log_count,
+                    **({} if pod.log_directory is None else {"directory": LOGS}),
+                },
                 "userns": None if pod.userns is None else _userns(pod.userns.ids),
                 "apps": {app.name: _app(pod, app, terminal_size) for app in pod.apps},
             },
@@ -204,7 +211,11 @@ def _app(pod: PodSetup, app: AppSetup, size: tuple[int, int] | None) -> dict[str
     if app.terminal and size is not None:
         terminal = {"rows": size[0], "columns": size[1]}
     mapped = {volume.name for volume in pod.volumes if volume.idmap}
+    own: dict[str, Any] = {} if app.log_path is None else {"logPath": app.log_path}
+    if app.stdin_ends != "last":
+        own["stdinEnds"] = app.stdin_ends
     return {
+        **own,
         "mounts": [
             {
                 "volume": mount.volume,

@@ -667,3 +667,13 @@ def test_a_restart_policy(fakes: ModuleType, tmp_path: Path, command: str) -> No
     request = request_of(fakes, "--pod", str(file), "--restart", "always", command=command)
     assert request.template.pod.annotation("kurma.io/pod/restart") == "always"
     assert request_of(fakes, "img", command=command).template.pod.annotation("kurma.io/pod/restart") is None
+
+
+def test_logs_and_the_stop_signal(fakes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are annotations: of the pod, and of its app."""
+    monkeypatch.chdir(tmp_path)
+    words = ("--log-dir", "logs", "--log-path", "a/b.log", "--stop-signal", "QUIT", "img")
+    pod = request_of(fakes, *words).template.pod
+    assert pod.annotation("kurma.io/log-dir") == str(tmp_path / "logs")
+    assert pod.apps[0].annotation("kurma.io/log-path") == "a/b.log"
+    assert pod.apps[0].annotation("kurma.io/stop-signal") == "3"

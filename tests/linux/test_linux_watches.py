@@ -102,3 +102,20 @@ def test_where_others_have_used_up_all_instances(tmp_path):
     command = ["unshare", "--user", "--map-root-user", "sh", "-c", none, "sh", sys.executable, "-c", program]
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+def test_one_watch_of_several_directories(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    watch = SharedWatch(str(tmp_path / "one"))
+    try:
+        watch.also(str(tmp_path / "two"))
+        watch.also(str(tmp_path / "two"))
+        (tmp_path / "two" / "file").touch()
+        until(lambda: watch.drain() & IN_CREATE, "the event of the second directory")
+        with pytest.raises(FileNotFoundError):
+            watch.also(str(tmp_path / "three"))
+        (tmp_path / "one" / "file").touch()
+        until(lambda: watch.drain() & IN_CREATE, "that of the first")
+    finally:
+        watch.close()

@@ -84,6 +84,7 @@ SECTIONS: dict[str, dict[str, Entry | Alias | Group]] = {
                 "add": Entry("app", "add", "Add an app to a running pod."),
                 "start": Entry("app", "start", "Start added or ended apps of a running pod."),
                 "stop": Entry("app", "stop", "Stop apps of a running pod.", harm=True),
+                "reopen-log": Entry("app", "reopen_log", "Continue the logs of apps in new files."),
                 "rm": Entry("app", "rm", "Remove ended apps from a pod.", harm=True),
             },
         ),

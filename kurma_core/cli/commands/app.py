@@ -90,6 +90,20 @@ def stop(session: Session, *, pod: str, apps: tuple[str, ...], timeout: str | No
     )
 
 
+@command(_POD, _APPS, root=True, example="kurma app reopen-log shop web")
+def reopen_log(session: Session, *, pod: str, apps: tuple[str, ...]) -> int:
+    """Continue the logs of apps in new files.
+
+    For a pod with --log-dir: rename the log file first. When the command returns, the new file exists, and the old
+    file gets no more output.
+    """
+
+    def reopen(app: str) -> None:
+        session.client.app_reopen_log(pod, app)
+
+    return session.each(apps, reopen)
+
+
 @command(
     _POD,
     _APPS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kurma_core.errors import AppNotFoundError, KurmaError, PodNotFoundError, StagerError
+from kurma_core.errors import AppNotFoundError, KurmaError, PodNotFoundError, StagerError, UsageError
 from kurma_core.value import frozen
 
 TYPE_CHECKING = False
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import RunningStagerHooks, StagerHooks
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText
+    from kurma_core.pods.log_places import OutsideLog
     from kurma_core.pods.manager import PodManager
 
 _CHUNK = 1 << 16
@@ -81,19 +82,36 @@ class PodLogs:
             return  # the pod was removed, or its logs cannot be read
 
     @staticmethod
-    def files(record: PodRecord, app: str | None = None) -> list[tuple[str, str]]:
+    def files(record: PodRecord, app: str | None = None) -> list[tuple[str, str | OutsideLog]]:
+        """The present log of each app that has one. :raises AppNotFoundError: the pod has no such app."""
+        from kurma_core.pods.log_places import outside_logs
+
         if app is not None:
             from kurma_core.pods.record.pod_record import the_app
 
             the_app(record, app)
-        return [(each.name, each.log or f"{each.name}.log") for each in record.apps if app in (None, each.name)]
+        outside = outside_logs(record.manifest)
+        found: list[tuple[str, str | OutsideLog]] = []
+        for each in record.apps:
+            log = outside.get(each.name, each.log or f"{each.name}.log")
+            if app in (None, each.name) and log is not None:
+                found.append((each.name, log))
+        return found
 
     @staticmethod
-    def _file_of_execution(record: PodRecord, app: str | None, instance: int) -> tuple[list[tuple[str, str]], str]:
+    def _file_of_execution(
+        record: PodRecord, app: str | None, instance: int
+    ) -> tuple[list[tuple[str, str | OutsideLog]], str]:
         """The log of one execution of an app, and the directory that it is in."""
+        from kurma_core.pods.log_places import outside_logs
         from kurma_core.pods.record.pod_record import execution_logs, find_execution, the_app
 
         status = the_app(record, app)
+        if status.name in outside_logs(record.manifest):
+            raise UsageError(
+                f"app {status.name} of pod {record.name} has one log for all its executions, or none",
+                hint="leave the execution out",
+            )
         found = find_execution(record.name, status, instance)
         return [(status.name, found.log or f"{status.name}.log")], execution_logs(status, found)
 
@@ -101,7 +119,7 @@ class PodLogs:
         self,
         record: PodRecord,
         app: str | None,
-        apps: list[tuple[str, str]],
+        apps: list[tuple[str, str | OutsideLog]],
         directory: str | None,
         options: LogOptions,
         idle: Callable[[], None],

@@ -270,6 +270,10 @@ class LocalPods:
         self._m.pods.finder.check_manager("stop an app of", pod, managed=managed)
         return self._m.pods.apps.stop(pod, app, timeout=0.0 if force else timeout)
 
+    def app_reopen_log(self, pod: str, app: str) -> None:
+        self._m.need_root("change a pod")
+        self._m.pods.apps.reopen_log(pod, app)
+
     def app_rm(self, pod: str, app: str, force: bool, managed: bool) -> None:
         self._m.need_root("change a pod")
         self._m.pods.finder.check_manager("remove an app of", pod, managed=managed)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from kurma_core.models.pod import PodRecord
-    from kurma_core.pods.daemon_interface import DaemonInterface, Following, LogReader, OwnedPod
+    from kurma_core.pods.daemon_interface import DaemonInterface, Following, LogReader, OutsideLog, OwnedPod
 
 _LOG = logging.getLogger("kurmad")
 #: Pods that are taken down, or restarted, at a time.
@@ -70,7 +70,9 @@ class RunningPod:
             if not self._over:
                 self.pod.stop(force=force, cause=cause)
 
-    def follow_logs(self, apps: Sequence[tuple[str, str]]) -> AbstractContextManager[tuple[LogReader, Following]]:
+    def follow_logs(
+        self, apps: Sequence[tuple[str, str | OutsideLog]]
+    ) -> AbstractContextManager[tuple[LogReader, Following]]:
         """See :func:`kurma_core.pods.daemon_interface.following`."""
         return following(self.directory, apps)
 

@@ -17,8 +17,10 @@ from kurma_core.errors import (
     KurmaError,
     PodStateError,
     StagerError,
+    UsageError,
 )
 from kurma_core.models.pod import ENDED_STATES
+from kurma_core.pods import log_places
 from kurma_core.pods.finder import APPS_PATIENCE
 from kurma_core.pods.prepare import volumes
 from kurma_core.pods.prepare.app_settings import pod_setup
@@ -106,6 +108,7 @@ class PodApps:
             url = pod_metadata.url_of(directory)
             rendered = {app.name: app.rendered}
             setup = pod_setup(self._services, app.part, directory.path, rendered, attachments, url)
+            log_places.check_stager(pod.driver, pod.document.stager, app.part.manifest)
             pod.driver.add_app(setup, pod.stager)
             self._commit(pod, app.document)
         except BaseException:
@@ -151,17 +154,36 @@ class PodApps:
     def stop(self, reference: str, app: str, *, timeout: float | None = None) -> PodRecord:
         """Stops an app and waits until it has ended; does nothing if it does not run.
 
+        It holds no lock, so that apps of one pod can be stopped at the same time. If the same app is stopped
+        several times, it ends at the earliest time-out. After a cancellation the app is still stopped.
+
         :param timeout: seconds between its stop signal and SIGKILL; None: as for the pod.
         """
         directory = self._finder.find(reference)
-        with self._changeable(directory, "stop", app) as pod:
+        with self._running(directory, "stop", app) as (driver, stager):
             try:
-                pod.driver.stop_app(directory.path, pod.stager, app, timeout)
+                driver.stop_app(directory.path, stager, app, timeout)
             except StagerError:
                 # Not an error if the pod has ended with its last app.
-                if pod.stager.alive():
+                if stager.alive():
                     raise
         return self._finder.read(directory)
+
+    def reopen_log(self, reference: str, app: str) -> None:
+        """Goes on with a new log file, after the caller has renamed the present one in the pod's log directory.
+
+        :raises PodStateError: the pod does not run. :raises StagerError: the app does not run, or the file cannot
+            be made. :raises UsageError: the pod has no log directory.
+        """
+        directory = self._finder.find(reference)
+        with self._running(directory, "reopen-log", app) as (driver, stager):
+            manifest = directory.read_document().manifest
+            if log_places.log_path(manifest, manifest.app(app)) is None:
+                raise UsageError(
+                    f"the log of app {app} is in the pod's own directory, and Kurma rotates it",
+                    hint="for logs that other programs rotate, make the pod with --log-dir",
+                )
+            driver.reopen_log(directory.path, stager, app)
 
     def remove(self, reference: str, app: str, *, force: bool = False) -> None:
         """Removes an app that does not run: its root, its logs, and the volumes that came with it. The pod may
@@ -229,6 +251,18 @@ class PodApps:
         )
 
     # -- shared steps --
+
+    @contextlib.contextmanager
+    def _running(
+        self, directory: PodDirectory, verb: str, app: str
+    ) -> Iterator[tuple[StagerHooks, RunningStagerHooks]]:
+        """The stager of a running pod that has that app, for a request that does not change the pod's
+        definition."""
+        document = directory.read_document()
+        with self._stager_of(directory, document, verb) as (driver, stager):
+            self._check_verbs(document, driver, directory, verb)
+            document.manifest.app(app)
+            yield driver, stager
 
     @contextlib.contextmanager
     def _changeable(self, directory: PodDirectory, verb: str, app: str | None = None) -> Iterator[Changeable]:
@@ -369,4 +403,5 @@ _WORDS = {
     "start": "start an app of",
     "stop": "stop an app of",
     "rm": "remove an app of",
+    "reopen-log": "reopen the log of an app of",
 }

@@ -76,7 +76,7 @@ def new_app(
     whole = replace(manifest, apps=(*manifest.apps, app), volumes=_volumes(document, request.template.pod.volumes))
     reified = checked_manifest(whole, {**resolved, app.name: image}, request)
     noted(services, reified.notes)
-    app_settings.check_terminal(reified.pod.apps[-1])
+    app_settings.check_annotations(reified.pod, reified.pod.apps[-1])
     # The pod's old volumes are mounted already, whatever has happened to their sources: only new ones are checked.
     had = {volume.name for volume in manifest.volumes}
     come = [volume for volume in reified.pod.volumes if volume.name not in had]

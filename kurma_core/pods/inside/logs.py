@@ -11,14 +11,17 @@ import os
 import select
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kurma_core.cancellation import CancellationFd
 from kurma_core.errors import HostError, PodError
 from kurma_core.formats.cri_log import LogFile
 from kurma_core.formats.rotated_log import LogChain
+from kurma_core.json_text import loads
 from kurma_core.linux.inotify import IN_CREATE, IN_MOVED_TO, SharedWatch
 from kurma_core.models.streams import LogText
+from kurma_core.pods import log_places
+from kurma_core.pods.log_places import OutsideLog
 from kurma_core.staging.stager_status import read_status_file
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ class LogReader:
     under the first app's name.
 
     :param directory: the pod's.
-    :param apps: (app, name of its log file under ``logs/``).
+    :param apps: (app, name of its log file under ``logs/``, or its log in the pod's log directory).
     :param place: directory, below the pod's, of the logs of an earlier execution; later executions are not read
         then.
     :param newcomers: also show apps that are added while the pod runs.
@@ -49,7 +52,7 @@ class LogReader:
     def __init__(
         self,
         directory: str,
-        apps: Sequence[tuple[str, str]],
+        apps: Sequence[tuple[str, str | OutsideLog]],
         place: str | None = None,
         *,
         newcomers: bool = False,
@@ -59,6 +62,7 @@ class LogReader:
         self._logs = f"{directory}/{place or 'pod/logs'}"
         self._over = place is not None
         self._shares = False
+        self._outside: set[str] = set()
         #: Whether the stager keeps logs in the CRI format.
         self.kept = os.path.isdir(self._logs)
         if self.kept:
@@ -67,8 +71,12 @@ class LogReader:
             app = apps[0][0] if apps else ""
             self._files = [LogFile(f"{directory}/stager/output", app, LogText, raw=True)]
 
-    def _file(self, app: str, name: str) -> LogFile:
-        file = LogFile(f"{self._logs}/{name}", app, LogText)
+    def _file(self, app: str, name: str | OutsideLog) -> LogFile:
+        if isinstance(name, OutsideLog):
+            file = LogFile(name.whole, app, LogText, root=name.root)
+            self._outside.add(app)
+        else:
+            file = LogFile(f"{self._logs}/{name}", app, LogText)
         if self._shares:
             file.chain.share()
         return file
@@ -127,17 +135,24 @@ class LogReader:
         """Adds the logs of new apps; drops those of removed apps, which are read to their ends, since an app of
         the same name may be added again."""
         for file in [file for file in self._files if file.app not in told]:
-            if not os.path.lexists(f"{self._logs}/{file.name}"):
+            if file.app in self._outside or not os.path.lexists(f"{self._logs}/{file.name}"):
                 file.close()
                 self._files.remove(file)
+                self._outside.discard(file.app)
         known = {file.app for file in self._files}
-        new = [(name, status.log) for name, status in told.items() if status.log and name not in known]
+        new: list[tuple[str, str | OutsideLog]] = [
+            (name, status.log) for name, status in told.items() if status.log and name not in known
+        ]
+        if any(status.log is None and status.started_at and name not in known for name, status in told.items()):
+            found = log_places.outside_logs(_manifest(self._directory))
+            new += [(name, log) for name in told if name not in known and (log := found.get(name)) is not None]
         self._files += [self._file(name, log) for name, log in new]
         return bool(new)
 
-    def watched(self) -> str:
-        """The directory to watch for changes."""
-        return self._logs if self.kept else f"{self._directory}/stager"
+    def watched(self) -> list[str]:
+        """The directories to watch for changes; the first exists."""
+        first = self._logs if self.kept else f"{self._directory}/stager"
+        return list(dict.fromkeys([first, *(file.directory for file in self._files if file.app in self._outside)]))
 
     def chains(self) -> list[LogChain]:
         return [file.chain for file in self._files]
@@ -229,6 +244,8 @@ class Following:
         # A log file exists a moment before the stager's status names its app.
         if self._looks:
             self._looks = 0 if self._reader.follow_executions() else self._looks - 1
+            for watch in (self._watch, self._turns):
+                _watch_more(self._reader, watch)
 
     def _hold(self) -> None:
         poll = select.poll()
@@ -242,14 +259,34 @@ class Following:
 
 
 def _watch(reader: LogReader, *mask: int) -> SharedWatch:
+    place = reader.watched()[0]
     try:
-        return SharedWatch(reader.watched(), *mask)
+        watch = SharedWatch(place, *mask)
+        _watch_more(reader, watch)
+        return watch
     except OSError as error:
         raise HostError(
-            f"cannot follow the logs in {reader.watched()}: {os.strerror(error.errno or 0)}",
+            f"cannot follow the logs in {place}: {os.strerror(error.errno or 0)}",
             hint="other programs use all inotify watches: raise sysctl fs.inotify.max_user_watches"
             if error.errno == errno.ENOSPC
             else None,
             errno=error.errno,
-            path=reader.watched(),
+            path=place,
         ) from None
+
+
+def _watch_more(reader: LogReader, watch: SharedWatch) -> None:
+    """Watches the directories of logs outside of the pod's, too. One that does not exist yet is watched later."""
+    for place in reader.watched()[1:]:
+        with contextlib.suppress(FileNotFoundError):
+            watch.also(place)
+
+
+def _manifest(directory: str) -> dict[str, Any]:
+    """The pod's manifest as JSON; empty: the pod is being removed."""
+    try:
+        with open(f"{directory}/pod.json", "rb") as file:
+            found: dict[str, Any] = loads(file.read(), own=True)["manifest"]
+    except FileNotFoundError:
+        return {}
+    return found

@@ -7,7 +7,8 @@ from kurma_core.appc.image import App, Isolator, NameValue
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup, UserNamespace
 from kurma_core.models.image import Conventions
-from kurma_core.models.pod import GROUP_POLICIES, GROUP_POLICY, STDIN, TERMINAL
+from kurma_core.models.pod import GROUP_POLICIES, GROUP_POLICY, LOG_DIRECTORY, STDIN, STOP_SIGNAL, TERMINAL
+from kurma_core.pods import log_places
 from kurma_core.pods.network.hosts_and_resolv_conf import findable, pod_dns, pod_hosts, replaced_files
 from kurma_core.pods.prepare import volumes
 from kurma_core.value import replace
@@ -19,12 +20,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.api.pods import AppOverrides
-    from kurma_core.appc.pod import PodApp
+    from kurma_core.appc.pod import PodApp, PodManifest
     from kurma_core.models.image import RenderedImage, RenderedLayer
     from kurma_core.models.network import Attachment
     from kurma_core.models.pod import PodRecord
     from kurma_core.pods.record.document import PodDocument
     from kurma_core.pods.services import Services
+
+
+#: What the annotation ``kurma.io/stdin`` means: when the app's standard input ends; empty: it has none.
+STDIN_ENDS = {None: "", "false": "", "true": "last", "keep": "never", "once": "first"}
 
 
 def with_isolators(own: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]) -> tuple[Isolator, ...]:
@@ -139,10 +144,43 @@ def _over(base: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]) -> tup
     return tuple({**found, **new}.values())
 
 
-def check_terminal(app: PodApp) -> None:
+def check_annotations(pod: PodManifest, app: PodApp) -> None:
     """:raises UsageError: one of the app's annotations has an invalid value."""
-    for name in (TERMINAL, STDIN):
-        _says(app, name)
+    _says(app, TERMINAL)
+    stdin_ends(app)
+    stop_signal(app)
+    log_places.check_path(pod, app)
+
+
+def stdin_ends(app: PodApp) -> str:
+    """When the app's standard input ends: see :attr:`AppSetup.stdin_ends`; empty: it is not kept open.
+
+    :raises UsageError: the annotation has an invalid value.
+    """
+    value = app.annotation(STDIN)
+    if value not in STDIN_ENDS:
+        words = ", ".join(word for word in STDIN_ENDS if word)
+        raise UsageError(f"app {app.name}: its annotation {STDIN} is {value!r}", hint=f"it is one of {words}")
+    return STDIN_ENDS[value]
+
+
+def stop_signal(app: PodApp) -> int | None:
+    """The number of the app's stop signal by its annotation; None: the image decides.
+
+    :raises UsageError: the annotation names no signal.
+    """
+    value = app.annotation(STOP_SIGNAL)
+    if value is None:
+        return None
+    from kurma_core.linux.process import signal_number
+
+    number = signal_number(value)
+    if number is None:
+        raise UsageError(
+            f"app {app.name}: its annotation {STOP_SIGNAL} is {value!r}",
+            hint="name a signal, such as SIGTERM or 15",
+        )
+    return number
 
 
 def has_terminal(document: PodDocument, app: PodApp) -> bool:
@@ -152,7 +190,7 @@ def has_terminal(document: PodDocument, app: PodApp) -> bool:
 def keeps_stdin(document: PodDocument, app: PodApp) -> bool:
     """Whether the app's standard input stays open, so that an attached client can type, regardless of the pod's
     starter."""
-    return document.interactive == app.name or _says(app, STDIN)
+    return document.interactive == app.name or bool(stdin_ends(app))
 
 
 def typed_into(document: PodDocument) -> str | None:
@@ -231,6 +269,7 @@ def pod_setup(
         metadata_url=metadata_url,
         names=document.network_namespace is not None and bool(findable(attachments)),
         attachments=attachments if document.own_networks else (),
+        log_directory=document.manifest.annotation(LOG_DIRECTORY),
         asked=tuple(what for what, said in (("dns", document.dns), ("hosts", document.hosts)) if said),
     )
 
@@ -254,8 +293,10 @@ def _app_setup(
         # Input for an app with a terminal comes by the attach call-in instead.
         interactive=document.interactive == app and not terminal,
         stdin_open=keeps_stdin(document, runtime),
+        stdin_ends=stdin_ends(runtime) or "last",
         terminal=terminal,
         make_working_directory=expected.make_working_directory,
-        stop_signal=expected.stop_signal,
+        stop_signal=stop_signal(runtime) or expected.stop_signal,
         replace_files=replaced_files(document, expected.replace_files, attachments),
+        log_path=log_places.log_path(document.manifest, runtime),
     )

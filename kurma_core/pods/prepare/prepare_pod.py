@@ -21,6 +21,7 @@ from kurma_core.models.image import Conventions
 from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.models.pod import GROUP_POLICY, MountSetup
 from kurma_core.models.summary import DISPLAY_NAME, MANAGER
+from kurma_core.pods import log_places
 from kurma_core.pods.network import port_claims
 from kurma_core.pods.prepare import app_settings, isolators, volumes
 from kurma_core.pods.prepare.app_settings import overridden, with_isolators
@@ -104,8 +105,9 @@ def pod_document(
     limits = pod_limits.lasting_limits(isolation.pod, isolation.apps)
     attachments = services.networking.limited(place.attachments, limits)
     port_claims.check_free(services.store, uuid, port_claims.published(attachments))
+    log_places.check_directory(reified.pod, services.config.state_dir)
     for app in reified.pod.apps:
-        app_settings.check_terminal(app)
+        app_settings.check_annotations(reified.pod, app)
         rendered[app.name] = services.images.render(
             str(app.image.id), renderer, verify=request.verify, insecure=request.insecure
         )

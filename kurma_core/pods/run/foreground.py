@@ -13,6 +13,7 @@ from _collections_abc import Callable, Iterator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Protocol
 
     class CanStop(Protocol):
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText
+    from kurma_core.pods.log_places import OutsideLog
     from kurma_core.pods.run.owner import OwnedPod
     from kurma_core.signals import Signals
 
@@ -29,7 +31,7 @@ _LINES_BETWEEN_LOOKS = 64
 
 def run_to_end(
     pod: OwnedPod,
-    apps: list[tuple[str, str]],
+    apps: Sequence[tuple[str, str | OutsideLog]],
     signals: Signals,
     output: Callable[[LogText], None],
     stdout: int,
@@ -37,7 +39,7 @@ def run_to_end(
 ) -> PodRecord:
     """Shows the pod's logs until it ends; the first signal asks it to stop, the second ends it by force.
 
-    :param apps: (app, name of its log file).
+    :param apps: see :class:`kurma_core.pods.inside.logs.LogReader`.
     :param output: called with each line; its ``flush``, if it has one, is called when there are no more lines for
         now. If it raises BrokenPipeError, the reader is gone, and the pod is stopped.
     :param stdout: descriptor of the output. If it is a pipe or a socket whose reader is gone, the pod is stopped

@@ -26,6 +26,8 @@ from kurma_core.errors import (
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import needs_powers
 from kurma_core.models.network import Attachment
+from kurma_core.models.pod import LOG_DIRECTORY
+from kurma_core.pods import log_places
 from kurma_core.pods.network import port_claims
 from kurma_core.pods.network.hosts_and_resolv_conf import findable
 from kurma_core.pods.prepare import volumes
@@ -274,6 +276,7 @@ class Stager:
         driver = launch.services.stagers.get(launch.document.stager)
         if needs_powers(launch.document.plans.values(), launch.document.pod_plan):
             _need_powers(driver, launch.document.stager)
+        _make_log_directory(launch, driver)
         assert launch.stdio is not None
         # Garbage collection must remove neither the stager's image nor the apps' layers before the record names
         # them.
@@ -322,6 +325,23 @@ def _handed_over(launch: Launch, setup: PodSetup) -> RunningStagerHooks | None:
         return engine.hand_over(launch.waiting, setup)
     except (StagerError, HostError):
         return None  # the stager that is started instead reports the problem
+
+
+def _make_log_directory(launch: Launch, driver: StagerHooks) -> None:
+    """Makes the directory of the host for the pod's logs, if it is missing; it stays there. Later runs of the pod
+    find it.
+
+    :raises StagerError: the stager does not write logs there. :raises HostError: it cannot be made.
+    """
+    manifest = launch.document.manifest
+    log_places.check_stager(driver, launch.document.stager, manifest)
+    directory = manifest.annotation(LOG_DIRECTORY)
+    if directory is None:
+        return
+    try:
+        os.makedirs(directory, 0o755, exist_ok=True)
+    except OSError as error:
+        raise _host_error("make the log directory", launch, error) from None
 
 
 def _need_powers(driver: StagerHooks, name: str) -> None:

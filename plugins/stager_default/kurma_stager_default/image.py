@@ -34,7 +34,7 @@ PROGRAMS = {
     "attach": "callins.attach",
 }
 #: Call-ins that the specification does not define; an annotation of the image declares them.
-OPTIONAL = ("app-add", "app-start", "app-stop", "app-rm")
+OPTIONAL = ("app-add", "app-start", "app-stop", "app-rm", "app-reopen-log")
 PROGRAMS.update(dict.fromkeys(OPTIONAL, "callins.apps"))
 #: ``-I``: ignore the environment and the current directory; ``-S``: do not import ``site``.
 _OPTIONS = "-IS"
@@ -159,6 +159,7 @@ def build(rootfs: str, sources: list[tuple[str, str]] | None = None) -> Mapping[
             {"name": "kurma.io/stager/userns", "value": "true"},
             {"name": "kurma.io/stager/powers", "value": "true"},
             {"name": "kurma.io/stager/isolators", "value": "true"},
+            {"name": "kurma.io/stager/logs", "value": "true"},
             {"name": "kurma.io/stager/callins", "value": ",".join(OPTIONAL)},
         ],
     }

@@ -575,3 +575,12 @@ def test_locks_of_readers_are_no_hindrance_to_one_another(tmp_path):
         reader.close()
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(fd)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3 * app_log.LONGEST), st.booleans()), max_size=6))
+def test_long_lines_are_written_in_parts(pieces):
+    """No line of the log holds more than 16 KiB; the parts of a line come together again."""
+    data = b"".join(b"x" * size + (b"\n" if ends else b"") for size, ends in pieces)
+    texts = [line.split(b" ", 3) for line in app_log.lines(data, app_log.STDOUT, NOW).splitlines()]
+    assert all(len(text) <= app_log.LONGEST for _, _, _, text in texts)
+    assert b"".join(text + (b"\n" if tag == b"F" else b"") for _, _, tag, text in texts) == data

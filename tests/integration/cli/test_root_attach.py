@@ -457,3 +457,53 @@ def test_apps_that_do_not_run(kurma: Any, attached: Any, tmp_path: Path) -> None
     assert (done.returncode, done.stderr.splitlines()[0]) == (
         2, "kurma: app tty: its annotation kurma.io/terminal is 'yes'"
     )  # fmt: skip
+
+
+READS = 'echo up; while read x; do echo "<$x>"; done; echo over; exec sleep 1000'
+
+
+def _reads(kurma: Any, begin: Any, name: str, stdin: str, *options: str) -> None:
+    """A pod in which an app reads lines; its standard input is kept as the annotation says."""
+    begin(*run_words(kurma, name, script="exec sleep 1000"), stdin=subprocess.DEVNULL)
+    until(lambda: f'"{name}"' in kurma.out("list", "--filter", "state=running", "--format", "json"), "the pod")
+    words = ("--annotation", f"kurma.io/stdin={stdin}", "--exec", "/bin/sh", *options)
+    kurma.out("app", "add", "--start", "--name", "reader", *words, name, kurma.image, "--", "-c", READS)
+
+
+def test_input_ends_with_the_first_client_or_never(kurma: Any, begin: Any) -> None:
+    """``once``: its end is the first client's; later ones give none. ``keep``: no client ends it."""
+    for name, stdin in (("once", "once"), ("keeper", "keep")):
+        _reads(kurma, begin, name, stdin)
+        for line in ("one", "two"):
+            process = subprocess.Popen(
+                [*KURMA, "attach", f"{name}/reader"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=kurma.environment,
+            )  # fmt: skip
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(f"{line}\n".encode())
+            process.stdin.close()
+            if stdin == "keep":
+                assert process.stdout.readline() == f"<{line}>\n".encode()
+            elif line == "one":
+                assert process.stdout.read(len("<one>\nover\n")) == b"<one>\nover\n"
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        expected = "up\n<one>\nover\n" if stdin == "once" else "up\n<one>\n<two>\n"
+        assert kurma.out("logs", f"{name}/reader") == expected
+        kurma.out("rm", "--force", name)
+
+
+def test_output_of_an_app_without_a_log(kurma: Any, begin: Any, attached: Any) -> None:
+    """It is shown to clients while they are attached, and kept nowhere."""
+    _reads(kurma, begin, "mute", "keep", "--log-path", "")
+    one = attached("mute/reader")
+    for line in (b"first", b"second"):
+        one.stdin.write(line + b"\n")
+        one.stdin.flush()
+        assert one.stdout.readline() == b"<%s>\n" % line
+    one.kill()
+    one.wait()
+    assert kurma.out("logs", "mute") == ""
+    kurma.out("rm", "--force", "mute")

@@ -43,6 +43,11 @@ class Loop:
         if self._handlers.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
+    def sooner(self, key: object, moment: float, call: Callable[[], None]) -> None:
+        """As :meth:`at`, but keeps an earlier timer with the same key."""
+        if key not in self._timers or moment < self._timers[key][0]:
+            self.at(key, moment, call)
+
     def at(self, key: object, moment: float, call: Callable[[], None]) -> None:
         """Calls once at that moment of ``time.monotonic()``. A new timer with the same key replaces the old
         one."""

@@ -19,6 +19,7 @@ PLAN_VERSION = 5
 RESTARTS = ("never", "on-failure", "always")
 LIFECYCLES = ("all", "any")
 PROTOCOLS = ("tcp", "udp")
+STDIN_ENDS = ("last", "first", "never")
 #: Annotation of an image whose app reports its readiness.
 NOTIFIES = "appc.io/executor/supports-systemd-notify"
 #: How an app's root is made; ``given``: the app's only layer is its root, and the app writes to it.
@@ -128,6 +129,7 @@ class App:
         "group",
         "groups",
         "layers",
+        "log_path",
         "make_directory",
         "mounts",
         "name",
@@ -140,6 +142,7 @@ class App:
         "restart",
         "sockets",
         "stdin",
+        "stdin_ends",
         "stdin_open",
         "stop_signal",
         "terminal",
@@ -172,8 +175,12 @@ class App:
         self.restart = "never"
         self.stdin = False
         self.stdin_open = False
+        #: when the input ends: with that of the ``last`` attached client, of the ``first``, or ``never``
+        self.stdin_ends = "last"
         #: rows and columns of the app's terminal, zeros: not known yet; None: it has no terminal
         self.terminal: tuple[int, int] | None = None
+        #: the log's path below the pod's log directory; empty: it has no log; None: it is in the pod's directory
+        self.log_path: str | None = None
         self.make_directory = False
         self.stop_signal = 15
         self.plan = Plan({})
@@ -192,6 +199,7 @@ class Pod:
         "keep",
         "lifecycle",
         "log_count",
+        "log_directory",
         "log_size",
         "names",
         "plan",
@@ -226,6 +234,8 @@ class Pod:
         logs = ours.get("logs") or {}
         self.log_size: int = logs.get("size", 16 << 20)
         self.log_count: int = logs.get("count", 5)
+        #: directory of the logs of apps with a ``log_path``, which other programs rotate
+        self.log_directory: str = logs.get("directory", "")
         self.storage: str | None = _one_of("graphStorage", config.get("graphStorage") or None, (*STORAGES, None))
         #: called with the stream and the data of an app's output, besides the log; the stage1 sets it
         self.shown: Callable[[bytes, bytes], None] | None = None
@@ -258,8 +268,10 @@ def _app(
     app.read_only = entry.get("readOnlyRootFS", False)
     app.stdin = extra.get("stdin", False)
     app.stdin_open = extra.get("stdinOpen", False)
+    app.stdin_ends = _one_of(f"app {name}: stdinEnds", extra.get("stdinEnds", "last"), STDIN_ENDS)
     app.terminal = _terminal(extra.get("terminal"))
     app.replace_files = extra.get("replaceFiles", [])
+    app.log_path = _log_path(name, extra.get("logPath"))
     app.make_directory = extra.get("makeWorkingDirectory", False)
     app.stop_signal = extra.get("stopSignal", 15)
     app.plan = Plan(extra.get("plan") or {})
@@ -288,6 +300,12 @@ def _app(
             app.restart = _one_of(f"app {name}: kurma.io/restart", policy, RESTARTS)
             break
     return app
+
+
+def _log_path(app: str, value: str | None) -> str | None:
+    if value and any(part in ("", ".", "..") for part in value.split("/")):
+        raise ManifestError(f"app {app}: logPath {value!r} is not a relative path")
+    return value
 
 
 def _terminal(value: Any) -> tuple[int, int] | None:

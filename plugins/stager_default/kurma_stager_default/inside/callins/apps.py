@@ -1,4 +1,5 @@
-"""The call-ins ``app-add``, ``app-start``, ``app-stop`` and ``app-rm``, which change a running pod.
+"""The call-ins ``app-add``, ``app-start``, ``app-stop``, ``app-rm`` and ``app-reopen-log``, which change a
+running pod.
 
 Each takes the app's name. ``app-add`` reads the app's part of the manifest from descriptor 3; ``app-stop`` takes
 ``--timeout SECONDS``. They send a request to the supervisor, and print its error.
@@ -35,7 +36,7 @@ def main() -> int:
         elif verb == "app-rm":
             _remove(name)
         else:
-            ask({"do": "start", "app": name})
+            ask({"do": verb.removeprefix("app-"), "app": name})
     except Refused as refused:
         complain(str(refused))
         return refused.code

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-_LOGS = "/pod/logs"
 _USAGE = 2
 _FAILED = 125
 _KILLED = 137
@@ -78,10 +77,11 @@ class Shown:
         self._broken = broken
         self._out = {"stdout": flow.writer(1), "stderr": flow.writer(2)}
         try:
-            self._watch = Watch(_LOGS)
+            self._watch = Watch(os.path.dirname(answer["log"]))
         except OSError as error:
-            raise SetupError(f"{_LOGS} cannot be watched: {error.strerror}") from None
-        self._log = cri_log.LogFile(f"{_LOGS}/{answer['log']}", app, cri_log.plain)
+            raise SetupError(f"{answer['log']} cannot be watched: {error.strerror}") from None
+        root = answer["log"].removesuffix(f"/{answer['outside']}") if answer.get("outside") else None
+        self._log = cri_log.LogFile(answer["log"], app, cri_log.plain, root=root)
         if "file" in answer:
             self._log.chain.start_at(answer["file"], answer["at"])
         self._log.chain.share()

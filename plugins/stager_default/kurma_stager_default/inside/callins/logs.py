@@ -115,11 +115,13 @@ def _apps() -> dict[str, dict[str, Any]]:
 
 def show(wanted: Wanted, app: dict[str, Any], out: int = 1) -> None:
     printer, chosen = Printer(wanted.timestamps, out), cri_log.Filter(wanted.since, wanted.stream)
-    file = cri_log.LogFile(f"{_LOGS}/{app['log']}", wanted.app, cri_log.plain)
+    file = _file(wanted.app, app)
+    if file is None:
+        return
     watch: Watch | None = None
     if wanted.follow and not app["exited"]:
         Asking({"do": "follow"}).keep()
-        watch = _watch()
+        watch = _watch(file.directory)
         file.chain.share()
     printer.print(cri_log.tail(filter(chosen, file.read_all()), wanted.tail, cri_log.plain))
     changed = True
@@ -143,8 +145,21 @@ def show(wanted: Wanted, app: dict[str, Any], out: int = 1) -> None:
     printer.print(filter(chosen, file.rest()))
 
 
-def _watch() -> Watch:
-    watch = Watch(_LOGS)
+def _file(name: str, app: dict[str, Any]) -> cri_log.LogFile | None:
+    """The log of an app's last execution; None: it has none."""
+    if "log" in app:
+        return cri_log.LogFile(f"{_LOGS}/{app['log']}", name, cri_log.plain)
+    from kurma_stager_default.inside import manifest
+
+    pod = manifest.load()
+    found = pod.app(name)
+    if found is None or not found.log_path or "instance" not in app:
+        return None
+    return cri_log.LogFile(f"{pod.log_directory}/{found.log_path}", name, cri_log.plain, root=pod.log_directory)
+
+
+def _watch(directory: str) -> Watch:
+    watch = Watch(directory)
     watch.add(_POD, IN_MOVED_TO)  # status.json
     return watch
 
@@ -165,8 +180,7 @@ def main() -> int:
         app = _apps().get(wanted.app)
         if app is None:
             raise UsageError(f"the pod has no app {wanted.app!r}")
-        if "log" in app:
-            show(wanted, app)
+        show(wanted, app)
     except UsageError as error:
         return _failed(str(error), _USAGE)
     except BrokenPipeError:

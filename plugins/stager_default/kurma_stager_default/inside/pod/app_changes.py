@@ -17,6 +17,7 @@ from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.pod import device_cgroup
 from kurma_stager_default.inside.pod.app_run import ADDED, ENDED, AppRun
 from kurma_stager_default.inside.pod.control_socket import DOCUMENT, Refusal
+from kurma_stager_default.inside.streams.app_log import AppLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ def _start(supervisor: Supervisor, conversation: Conversation, request: dict[str
 
 
 def _stop(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
-    """Stops an app, and kills it after the timeout. The request is answered when all its processes have ended."""
+    """Stops an app, and kills it after the timeout, or after that of an earlier request if this is sooner. The
+    request is answered when all its processes have ended."""
     run = _run_of(supervisor, request["app"])
     if run.over:
         _answer(supervisor, conversation)
@@ -118,7 +120,18 @@ def _stop(supervisor: Supervisor, conversation: Conversation, request: dict[str,
     if run.phase == ENDED:
         return
     patience = supervisor.pod.stop_timeout if seconds is None else seconds
-    supervisor.loop.at((run, "stop"), time.monotonic() + patience, lambda: supervisor.life.insist(run))
+    supervisor.loop.sooner((run, "stop"), time.monotonic() + patience, lambda: supervisor.life.insist(run))
+
+
+def _reopen_log(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
+    """Goes on with a new log file, after another program has renamed the present one."""
+    run = _run_of(supervisor, request["app"])
+    if run.over or run.instance is None or run.instance.finished is not None:
+        raise Refusal(f"app {run.app.name} does not run")
+    if run.instance.plain_log:
+        raise Refusal("the pod has no log directory: the stager turns its logs over itself")
+    run.instance.log.reopen()
+    _answer(supervisor, conversation)
 
 
 def _remove(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
@@ -132,6 +145,8 @@ def _remove(supervisor: Supervisor, conversation: Conversation, request: dict[st
     except OSError as error:
         raise Refusal(f"{_MANIFEST} cannot be written: {error.strerror}") from None
     supervisor.forget(run)
+    if run.instance is not None and not isinstance(run.instance.log, AppLog):
+        run.instance.log.leave()
     own = f"app {run.app.name}: "
     supervisor.notes[:] = [note for note in supervisor.notes if not note.startswith(own)]
     _renew_notes(supervisor)
@@ -214,7 +229,7 @@ def _extras(whole: dict[str, Any]) -> dict[str, Any]:
 
 
 _VERBS: dict[str, Callable[[Supervisor, Conversation, dict[str, Any]], None]]
-_VERBS = {"add": _add, "start": _start, "stop": _stop, "rm": _remove}
+_VERBS = {"add": _add, "start": _start, "stop": _stop, "rm": _remove, "reopen-log": _reopen_log}
 
 
 def do(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:

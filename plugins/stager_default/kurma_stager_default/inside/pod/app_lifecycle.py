@@ -10,6 +10,7 @@ import os
 import time
 
 from kurma_stager_default.inside.app import child
+from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import Pod
 from kurma_stager_default.inside.pod import pod_cgroups
 from kurma_stager_default.inside.pod.app_run import ENDED, WAITING, AppRun, Instance
@@ -34,6 +35,8 @@ _MUCH = 1 << 15
 _DYING = 1.5
 # Seconds between two checks of processes that are ending.
 _LOOK_AGAIN = 0.01
+# Seconds until a restart that failed before a process was made is tried again.
+_RETRY = 5.0
 # Seconds for which an OOM kill may explain the end of the main process: a later end has another reason.
 _OOM_COUNTS = 5.0
 
@@ -386,7 +389,13 @@ class Lifecycle:
 
     def _again(self, run: AppRun) -> None:
         run.restarts.count += 1
-        self.begin(run)
+        try:
+            self.begin(run)
+        except (OSError, SetupError) as error:
+            # Its log cannot be opened, say. It is tried again after a pause: a failed restart must not end the
+            # pod.
+            self._supervisor.note(f"app {run.app.name} cannot be started again: {error}")
+            self._loop.at(run, time.monotonic() + _RETRY, lambda: self._again(run))
 
     # --- input and output --------------------------------------------------------------------------------------
 

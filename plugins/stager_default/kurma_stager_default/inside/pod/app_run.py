@@ -7,6 +7,7 @@ import time
 
 from kurma_core.formats.timestamps import timestamp
 from kurma_stager_default.inside.app import child
+from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import App, Pod
 from kurma_stager_default.inside.pod import pod_cgroups
 from kurma_stager_default.inside.pod.app_restarts import Restarts
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from kurma_stager_default.inside.app.listening_sockets import Listening
     from kurma_stager_default.inside.app.notify_socket import Readiness
     from kurma_stager_default.inside.pod.control_socket import Conversation
+    from kurma_stager_default.inside.streams.outside_log import NoLog
 
 #: Phases besides the kinds of a child: waiting for a restart, ended for good, and added but never started.
 WAITING = "waiting"
@@ -49,6 +51,7 @@ class Instance:
         "oom",
         "oom_before",
         "own_files",
+        "plain_log",
         "reason",
         "shown",
         "signal",
@@ -57,7 +60,7 @@ class Instance:
         "streams",
     )
 
-    def __init__(self, app: App, number: int, log: app_log.AppLog, stdin: int, oom: int) -> None:
+    def __init__(self, app: App, number: int, log: app_log.AppLog | NoLog, stdin: int, oom: int) -> None:
         apps = "/pod/apps"
         self.number = number
         self.directory = f"{apps}/{app.name}/{number}"
@@ -69,6 +72,8 @@ class Instance:
         #: the slave of its terminal, held so that reads of the master do not fail with EIO; -1: it has no terminal
         self.slave = -1
         self.log = log
+        #: the log is in the pod's directory
+        self.plain_log = app.log_path is None
         #: called with the stream and the data that could not be written to the log
         self.lost: Callable[[bytes, bytes], None] | None = None
         #: called with the stream and all data that is read from it
@@ -136,8 +141,9 @@ class Instance:
             "pid": pid,
             "exited": self.finished is not None,
             "startedAt": self.started,
-            "log": os.path.basename(self.log.path),
         }
+        if self.plain_log:
+            value["log"] = os.path.basename(self.log.path)
         if self.finished is not None:
             value["exitCode"] = self.code
             value["exitReason"] = self.reason
@@ -216,22 +222,39 @@ class AppRun:
         return self.readiness is not None and not self.readiness.ready
 
     def new_instance(self, pod: Pod, stdin: int) -> Instance:
-        """Makes the next execution's state, with a log of its own."""
+        """Makes the next execution's state, with its log.
+
+        :raises SetupError: the log cannot be opened in the directory that the pod names.
+        :raises OSError: there are no pipes.
+        """
         old = self.instance
-        while os.path.lexists(self._log()):
-            self.number += 1  # the log of an earlier run of the pod
-        log = app_log.AppLog(self._log(), pod.log_size, pod.log_count)
+        log = self._new_log(pod)
         try:
             self.instance = Instance(self.app, self.number, log, stdin, pod_cgroups.oom_kills(self.tree))
         except OSError:
             log.close()
-            app_log.remove(log.path)
+            if self.app.log_path is None:
+                app_log.remove(log.path)
             raise
         self.instance.shown = pod.shown
         self.number += 1
         if old is not None:
             self._remember(old)
         return self.instance
+
+    def _new_log(self, pod: Pod) -> app_log.AppLog | NoLog:
+        if self.app.log_path is None:
+            while os.path.lexists(self._log()):
+                self.number += 1  # the log of an earlier run of the pod
+            return app_log.AppLog(self._log(), pod.log_size, pod.log_count)
+        from kurma_stager_default.inside.streams import outside_log
+
+        if not self.app.log_path:
+            return outside_log.NoLog(self.app.name)
+        try:
+            return outside_log.outside_log(pod.log_directory, self.app.log_path)
+        except OSError as error:
+            raise SetupError(f"app {self.app.name}: {error.filename} cannot be opened: {error.strerror}") from None
 
     def _log(self) -> str:
         return f"/pod/logs/{app_log.file_name(self.app.name, self.number)}"
@@ -240,7 +263,9 @@ class AppRun:
         """Adds an execution's result to the history; removes the logs of executions that drop out of it."""
         self.history = [*self.history, instance.to_json(None)]
         while len(self.history) > _REMEMBERED:
-            app_log.remove(f"/pod/logs/{self.history.pop(0)['log']}")
+            log = self.history.pop(0).get("log")
+            if log is not None:
+                app_log.remove(f"/pod/logs/{log}")
 
     def started(self) -> None:
         if self.instance is not None and self.instance.started is None:

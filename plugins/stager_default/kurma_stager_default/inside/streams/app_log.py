@@ -13,22 +13,44 @@ import time
 from kurma_core.formats.timestamps import stamp
 from kurma_stager_default.inside.streams import log_rotation
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 STDOUT = b"stdout"
 STDERR = b"stderr"
+#: Most bytes of output in one line of the log: a longer line is written in parts.
+LONGEST = 1 << 14
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def lines(data: bytes, stream: bytes, now_ns: int) -> bytes:
-    """The chunk as log lines. An incomplete last line is marked ``P`` and continues in the next chunk."""
+    """The chunk as log lines. An incomplete last line is marked ``P`` and continues in the next chunk; a line of
+    more than :data:`LONGEST` bytes is in parts, all but its last marked ``P``."""
     head = b"%s %s " % (stamp(now_ns), stream)
     whole, newline, rest = data.rpartition(b"\n")
     made = b""
     if newline:
         full = head + b"F "
-        made = b"%s%s\n" % (full, whole.replace(b"\n", b"\n" + full))
-    if rest:
-        made += b"%sP %s\n" % (head, rest)
+        if len(whole) > LONGEST and _has_long(whole):
+            made = b"".join([_in_parts(line, head) for line in whole.split(b"\n")])
+        else:
+            made = b"%s%s\n" % (full, whole.replace(b"\n", b"\n" + full))
+    for start in range(0, len(rest), LONGEST):
+        made += b"%sP %s\n" % (head, rest[start : start + LONGEST])
     return made
+
+
+def _has_long(whole: bytes) -> bool:
+    """Whether a line may have more than :data:`LONGEST` bytes: it then fills one of these windows."""
+    window = LONGEST // 2
+    return any(whole.find(b"\n", at, at + window) < 0 for at in range(0, len(whole), window))
+
+
+def _in_parts(line: bytes, head: bytes) -> bytes:
+    last = max(0, len(line) - 1) // LONGEST * LONGEST
+    parts = [b"%sP %s\n" % (head, line[start : start + LONGEST]) for start in range(0, last, LONGEST)]
+    return b"%s%sF %s\n" % (b"".join(parts), head, line[last:])
 
 
 class AppLog:
@@ -38,6 +60,7 @@ class AppLog:
     :param path: path of the current file; older ones are ``path.1`` (the newest) and so on.
     :param size: bytes after which it is rotated; 0: never.
     :param count: how many files are kept, the current one included.
+    :param opener: opens the file, whose directory belongs to other programs; None: it is opened by its path.
     """
 
     __slots__ = (
@@ -45,6 +68,7 @@ class AppLog:
         "_fd",
         "_limit",
         "_open_lines",
+        "_opener",
         "changed",
         "count",
         "dropped",
@@ -53,8 +77,9 @@ class AppLog:
         "size",
     )
 
-    def __init__(self, path: str, size: int, count: int) -> None:
+    def __init__(self, path: str, size: int, count: int, opener: Callable[[], int] | None = None) -> None:
         self.path = path
+        self._opener = opener
         self.size = size
         self.count = max(1, count)
         #: Bytes of output that were lost since the last successful write, and in all.
@@ -70,7 +95,7 @@ class AppLog:
 
     def _open(self) -> None:
         try:
-            self._fd = os.open(self.path, _FLAGS, 0o640)
+            self._fd = os.open(self.path, _FLAGS, 0o640) if self._opener is None else self._opener()
             found = os.fstat(self._fd).st_size
             if 0 <= self._bytes < found:
                 os.ftruncate(self._fd, self._bytes)  # removes half a line, which could not be removed earlier
@@ -122,7 +147,7 @@ class AppLog:
         """Appends all lines, or none: after an error the file is truncated. Lines that report losses are part of
         them. :returns: whether they were written."""
         done = self._try_to_append(made)
-        if not done and log_rotation.shed(self.path, self.count):
+        if not done and self._opener is None and log_rotation.shed(self.path, self.count):
             done = self._try_to_append(made)
         if done and self.dropped:
             self.dropped = 0
@@ -172,6 +197,22 @@ class AppLog:
         # If files are kept for a slow reader, the next ones are longer, so that they stay few.
         self._limit = self.size * max(1, older // self.count)
         return True
+
+    @property
+    def closed(self) -> bool:
+        """Whether the file is not open: it could not be opened or written to."""
+        return self._fd < 0
+
+    def reopen(self) -> None:
+        """Goes on with a new file after another program has renamed this one, which gets nothing more.
+
+        :raises OSError: the new file cannot be made; output still goes to the old one.
+        """
+        assert self._opener is not None
+        fd = self._opener()
+        self._shut()
+        self._fd = fd
+        self._bytes = os.fstat(fd).st_size
 
     def _shut(self) -> None:
         if self._fd >= 0:

@@ -57,12 +57,15 @@ class AppInput:
     """An app's standard input, across its executions. It reads from sources only as fast as the app reads.
 
     :param terminal: it is a terminal, which cannot be closed to signal the end.
+    :param ends: it ends with the input of the ``last`` client, with that of the ``first`` or its disconnection, or
+        ``never``.
     """
 
-    __slots__ = ("_loop", "_rest", "_sources", "ended", "target", "terminal")
+    __slots__ = ("_ends", "_loop", "_rest", "_sources", "ended", "target", "terminal")
 
-    def __init__(self, loop: Loop, *, terminal: bool) -> None:
+    def __init__(self, loop: Loop, *, terminal: bool, ends: str = "last") -> None:
         self._loop = loop
+        self._ends = ends
         self.terminal = terminal
         #: the non-blocking descriptor of the app's pipe or terminal; -1: no execution takes input
         self.target = -1
@@ -110,10 +113,14 @@ class AppInput:
                 return
 
     def _drop(self, source: Source) -> None:
+        first = source is self._sources[0]
         self._sources.remove(source)
         self._loop.unwatch(source.fd)
         os.close(source.fd)
-        if source.ended:
+        if self._ends == "first" and first:
+            self._drop_all()
+            self.settle()
+        elif source.ended:
             self.settle()
 
     def input_ended(self, source: Source) -> None:
@@ -124,10 +131,11 @@ class AppInput:
 
     def settle(self) -> None:
         """Ends the app's input after the end of a client's, if no other source is left."""
-        if self._sources:
+        if self._sources or self._ends == "never":
             return
         if self.terminal:
             self._type_end()
+            self.ended = self._ends == "first"
         else:
             self.ended = True
             if not self._rest:
@@ -172,6 +180,10 @@ class AppInput:
     def _refused(self) -> None:
         """Closes all sources, since the app has closed its standard input."""
         self.disconnect()
+        self._drop_all()
+
+    def _drop_all(self) -> None:
         sources, self._sources = self._sources, []
         for source in sources:
+            self._loop.unwatch(source.fd)
             os.close(source.fd)

@@ -12,7 +12,7 @@ from kurma_core.linux import terminal
 from kurma_stager_default.inside.app import child
 from kurma_stager_default.inside.pod.app_run import WAITING, AppRun
 from kurma_stager_default.inside.pod.control_socket import Refusal
-from kurma_stager_default.inside.streams.app_log import STDOUT
+from kurma_stager_default.inside.streams.app_log import STDOUT, AppLog
 from kurma_stager_default.inside.streams.app_stdin import AppInput
 
 TYPE_CHECKING = False
@@ -55,7 +55,8 @@ class Attaching:
 
             instance.files.handover = Handover(run.app.terminal)
         if run not in self._inputs:
-            self._inputs[run] = AppInput(self._loop, terminal=run.app.terminal is not None)
+            terminal_input = run.app.terminal is not None
+            self._inputs[run] = AppInput(self._loop, terminal=terminal_input, ends=run.app.stdin_ends)
             if run.app.stdin and self._stdin >= 0:
                 self._inputs[run].add(self._stdin).ended = True
                 self._stdin = -1
@@ -125,8 +126,10 @@ class Attaching:
         """Handles the request ``{"do": "attach", "app": NAME, "size": [ROWS, COLUMNS] or null}``, which carries
         the read end of the call-in's standard input.
 
-        The answer is ``{"terminal", "stdin", "log", "file", "at"}``: the call-in reads the log from byte ``at`` of
-        the file with the inode ``file``. Later it sends ``{"size": …}``, and ``{"eof": true}`` when its standard
+        The answer is ``{"terminal", "stdin", "log", "outside", "file", "at"}``: the call-in reads the log from
+        byte
+        ``at`` of the file with the inode ``file``; ``outside`` is its path below the pod's log directory, if it is
+        there. Later it sends ``{"size": …}``, and ``{"eof": true}`` when its standard
         input has ended. The supervisor's last packet is ``{"exited": CODE}``.
         """
         name = request["app"]
@@ -141,7 +144,7 @@ class Attaching:
             over = instance is not None and instance.finished is not None
             raise Refusal(f"app {name} {'has ended' if over else 'has not been started yet'}", 125)
         given = self._inputs.get(run)
-        takes = given is not None and given.target >= 0
+        takes = given is not None and given.target >= 0 and not given.ended
         source: Source | None = None
         if conversation.fds and given is not None and takes:
             source = given.add(conversation.fds.pop(0))
@@ -151,9 +154,10 @@ class Attaching:
         conversation.on_end = lambda: self._left(run, conversation)
         self._resize(run, request.get("size"))
         answer: dict[str, Any] = {"terminal": run.app.terminal is not None, "stdin": takes}
-        answer["log"] = os.path.basename(instance.log.path)
+        answer["log"] = path = instance.log.path
+        answer["outside"] = None if instance.plain_log or not run.app.log_path else run.app.log_path
         try:
-            status = os.stat(instance.log.path)
+            status = os.stat(path)
             answer["file"], answer["at"] = status.st_ino, status.st_size
         except OSError:
             pass  # no log file could be made yet: the call-in reads it from its beginning
@@ -186,5 +190,7 @@ class Attaching:
         people = self._people.get(run, [])
         if conversation in people:
             people.remove(conversation)
+            if not people and run.instance is not None and not isinstance(run.instance.log, AppLog):
+                run.instance.log.leave()
         if conversation in self._leaving:
             self._leaving.remove(conversation)
