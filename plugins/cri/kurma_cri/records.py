@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import secrets
 import threading
 import time
@@ -49,8 +50,9 @@ class Sandbox:
 
     @property
     def ready(self) -> bool:
-        """Whether containers can be started in it."""
-        return self.pod.state == "running"
+        """Whether containers can be started in it: its pod runs, and has not lost its network namespace."""
+        namespace = self.pod.network_namespace
+        return self.pod.state == "running" and (namespace is None or _is_namespace(namespace))
 
 
 @frozen
@@ -70,6 +72,20 @@ class Container:
     created_at: int
     #: As those of its sandbox.
     messages: dict[str, Any] = field(default_factory=dict)
+
+
+def _is_namespace(path: str) -> bool:
+    """Whether a namespace is mounted at the path: without it, the file below is seen."""
+    try:
+        return os.stat(path).st_dev == _namespaces()
+    except OSError:
+        return False
+
+
+@functools.cache
+def _namespaces() -> int:
+    """The device number of the kernel's file system of namespaces."""
+    return os.stat("/proc/self/ns/net").st_dev
 
 
 def new_id() -> str:

@@ -22,7 +22,7 @@ def sandbox_state(sandbox: Sandbox) -> cri.PodSandboxState:
 def list_item(sandbox: Sandbox) -> cri.PodSandbox:
     """A sandbox as ListPodSandbox has it."""
     found = sandbox.messages.get("item")
-    if found is None:
+    if found is None or found.state != sandbox_state(sandbox):
         found = sandbox.messages["item"] = _list_item(sandbox)
     return found
 

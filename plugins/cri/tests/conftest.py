@@ -42,7 +42,8 @@ class Node:
             self.runtime.RemovePodSandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox.id))
 
     def close(self):
-        self.clear()
+        if self.daemon.process.poll() is None:
+            self.clear()
         self.channel.close()
 
     # -- asking --

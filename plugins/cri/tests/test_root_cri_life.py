@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 
 import grpc
 import pytest
@@ -122,6 +123,17 @@ def test_a_program_that_cannot_be_executed(node):
     status = node.status(container)
     assert (status.state, status.exit_code, status.reason) == (cri.CONTAINER_EXITED, 128, "StartError")
     assert status.finished_at > 0
+
+
+def test_a_sandbox_that_has_lost_its_network_namespace(node):
+    sandbox = node.run(host_network=False)
+    status = node.sandbox_status(sandbox)
+    assert (status.state, bool(status.network.ip)) == (cri.SANDBOX_READY, True)
+    (pod,) = node.house.client.pods()
+    subprocess.run(["umount", pod.network_namespace], check=True)
+    assert node.sandbox_status(sandbox).state == cri.SANDBOX_NOTREADY
+    ready = cri.PodSandboxFilter(state=cri.PodSandboxStateValue(state=cri.SANDBOX_READY))
+    assert not node.runtime.ListPodSandbox(cri.ListPodSandboxRequest(filter=ready)).items
 
 
 def test_version_and_status(node):
