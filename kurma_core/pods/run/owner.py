@@ -93,8 +93,8 @@ class NewPod:
         return OwnedPod(launch, self._lock, events, images)
 
     def abandon(self, name: str) -> None:
-        """Removes everything, after :meth:`become`: the preparation has failed. If that fails, too, the next process
-        that sees the half-made pod removes it."""
+        """Removes everything, after :meth:`become`: the preparation has failed. If that fails, too, the next
+        process that sees the half-made pod removes it."""
         try:
             self.directory.drop_records()
             self._services.store.delete(self.directory, name)
