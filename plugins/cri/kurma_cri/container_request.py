@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.api.pods import AppOverrides, PodRequest
+from kurma_core.models.pod import LOG_PATH, STOP_SIGNAL
 from kurma_core.value import replace
 from kurma_cri.fields import refuse_undone
+from kurma_cri.images import signal_name
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.records import CONTAINER, container_annotation
 from kurma_cri.rpc import invalid
@@ -29,11 +31,17 @@ def container_request(
     if not config.metadata.name:
         raise invalid("metadata needs a name")
     security = config.linux.security_context
-    annotations = {CONTAINER: container_annotation(config, image.id, image.reference, created_at)}
+    kept = cri.ContainerConfig()
+    kept.CopyFrom(config)
+    kept.stop_signal = config.stop_signal or image.stop_signal
+    annotations = {CONTAINER: container_annotation(kept, image.id, image.reference, created_at)}
     if config.tty:
         annotations["kurma.io/terminal"] = "true"
     if config.stdin:
-        annotations["kurma.io/stdin"] = "true"
+        annotations["kurma.io/stdin"] = "once" if config.stdin_once else "keep"
+    if config.stop_signal:
+        annotations[STOP_SIGNAL] = signal_name(config.stop_signal)
+    annotations.update(_log(sandbox, config))
     app: dict[str, Json] = {
         "name": id,
         "image": image.locator,
@@ -43,6 +51,17 @@ def container_request(
     }
     request = PodRequest.from_json({"pod": {"apps": [app]}})
     return replace(request, pull="never", overrides={id: _overrides(config)})
+
+
+def _log(sandbox: Sandbox, config: cri.ContainerConfig) -> dict[str, str]:
+    """The annotation of the container's log: without a path, it has none. If its sandbox has no directory of logs,
+    Kurma keeps the log."""
+    if not sandbox.config.log_directory:
+        return {}
+    path = config.log_path
+    if path and any(part in ("", ".", "..") for part in path.split("/")):
+        raise invalid(f"log_path {path!r} must be a relative path without '..'")
+    return {LOG_PATH: path}
 
 
 def _mount(number: int, mount: cri.Mount) -> Json:

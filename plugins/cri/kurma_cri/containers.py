@@ -79,6 +79,16 @@ class Containers:
                 container.sandbox.pod.uuid, container.id, force=timeout <= 0, timeout=float(max(timeout, 0))
             )
 
+    def reopen_log(self, reference: str) -> None:
+        """Goes on with a new log file of a running container, after the caller has renamed the present one.
+
+        :raises RpcError: it does not run.
+        """
+        container = self._records.container(reference)
+        if container_state(container) != cri.CONTAINER_RUNNING:
+            raise failed_precondition(f"container {container.id} does not run: it is {container.app.state}")
+        self._client.app_reopen_log(container.sandbox.pod.uuid, container.id)
+
     def remove(self, reference: str) -> None:
         """Removes a container; ends it first. Its log files stay. Repeatable."""
         container = self._find(reference)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kurma_core.linux.process import signal_number
 from kurma_core.value import frozen
+from kurma_cri.proto import runtime_pb2 as cri
 
 if TYPE_CHECKING:
     from kurma_core.api.operations import Api
+
+
+#: The annotation of a converted image with its stop signal.
+STOP_SIGNAL = "kurma.io/docker/stopsignal"
 
 
 @frozen
@@ -15,12 +21,13 @@ class RunImage:
     """An image that a container runs.
 
     :param id: its ID in the Container Runtime Interface. :param reference: name and digest, else the ID.
-    :param locator: the image in Kurma's store.
+    :param locator: the image in Kurma's store. :param stop_signal: that of the image.
     """
 
     id: str
     reference: str
     locator: str
+    stop_signal: cri.Signal = cri.SIGNAL_SIGTERM
 
 
 def run_image(client: Api, reference: str) -> RunImage:
@@ -29,4 +36,20 @@ def run_image(client: Api, reference: str) -> RunImage:
     :raises ImageNotFoundError: the store has no such image.
     """
     page = client.image(reference)
-    return RunImage(page.record.id, page.record.id, page.record.id)
+    stop_signal = enum_signal(page.manifest.annotation(STOP_SIGNAL) or "")
+    return RunImage(page.record.id, page.record.id, page.record.id, stop_signal)
+
+
+def enum_signal(text: str) -> cri.Signal:
+    """The value of the enum Signal for a signal's name or number; that of SIGTERM if there is none."""
+    number = signal_number(text)
+    for value in cri.Signal.values():
+        if value and signal_number(signal_name(value)) == number:
+            return value
+    return cri.SIGNAL_SIGTERM
+
+
+def signal_name(value: cri.Signal) -> str:
+    """``SIGRTMIN+3`` for the enum's ``SIGNAL_SIGRTMINPLUS3``."""
+    name: str = cri.Signal.Name(value)
+    return name.removeprefix("SIGNAL_").replace("PLUS", "+").replace("MINUS", "-")

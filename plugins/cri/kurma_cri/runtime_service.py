@@ -164,6 +164,12 @@ class RuntimeService(services.RuntimeServiceServicer):
             answer.info["app"] = _info(pod=container.sandbox.pod.uuid, app=container.id, pid=container.app.pid)
         return answer
 
+    def ReopenContainerLog(
+        self, request: cri.ReopenContainerLogRequest, context: Context
+    ) -> cri.ReopenContainerLogResponse:
+        self._containers.reopen_log(request.container_id)
+        return cri.ReopenContainerLogResponse()
+
     # -- streams --
 
     def Exec(self, request: cri.ExecRequest, context: Context) -> cri.ExecResponse:

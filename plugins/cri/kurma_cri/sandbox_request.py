@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.api.pods import DnsRequest, PodRequest
 from kurma_core.models.network import NetworkRequest, PortMapping
+from kurma_core.models.pod import LOG_DIRECTORY
 from kurma_core.value import replace
 from kurma_cri.fields import refuse_undone
 from kurma_cri.network import network_request
@@ -42,6 +43,10 @@ def sandbox_request(
         MANAGER_ANNOTATION: MANAGER,
         DISPLAY_NAME: display_name(meta),
     }
+    if config.log_directory:
+        if not config.log_directory.startswith("/"):
+            raise invalid(f"log_directory {config.log_directory!r} must be an absolute path")
+        annotations[LOG_DIRECTORY] = config.log_directory
     pod: dict[str, Json] = {
         "apps": [],
         "annotations": [{"name": name, "value": value} for name, value in annotations.items()],

@@ -122,6 +122,7 @@ def container_status(container: Container) -> cri.ContainerStatus:
         annotations=config.annotations,
         mounts=config.mounts,
         log_path=log_path(container),
+        stop_signal=config.stop_signal or cri.SIGNAL_SIGTERM,
     )
     if state != cri.CONTAINER_CREATED:
         status.started_at = _time(container.app.started_at)

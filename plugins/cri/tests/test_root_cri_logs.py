@@ -1,0 +1,89 @@
+"""Logs, standard input and ends of containers over the socket (C9, C16)."""
+
+import os
+import threading
+
+import grpc
+import pytest
+from kurma_cri.proto import runtime_pb2 as cri
+
+from plugins.cri.tests.conftest import refused
+from tests.kit.waiting import until
+
+pytestmark = pytest.mark.root
+CODES = grpc.StatusCode
+
+WRITER = "trap 'echo again' USR1; trap 'exit 7' QUIT; echo out; echo err >&2; while :; do sleep 0.05; done"
+
+
+def texts(path):
+    return sorted(" ".join(line.split(" ")[1:]) for line in path.read_text().splitlines())
+
+
+def reopen(node, container):
+    node.runtime.ReopenContainerLog(cri.ReopenContainerLogRequest(container_id=container))
+
+
+def test_the_log_of_a_container(node, tmp_path):
+    """It is where kubelet wants it before the start returns; kubelet rotates it; a removal leaves it."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "logs").symlink_to("real")
+    sandbox = node.run(log_directory=f"{tmp_path}/logs/pod")
+    config = node.container_config(
+        "sh", "-c", WRITER, log_path="main/0.log", stop_signal=cri.SIGNAL_SIGQUIT, stdin=True, stdin_once=True
+    )
+    container = node.create(sandbox, config)
+    log = tmp_path / "real/pod/main/0.log"
+    with refused(CODES.FAILED_PRECONDITION, "does not run"):
+        reopen(node, container)
+    assert not log.exists()
+    node.start(container)
+    assert log.exists()
+    assert node.status(container).log_path == f"{tmp_path}/logs/pod/main/0.log"
+    until(lambda: len(texts(log)) == 2, "its output")
+    assert texts(log) == ["stderr F err", "stdout F out"]
+
+    log.rename(tmp_path / "old")
+    reopen(node, container)
+    assert log.read_bytes() == b""
+    pod = next(pod for pod in node.house.client.pods() if container in pod.images)
+    os.kill(next(app.pid for app in pod.apps if app.name == container), 10)
+    until(lambda: texts(log) == ["stdout F again"], "output in the new file")
+    assert texts(tmp_path / "old") == ["stderr F err", "stdout F out"]
+
+    assert node.status(container).stop_signal == cri.SIGNAL_SIGQUIT
+    node.runtime.StopContainer(cri.StopContainerRequest(container_id=container, timeout=100))
+    assert node.status(container).exit_code == 7, "it got its stop signal"
+    log.unlink()
+    with refused(CODES.FAILED_PRECONDITION, "does not run"):
+        reopen(node, container)
+    assert not log.exists()
+    node.runtime.RemoveContainer(cri.RemoveContainerRequest(container_id=container))
+    assert (tmp_path / "old").exists()
+    with refused(CODES.INVALID_ARGUMENT, "log_path"):
+        node.create(sandbox, node.container_config("true", name="out", log_path="../0.log"))
+    mute = node.started(sandbox, "sh", "-c", "echo never", name="mute")
+    assert node.wait_exited(mute).log_path == ""
+    assert sorted(os.listdir(tmp_path / "real/pod")) == ["main"]
+
+
+@pytest.mark.full
+def test_stops_of_containers_of_one_sandbox(node):
+    """They do not wait for each other, and a shorter one ends an earlier one sooner."""
+    sandbox = node.run()
+    stubborn = ("sh", "-c", "trap 'echo asked' TERM; echo up; while :; do sleep 0.05; done")
+    one, two = (node.started(sandbox, *stubborn, name=name) for name in ("one", "two"))
+    until(lambda: node.output(one) == node.output(two) == ["up"], "their output")
+
+    def stop(container, timeout):
+        node.runtime.StopContainer(cri.StopContainerRequest(container_id=container, timeout=timeout))
+
+    waiting = threading.Thread(target=stop, args=(one, 1000))
+    waiting.start()
+    until(lambda: "asked" in node.output(one), "its stop signal")
+    stop(two, 1)
+    assert waiting.is_alive()
+    stop(one, 0)
+    waiting.join(20)
+    assert not waiting.is_alive()
+    assert {node.status(one).exit_code, node.status(two).exit_code} == {137}
