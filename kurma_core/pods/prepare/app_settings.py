@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kurma_core.pods.services import Services
 
 
-#: What the annotation ``kurma.io/stdin`` means: when the app's standard input ends; empty: it has none.
+#: By value of the annotation ``kurma.io/stdin``: when the app's standard input ends; empty: it has none.
 STDIN_ENDS = {None: "", "false": "", "true": "last", "keep": "never", "once": "first"}
 
 

@@ -12,6 +12,7 @@ from kurma_cri.images import signal_name
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.records import CONTAINER, container_annotation
 from kurma_cri.rpc import invalid
+from kurma_cri.security_context import GROUP_POLICY, identity, isolators
 
 if TYPE_CHECKING:
     from kurma_cri.images import RunImage
@@ -35,6 +36,10 @@ def container_request(
     kept.CopyFrom(config)
     kept.stop_signal = config.stop_signal or image.stop_signal
     annotations = {CONTAINER: container_annotation(kept, image.id, image.reference, created_at)}
+    annotations = {
+        CONTAINER: container_annotation(config, image.id, image.reference, created_at),
+        GROUP_POLICY: identity(security).policy,
+    }
     if config.tty:
         annotations["kurma.io/terminal"] = "true"
     if config.stdin:
@@ -50,7 +55,7 @@ def container_request(
         "annotations": [{"name": name, "value": value} for name, value in annotations.items()],
     }
     request = PodRequest.from_json({"pod": {"apps": [app]}})
-    return replace(request, pull="never", overrides={id: _overrides(config)})
+    return replace(request, pull="never", overrides={id: _overrides(config, sandbox)})
 
 
 def _log(sandbox: Sandbox, config: cri.ContainerConfig) -> dict[str, str]:
@@ -74,30 +79,17 @@ def _mount(number: int, mount: cri.Mount) -> Json:
     return {"volume": name, "path": mount.container_path, "appVolume": volume}
 
 
-def _overrides(config: cri.ContainerConfig) -> AppOverrides:
+def _overrides(config: cri.ContainerConfig, sandbox: Sandbox) -> AppOverrides:
     """The command, environment and user, over those of the image: ``command`` replaces its entrypoint and its
     arguments, ``args`` its arguments alone."""
-    security = config.linux.security_context
-    user = group = None
-    if security.HasField("run_as_user") and security.run_as_username:
-        raise invalid("run_as_user and run_as_username exclude each other")
-    if security.HasField("run_as_user"):
-        user = str(security.run_as_user.value)
-    elif security.run_as_username:
-        user = security.run_as_username
-    if security.HasField("run_as_group"):
-        if user is None:
-            raise invalid("run_as_group needs run_as_user or run_as_username")
-        group = str(security.run_as_group.value)
-    isolators: list[tuple[str, Json]] = []
-    if security.no_new_privs:
-        isolators.append(("os/linux/no-new-privileges", True))
+    who = identity(config.linux.security_context)
     return AppOverrides(
         exec=(*config.command, *config.args) if config.command else (),
         arguments=() if config.command else tuple(config.args),
-        user=user,
-        group=group,
+        user=who.user,
+        group=who.group,
+        supplementary_gids=who.groups,
         working_directory=config.working_dir or None,
         environment=tuple((one.key, one.value.decode("utf-8", "surrogateescape")) for one in config.envs),
-        isolators=tuple(isolators),
+        isolators=tuple(isolators(config, sandbox.id, sandbox.config.linux.security_context)),
     )

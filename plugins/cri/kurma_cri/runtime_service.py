@@ -68,6 +68,7 @@ class RuntimeService(services.RuntimeServiceServicer):
             network_condition(self._client, self._options.network),
         ]
         answer = cri.StatusResponse(status=cri.RuntimeStatus(conditions=conditions))
+        answer.features.supplemental_groups_policy = True
         answer.runtime_handlers.extend(
             cri.RuntimeHandler(name=name, features=cri.RuntimeHandlerFeatures()) for name in self._options.handlers
         )

@@ -14,6 +14,7 @@ from kurma_cri.network import network_request
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.records import SANDBOX, pod_name, sandbox_annotation
 from kurma_cri.rpc import invalid
+from kurma_cri.security_context import check_sandbox
 
 if TYPE_CHECKING:
     from kurma_cri.options import Handler, Options
@@ -36,6 +37,7 @@ def sandbox_request(
     meta = config.metadata
     if not meta.name or not meta.namespace or not meta.uid:
         raise invalid("metadata needs name, namespace and uid")
+    check_sandbox(config.linux.security_context)
     namespaces = config.linux.security_context.namespace_options
     host_network = namespaces.network == cri.NODE
     annotations = {

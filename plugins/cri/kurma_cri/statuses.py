@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.formats.timestamps import moment
 from kurma_cri.proto import runtime_pb2 as cri
+from kurma_cri.security_context import container_user
 
 if TYPE_CHECKING:
     from kurma_cri.records import Container, Sandbox
@@ -124,6 +125,11 @@ def container_status(container: Container) -> cri.ContainerStatus:
         log_path=log_path(container),
         stop_signal=config.stop_signal or cri.SIGNAL_SIGTERM,
     )
+    if state == cri.CONTAINER_RUNNING:
+        ids = container.sandbox.pod.userns
+        user = container_user(container.app.pid, 0 if ids is None else ids.first)
+        if user is not None:
+            status.user.CopyFrom(user)
     if state != cri.CONTAINER_CREATED:
         status.started_at = _time(container.app.started_at)
     if state == cri.CONTAINER_EXITED:

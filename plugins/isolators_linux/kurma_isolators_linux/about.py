@@ -24,7 +24,7 @@ ABOUT: dict[str, tuple[str, Any]] = {
     "host/api-access": ("true or false; `read`: read-only", True),
     "host/privileged": ("true or false", True),
     "kurma.io/devices": (
-        "a list of paths below /dev, or of {path, hostPath, access: letters of rwm}",
+        "a list of devices or directories of them below /dev, or of {path, hostPath, access: letters of rwm}",
         [{"path": "/dev/seed", "hostPath": "/dev/urandom", "access": "r"}],
     ),
     "os/linux/namespaces": ("host or private by ipc, net, pid, user, uts", {"pid": "host", "net": "private"}),

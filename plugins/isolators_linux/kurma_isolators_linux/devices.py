@@ -43,11 +43,12 @@ def powers(name: str, value: Any, scope: str, host: IsolatorHost) -> tuple[Power
 
 
 def devices(name: str, value: Any, scope: str, host: IsolatorHost) -> Compiled:
-    """Compiles the list: each device gets the numbers, owner and mode that it has on the host now.
+    """Compiles the list: each device gets the numbers, owner and mode that it has on the host now. A directory
+    stands for all devices below it.
 
     :raises IsolatorError: the host has no such device, or the path is not allowed in an app's ``/dev``.
     """
-    found = tuple(_device(name, one, host.root) for one in _read(name, value))
+    found = tuple(device for one in _read(name, value) for device in _devices(name, one, host.root))
     if scope == "pod":
         return Compiled(IsolatorPlan(), apps=IsolatorPlan(devices=found))
     return Compiled(IsolatorPlan(devices=found))
@@ -101,7 +102,7 @@ def _is_below_dev(path: str) -> bool:
     )
 
 
-def _device(name: str, wanted: _Wanted, root: str) -> Device:
+def _devices(name: str, wanted: _Wanted, root: str) -> tuple[Device, ...]:
     source = f"{root.rstrip('/')}{wanted.source}"
     try:
         status = os.stat(source)
@@ -110,10 +111,15 @@ def _device(name: str, wanted: _Wanted, root: str) -> Device:
             f"isolator {name}: {wanted.source}: {(error.strerror or '').lower()}",
             hint="devices are the host's own: look for it in /dev",
         ) from None
+    if stat.S_ISDIR(status.st_mode):
+        below = sorted(_below(source, wanted.path, wanted.access), key=lambda device: device.path)
+        if not below:
+            raise IsolatorError(f"isolator {name}: the directory {wanted.source} has no devices")
+        return tuple(below)
     found = _as_device(wanted.path, status, wanted.access)
     if found is None:
         raise IsolatorError(f"isolator {name}: {wanted.source} is not a device")
-    return found
+    return (found,)
 
 
 def _as_device(path: str, status: os.stat_result, access: str = _ACCESS) -> Device | None:
@@ -138,7 +144,7 @@ def all_devices(root: str) -> tuple[Device, ...]:
     return tuple(sorted(_below(top, "/dev"), key=lambda device: device.path))
 
 
-def _below(directory: str, path: str) -> Iterator[Device]:
+def _below(directory: str, path: str, access: str = _ACCESS) -> Iterator[Device]:
     try:
         with os.scandir(directory) as listed:
             entries = list(listed)
@@ -149,10 +155,10 @@ def _below(directory: str, path: str) -> Iterator[Device]:
             continue
         here = f"{path}/{entry.name}"
         if entry.is_dir(follow_symlinks=False):
-            yield from _below(entry.path, here)
+            yield from _below(entry.path, here, access)
             continue
         try:
-            found = _as_device(here, entry.stat(follow_symlinks=False))
+            found = _as_device(here, entry.stat(follow_symlinks=False), access)
         except OSError:
             continue
         if found is not None and _is_below_dev(here):

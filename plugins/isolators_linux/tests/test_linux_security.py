@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from typing import Any
 
 import pytest
@@ -124,3 +126,21 @@ def test_less_than_usual_is_a_power() -> None:
     ]
     assert powers(MASKED, kubelets) == powers(MASKED, ["/proc/", "/sys"]) == []
     assert powers(MASKED, kubelets[1:]) == powers(MASKED, ["/proc/kcorex", "/sys"]) == [MASKED]
+
+
+@pytest.mark.root
+def test_a_directory_stands_for_the_devices_below_it(tmp_path: Any) -> None:
+    place = tmp_path / "dev/many"
+    (place / "inner").mkdir(parents=True)
+    (place / "file").write_text("")
+    for name, number in (("inner/b", 5), ("a", 3)):
+        os.mknod(place / name, 0o600 | stat.S_IFCHR, os.makedev(1, number))
+    host = replace(HOST, root=str(tmp_path))
+    wanted = [{"path": "/dev/own", "hostPath": "/dev/many", "access": "r"}]
+    found = compiled("kurma.io/devices", wanted, host).plan.devices
+    told = [(one.path, one.minor, one.access) for one in found]
+    assert told == [("/dev/own/a", 3, "r"), ("/dev/own/inner/b", 5, "r")]
+    assert powers("kurma.io/devices", wanted, host) == ["kurma.io/devices=/dev/many"]
+    (tmp_path / "dev/none").mkdir()
+    with pytest.raises(IsolatorError, match="the directory /dev/none has no devices"):
+        compiled("kurma.io/devices", ["/dev/none"], host)
