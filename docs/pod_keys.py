@@ -133,6 +133,7 @@ ANNOTATIONS = (
         "the name that listings show; `show`, `logs`, `enter`, `stats` and others take it for the pod's name",
     ),
     ("kurma.io/terminal", "app", "`true`, `false`", "gives the app a terminal"),
+    ("kurma.io/pid", "app", "`pod`, `own`, `host`, `app:NAME`", "gives the app the pod's PID namespace, one of its own, the host's, or that of another app: [PID namespaces](../howto/changing_pods.md#pid-namespaces)"),
     ("kurma.io/cgroup-parent", "pod", "absolute path, or `NAME.slice`", "makes the pod's cgroup in this one, as `--cgroup-parent` does"),
     ("kurma.io/group-policy", "app", "`merge`, `strict`", "gives the app the groups that the image's `/etc/group` lists its user in, besides `supplementaryGIDs`, or only those of the pod file and the command line; without it: the image's groups, unless a group is named"),
     ("kurma.io/stdin", "app", "`true`, `false`, `once`, `keep`", "gives the app a standard input for clients that attach; it ends when the input of all has ended (`true`), when that of the first has ended or this client has gone (`once`), or never (`keep`)"),

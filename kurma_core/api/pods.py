@@ -349,7 +349,7 @@ class Usage(JsonValue):
 class Process(JsonValue):
     """A process of a pod.
 
-    :param pid: number of the process on the host. :param inner_pid: number of the process in the pod's PID
+    :param pid: number of the process on the host. :param inner_pid: number of the process in its own PID
         namespace.
     :param parent: number of the parent process on the host.
     :param app: its name; null: the process is the stager's, or works for a caller.

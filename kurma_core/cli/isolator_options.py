@@ -32,15 +32,30 @@ GRANT = Option(
     metavar="POWER",
     many=True,
 )
-#: Of the pod: which namespaces it shares with the host.
-OF_THE_POD: tuple[Option, ...] = tuple(
+#: Of the pod: which namespaces it shares with the host; and ``--pid``, which may also be the app's.
+OF_THE_POD: tuple[Option, ...] = (
     Option(
-        kind,
-        f"--{kind}",
-        f"Use the host's {kind.upper()} namespace, or one of the pod's own.",
-        choices=("host", "private"),
-    )
-    for kind in ("pid", "ipc", "uts")
+        "pid",
+        "--pid",
+        "Use the host's PID namespace, one of the pod's own (pod), or one of the app's own (own).",
+        choices=("host", "private", "pod", "own"),
+    ),
+    *(
+        Option(
+            kind,
+            f"--{kind}",
+            f"Use the host's {kind.upper()} namespace, or one of the pod's own.",
+            choices=("host", "private"),
+        )
+        for kind in ("ipc", "uts")
+    ),
+)
+#: Of an app that is added to a pod.
+APP_PID = Option(
+    "pid",
+    "--pid",
+    "Use the PID namespace of the pod, one of its own, the host's, or that of another app.",
+    metavar="pod|own|host|app:NAME",
 )
 _CAPABILITIES = "os/linux/capabilities-{}-set"
 
@@ -88,6 +103,7 @@ def of_the_pod(options: dict[str, Any]) -> tuple[tuple[str, Json], ...]:
             "--uts host and --hostname contradict each other", hint="with --uts host, the pod has the host's name"
         )
     words = {option.name: options[option.name] for option in OF_THE_POD if options[option.name] is not None}
+    words = {kind: "private" if word == "pod" else word for kind, word in words.items() if word != "own"}
     return (("os/linux/namespaces", words),) if words else ()
 
 

@@ -173,6 +173,7 @@ def app_options() -> tuple[Argument | Option | Rest, ...]:
         Option("name", "--name", "Name the app; default: the last part of the image's name.", metavar="NAME"),
         Option("interactive", "--interactive -i", "Keep the app's standard input open for clients that attach."),
         shared["tty"],
+        isolator_options.APP_PID,
         *(shared[name] for name in _FOR_AN_APP),
         Option("annotation", "--annotation", "Add an annotation to the app.", metavar="NAME=VALUE", many=True),
     )
@@ -218,7 +219,7 @@ def pod_request(
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.manifest_reader import refuse_unknown
     from kurma_core.appc.template import PodTemplate
-    from kurma_core.models.pod import LOG_DIRECTORY, STDIN
+    from kurma_core.models.pod import LOG_DIRECTORY, PID, PID_OWN, STDIN
     from kurma_core.named_files import naming
 
     document = _document(options["image"], options["pod"], note)
@@ -232,6 +233,8 @@ def pod_request(
             app["annotations"] = [*own, {"name": STDIN, "value": "true"}]
     if app is not None:
         _annotate(app, _app_annotations(options))
+        if options["pid"] == PID_OWN:
+            _annotate(app, [(PID, PID_OWN)])
     elif options["log_path"] is not None:
         raise UsageError(
             "--log-path needs a pod of one app", hint="set kurma.io/log-path for an app in the pod file"
@@ -303,7 +306,7 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.template import PodTemplate, app_name
     from kurma_core.appc.types import ac_name
-    from kurma_core.models.pod import STDIN, TERMINAL
+    from kurma_core.models.pod import PID, PID_HOST, STDIN, TERMINAL
 
     image: str = options["image"]
     app: dict[str, Json] = {"name": options["name"] or app_name(image), "image": image}
@@ -322,6 +325,8 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
             pairs = [*(pair for pair in pairs if pair[0] != name), (name, "true")]
     if options["group_policy"] is not None:
         pairs = [*(pair for pair in pairs if pair[0] != GROUP_POLICY), (GROUP_POLICY, options["group_policy"])]
+    if options["pid"] is not None:
+        pairs = [*(pair for pair in pairs if pair[0] != PID), (PID, options["pid"])]
     if pairs:
         app["annotations"] = [{"name": name, "value": value} for name, value in pairs]
     document: dict[str, Json] = {"apps": [app]}
@@ -331,7 +336,7 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
     return PodRequest(
         template=template,
         overrides={app["name"]: overrides} if overrides else {},
-        grants=options["grant"],
+        grants=(*options["grant"], "os/linux/namespaces=pid") if options["pid"] == PID_HOST else options["grant"],
         pull=options["pull"],
         insecure=values.insecure(options["insecure_options"]),
         verify=options["verify"],
@@ -373,6 +378,8 @@ def _the_app(document: dict[str, Json], options: dict[str, Any]) -> dict[str, Js
     """
     apps: list[dict[str, Json]] = document["apps"]
     given = next((flag for name, flag in _OF_AN_APP.items() if options[name]), None)
+    if given is None and options["pid"] == "own":
+        given = "--pid own"
     if given is not None and len(apps) != 1:
         raise UsageError(
             f"{given} needs a pod of one app; this pod has {len(apps)}", hint="set it for an app in the pod file"

@@ -32,6 +32,8 @@ class StagerFeatures:
     :param host_powers: it applies the parts of plans about the host's devices and namespaces, and about privileged
         apps (version 3). Otherwise the core refuses pods that need them.
     :param user_namespaces: it applies :attr:`PodSetup.userns`. Otherwise pods with a user namespace are refused.
+    :param pid_namespaces: it gives apps the PID namespace that their annotation ``kurma.io/pid`` names. Otherwise
+        apps that ask for another one than the pod's are refused.
     :param joins_networks: its stagers join their pods to networks themselves. Then the core makes no network and
         no user namespace, and passes :attr:`PodSetup.attachments` on.
     :param default_hostname: the host name of pods without one; ``{uuid}`` stands for the pod's UUID. Empty: the
@@ -48,6 +50,7 @@ class StagerFeatures:
     isolators_in_part: Mapping[str, str] = field(default_factory=dict)
     host_powers: bool = False
     user_namespaces: bool = False
+    pid_namespaces: bool = False
     joins_networks: bool = False
     default_hostname: str = ""
     status_file: bool = False

@@ -129,17 +129,17 @@ class Birthplace:
             self._unified = None
 
 
-def fork_into(directories: Iterable[str]) -> int:
+def fork_into(directories: Iterable[str], flags: int = 0) -> int:
     """Fork a child into the cgroup, on every hierarchy. For a process with one thread.
 
-    :param directories: of the cgroup, as in :class:`Birthplace`.
+    :param directories: of the cgroup, as in :class:`Birthplace`. :param flags: as for :func:`clone`.
     :returns: the child's PID; 0 in the child, which may only exec or end by ``os._exit``.
     :raises OSError: no child was made; or, in the child, it could not join.
     """
     place = Birthplace(directories)
     try:
         for move in (False, True):
-            pid, lives = _fork(place, move)
+            pid, lives = _fork(place, move, flags)
             if lives:
                 return pid
         raise OSError(errno.ECHILD, "the new process was killed")
@@ -147,11 +147,11 @@ def fork_into(directories: Iterable[str]) -> int:
         place.close()
 
 
-def _fork(place: Birthplace, move: bool) -> tuple[int, bool]:
+def _fork(place: Birthplace, move: bool, flags: int) -> tuple[int, bool]:
     """:returns: the child's PID, and whether it lives; if not, it has been reaped."""
     heard, told = os.pipe2(os.O_CLOEXEC)
     try:
-        pid, pidfd = place.clone(move=move)
+        pid, pidfd = place.clone(flags, move=move)
         if pid == 0:
             os.write(told, b".")
             place.join()

@@ -26,6 +26,9 @@ LOG_DIRECTORY, LOG_PATH = "kurma.io/log-dir", "kurma.io/log-path"
 
 #: An app's annotation with the signal that asks it to end, by name or number; else the image's.
 STOP_SIGNAL = "kurma.io/stop-signal"
+#: The annotation that says which PID namespace an app has, and its values; the last is the beginning of one.
+PID = "kurma.io/pid"
+PID_POD, PID_OWN, PID_HOST, PID_OF_APP = "pod", "own", "host", "app:"
 
 #: States in which nothing of the pod runs and its teardown is complete.
 ENDED_STATES = ("stopped", "errored")

@@ -19,6 +19,7 @@ from kurma_core.json_text import loads
 from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.linux.files import replace_file
 from kurma_core.models.isolator import needs_powers
+from kurma_core.models.pod import PID, PID_POD
 from kurma_core.models.streams import Stdio
 from kurma_core.schema import fit
 from kurma_core.staging import stager_status
@@ -43,6 +44,8 @@ ISOLATORS_ANNOTATION = "kurma.io/stager/isolators"
 POWERS_ANNOTATION = "kurma.io/stager/powers"
 #: Annotation of an image whose stager writes logs to a pod's log directory.
 LOGS_ANNOTATION = "kurma.io/stager/logs"
+#: Annotation of an image whose stager gives apps the PID namespaces that they ask for.
+PID_ANNOTATION = "kurma.io/stager/pid"
 #: Most lines and bytes of a stager's output that an error shows.
 _TAIL_LINES, _TAIL_BYTES = 5, 4096
 _OF_THE_POD = ("HOSTNAME", "AC_METADATA_URL")
@@ -83,7 +86,13 @@ class AciStager(StagerHooks):
     def features(self) -> StagerFeatures:
         # Images declare user namespaces, powers and log directories by annotations. A stager that writes
         # ``status.json`` gets no ``status`` call-ins.
-        return StagerFeatures(user_namespaces=True, host_powers=True, status_file=True, log_directories=True)
+        return StagerFeatures(
+            user_namespaces=True,
+            pid_namespaces=True,
+            host_powers=True,
+            status_file=True,
+            log_directories=True,
+        )
 
     def prepare(self, pod: PodSetup) -> None:
         for name in ("pod", "stager"):
@@ -137,6 +146,14 @@ class AciStager(StagerHooks):
             )
 
     def _check_powers(self, pod: PodSetup, image: Callable[[], StagerImage]) -> None:
+        if any(app.annotation(PID) not in (None, PID_POD) for app in pod.manifest.apps):
+            manifest = image().manifest
+            if manifest.annotation(PID_ANNOTATION) != "true":
+                raise StagerError(
+                    f"stager {self.name}: its image {manifest.name} does not say that it gives apps PID "
+                    f"namespaces (annotation {PID_ANNOTATION})",
+                    hint="run the pod with another stager",
+                )
         if not needs_powers(pod.plans.values(), pod.pod_plan):
             return
         manifest = image().manifest

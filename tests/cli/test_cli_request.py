@@ -228,6 +228,10 @@ def test_directories_in_memory(fakes: ModuleType) -> None:
 def test_what_is_the_hosts(fakes: ModuleType) -> None:
     request = request_of(fakes, "--pid", "host", "--uts", "private", "--device", "/dev/fuse", "img")
     assert request.isolators == (("os/linux/namespaces", {"pid": "host", "uts": "private"}),)
+    request = request_of(fakes, "--pid", "own", "img")
+    assert request.isolators == ()
+    assert request.template.pod.apps[0].annotation("kurma.io/pid") == "own"
+    assert request_of(fakes, "--pid", "pod", "img").isolators == (("os/linux/namespaces", {"pid": "private"}),)
     assert request_of(fakes, "img").isolators == ()
     assert request_of(fakes, "--ipc", "host", "img").isolators == (("os/linux/namespaces", {"ipc": "host"}),)
     words = [word for text in ("/dev/a:/dev/b", "/dev/a:rw", "/dev/a:/dev/b:r") for word in ("--device", text)]
@@ -643,6 +647,21 @@ def test_a_file_of_an_option_that_is_not_there(
             assert main(["run", option, str(path), *words], connect=client.connect) == 2
             assert capsys.readouterr().err.splitlines()[0] == f"kurma: {option}: {path}: cannot be read: {why}"
     assert client.calls == []
+
+
+def test_the_pid_namespace_of_an_app(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    client = fakes.FakeClient()
+    assert main(["app", "add", "--pid", "host", "web", "img"], connect=client.connect) == 0
+    ((_, (_, request), _), *_) = [call for call in client.calls if call[0] == "app_add"]
+    assert request.template.pod.apps[0].annotation("kurma.io/pid") == "host"
+    assert request.grants == ("os/linux/namespaces=pid",)
+    file = tmp_path / "pod.json"
+    file.write_text(json.dumps(POD))
+    capsys.readouterr()
+    assert main(["run", "--pid", "own", "--pod", str(file)], connect=client.connect) == 2
+    assert "--pid own needs a pod of one app" in capsys.readouterr().err
 
 
 def test_the_parent_of_the_cgroup(fakes: ModuleType, tmp_path: Path) -> None:

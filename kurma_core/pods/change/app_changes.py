@@ -22,7 +22,7 @@ from kurma_core.errors import (
 from kurma_core.models.pod import ENDED_STATES
 from kurma_core.pods import log_places
 from kurma_core.pods.finder import APPS_PATIENCE
-from kurma_core.pods.prepare import volumes
+from kurma_core.pods.prepare import pid_modes, volumes
 from kurma_core.pods.prepare.app_settings import pod_setup
 from kurma_core.pods.record.pod_record import forget_executions, forget_last_run
 from kurma_core.pods.record.state import AppChange
@@ -109,6 +109,7 @@ class PodApps:
             rendered = {app.name: app.rendered}
             setup = pod_setup(self._services, app.part, directory.path, rendered, attachments, url)
             log_places.check_stager(pod.driver, pod.document.stager, app.part.manifest)
+            pid_modes.check_stager(pod.driver, pod.document.stager, setup.manifest.apps)
             pod.driver.add_app(setup, pod.stager)
             self._commit(pod, app.document)
         except BaseException:

@@ -11,7 +11,7 @@ from kurma_core.appc.reify import effective_app
 from kurma_core.errors import PodStateError, UsageError
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.models.image import Conventions
-from kurma_core.pods.prepare import app_settings, grants, isolators, volumes
+from kurma_core.pods.prepare import app_settings, grants, isolators, pid_modes, volumes
 from kurma_core.pods.prepare.prepare_pod import checked_manifest, image_name, mount_setups, noted, overridden_app
 from kurma_core.value import frozen, replace
 
@@ -77,6 +77,7 @@ def new_app(
     reified = checked_manifest(whole, {**resolved, app.name: image}, request)
     noted(services, reified.notes)
     app_settings.check_annotations(reified.pod, reified.pod.apps[-1])
+    pid_modes.check(reified.pod.apps[-1], effective_app(reified.pod.apps[-1], image[1]), manifest.apps)
     # The pod's old volumes are mounted already, whatever has happened to their sources: only new ones are checked.
     had = {volume.name for volume in manifest.volumes}
     come = [volume for volume in reified.pod.volumes if volume.name not in had]

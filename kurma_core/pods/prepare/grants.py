@@ -20,6 +20,7 @@ from kurma_core.appc.image import Isolator
 from kurma_core.errors import PowerError, UsageError
 from kurma_core.hookspecs.isolator import Power
 from kurma_core.isolation import powers
+from kurma_core.models.pod import PID, PID_HOST
 from kurma_core.pods.prepare import isolators
 from kurma_core.pods.record.document import OF_APP, OF_IMAGE, OF_POD, Need
 from kurma_core.value import frozen, replace
@@ -109,6 +110,9 @@ def needs(
         # In an early pod manifest, an app's isolators are not in its ``app`` object.
         level = OF_APP if app.app is not None or app.isolators else OF_IMAGE
         own = asked(apps[app.name], of_pod | of_apps.get(app.name, set()), "app", hosts[app.name])
+        if app.annotation(PID) == PID_HOST and not request.configured:
+            # Of that app alone: its namespace is not the pod's.
+            own.append(Power(f"{isolators.NAMESPACES}=pid"))
         everyones += [_need(power, app.name) for power in own if power.namespace is not None]
         found[app.name] = tuple(_need(power, level) for power in own)
     found[""] = tuple(everyones)

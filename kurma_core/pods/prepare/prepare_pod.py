@@ -19,11 +19,11 @@ from kurma_core.image_store.records import is_hex
 from kurma_core.isolation import scopes
 from kurma_core.models.image import Conventions
 from kurma_core.models.network import NetworkRequest, PortMapping
-from kurma_core.models.pod import GROUP_POLICY, MountSetup
+from kurma_core.models.pod import GROUP_POLICY, PID, PID_HOST, MountSetup
 from kurma_core.models.summary import DISPLAY_NAME, MANAGER
 from kurma_core.pods import log_places
 from kurma_core.pods.network import port_claims
-from kurma_core.pods.prepare import app_settings, isolators, volumes
+from kurma_core.pods.prepare import app_settings, isolators, pid_modes, volumes
 from kurma_core.pods.prepare.app_settings import overridden, with_isolators
 from kurma_core.pods.record import cgroup_parent
 from kurma_core.pods.record.document import PodDocument
@@ -108,6 +108,7 @@ def pod_document(
     log_places.check_directory(reified.pod, services.config.state_dir)
     for app in reified.pod.apps:
         app_settings.check_annotations(reified.pod, app)
+        pid_modes.check(app, effective_app(app, resolved[app.name][1]), reified.pod.apps)
         rendered[app.name] = services.images.render(
             str(app.image.id), renderer, verify=request.verify, insecure=request.insecure
         )
@@ -324,7 +325,8 @@ def _judged(
 ) -> tuple[dict[str, tuple[Need, ...]], tuple[str, ...]]:
     """Checks the grants of the pod's images. :returns: the powers that they need, and a note on each power they
     have. :raises PowerError: a grant is missing."""
-    if not (pod.isolators or any(apps.values()) or of_file):
+    host_pids = any(app.annotation(PID) == PID_HOST for app in pod.apps)
+    if not (pod.isolators or any(apps.values()) or of_file or host_pids):
         return {}, ()
     from kurma_core.pods.prepare import grants
 

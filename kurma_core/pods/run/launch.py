@@ -30,7 +30,7 @@ from kurma_core.models.pod import LOG_DIRECTORY
 from kurma_core.pods import log_places
 from kurma_core.pods.network import port_claims
 from kurma_core.pods.network.hosts_and_resolv_conf import findable
-from kurma_core.pods.prepare import volumes
+from kurma_core.pods.prepare import pid_modes, volumes
 from kurma_core.pods.prepare.app_settings import pod_setup
 from kurma_core.pods.record.pod_directory import unwritable
 from kurma_core.pods.run import pod_limits
@@ -277,6 +277,7 @@ class Stager:
         if needs_powers(launch.document.plans.values(), launch.document.pod_plan):
             _need_powers(driver, launch.document.stager)
         _make_log_directory(launch, driver)
+        pid_modes.check_stager(driver, launch.document.stager, launch.document.manifest.apps)
         assert launch.stdio is not None
         # Garbage collection must remove neither the stager's image nor the apps' layers before the record names
         # them.

@@ -270,6 +270,9 @@ def serve(
             ahead.maker.drop()
         else:
             serving.maker = ahead.maker
+    if any(app.pid == manifest.HOST_PID for app in pod.apps):
+        # PID 1 of the pod gets no orphans of such an app: the stager must wait for them, not the host's init.
+        process.set_child_subreaper()
     house.await_ready()
     code = serving.run()
     house.end()
@@ -290,7 +293,16 @@ def _notes(pod: manifest.Pod, devices: str) -> list[str]:
         note = privileges.power_note(app, pod.ids)
         if note is not None:
             notes.append(note)
+        if app.pid != manifest.POD_PID:
+            notes += pid_notes(app)
     return notes
+
+
+def pid_notes(app: manifest.App) -> list[str]:
+    from kurma_stager_default.inside.app import pid_namespace
+
+    note = pid_namespace.note(app)
+    return [] if note is None else [note]
 
 
 _SHARED = {

@@ -20,6 +20,8 @@ RESTARTS = ("never", "on-failure", "always")
 LIFECYCLES = ("all", "any")
 PROTOCOLS = ("tcp", "udp")
 STDIN_ENDS = ("last", "first", "never")
+#: The PID namespaces that an app may have: the pod's, one of its own, the host's, or (a prefix) that of an app.
+POD_PID, OWN_PID, HOST_PID, OF_APP = "pod", "own", "host", "app:"
 #: Annotation of an image whose app reports its readiness.
 NOTIFIES = "appc.io/executor/supports-systemd-notify"
 #: How an app's root is made; ``given``: the app's only layer is its root, and the app writes to it.
@@ -134,6 +136,7 @@ class App:
         "mounts",
         "name",
         "notifies",
+        "pid",
         "plan",
         "post_stop",
         "pre_start",
@@ -173,6 +176,8 @@ class App:
         #: files below /etc whose content Kurma replaces, even if the image has some
         self.replace_files: list[str] = []
         self.restart = "never"
+        #: its PID namespace
+        self.pid = POD_PID
         self.stdin = False
         self.stdin_open = False
         #: when the input ends: with that of the ``last`` attached client, of the ``first``, or ``never``
@@ -288,6 +293,9 @@ def _app(
     app.environment += [(pair[0], pair[1]) for pair in extra.get("environment", [])]
     if "AC_METADATA_URL" in environment:
         app.environment.insert(0, ("AC_METADATA_URL", environment["AC_METADATA_URL"]))
+    app.pid = _annotations(entry).get("kurma.io/pid", POD_PID)
+    if not app.pid.startswith(OF_APP):
+        _one_of(f"app {name}: kurma.io/pid", app.pid, (POD_PID, OWN_PID, HOST_PID))
     for notes in (entry, image):
         says = _annotations(notes).get(NOTIFIES)
         if says is not None:

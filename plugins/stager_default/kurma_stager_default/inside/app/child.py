@@ -16,7 +16,7 @@ from kurma_core.linux.execute import ExecuteError
 from kurma_stager_default.inside import user_namespace
 from kurma_stager_default.inside.app import app_root, privileges
 from kurma_stager_default.inside.errors import SetupError
-from kurma_stager_default.inside.manifest import App, Pod
+from kurma_stager_default.inside.manifest import POD_PID, App, Pod
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,10 +148,20 @@ class Child:
             self.report = -1
 
 
-def spawn(pod: Pod, app: App, kind: str, argv: list[str], files: Files, tree: CgroupTree) -> Child:
+def spawn(
+    pod: Pod,
+    app: App,
+    kind: str,
+    argv: list[str],
+    files: Files,
+    tree: CgroupTree,
+    main_of: Callable[[str], int],
+) -> Child:
     """Forks a child that executes ``argv``; for :data:`ROOT`, one that makes the root and waits to be killed.
 
     :param files: the child enters its namespace, if there is one; else it makes the root itself.
+    :param main_of: the PID of an app's main process, whose PID namespace this app may share.
+    :raises SetupError: that app does not run. :raises OSError: no child was made.
     """
     maker = files.maker
     if maker is None:
@@ -161,10 +171,18 @@ def spawn(pod: Pod, app: App, kind: str, argv: list[str], files: Files, tree: Cg
         report, told = maker.report, maker.told
     parent = os.getpid()
     try:
-        pid = clone.fork_into(tree.directories())
+        if app.pid == POD_PID:
+            pid = clone.fork_into(tree.directories())
+        else:
+            from kurma_stager_default.inside.app import pid_namespace
+
+            pid = pid_namespace.fork(app.pid, tree.directories(), main_of)
     except BaseException as error:
         if os.getpid() == parent:
-            if maker is not None:
+            if maker is None:
+                os.close(report)
+                os.close(told)
+            else:
                 maker.drop()
                 files.maker = None
             raise
@@ -212,6 +230,10 @@ def _run(
     enters the pod's user namespace, if there is one, and gives up its rights in :func:`.privileges.become`."""
     privileges.clean_process()
     os.setsid()
+    if app.pid != POD_PID:
+        from kurma_stager_default.inside.app import pid_namespace
+
+        pid_namespace.settle(app, pod.plan.sysctls)
     privileges.apply_limits(app.plan)
     namespace = pod.ids.open()
     # Before the change of root: after it, the app may have replaced what is at this path.
@@ -246,6 +268,8 @@ def _run(
     def ready() -> None:
         if files.maker is not None and kind == MAIN:
             files.maker.await_end()
+        if app.pid != POD_PID:
+            pid_namespace.end_with_stager(app)
         tell("G")
 
     privileges.become(app, argv, identity, environment, app.working_directory, ready)

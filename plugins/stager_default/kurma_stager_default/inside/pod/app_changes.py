@@ -10,6 +10,7 @@ import os
 import time
 
 from kurma_core.formats import small_json
+from kurma_core.linux import process
 from kurma_core.linux.files import replace_file
 from kurma_stager_default.inside import manifest
 from kurma_stager_default.inside.app import privileges
@@ -65,11 +66,23 @@ def _add(supervisor: Supervisor, conversation: Conversation, request: dict[str, 
     note = privileges.power_note(app, supervisor.pod.ids)
     if note is not None:
         supervisor.note(note)
+    if app.pid != manifest.POD_PID:
+        _note_pid(supervisor, app)
     run = AppRun(app, tree, ADDED)
     supervisor.life.watch_memory(run)
     supervisor.runs.append(run)
     _renew_notes(supervisor)
     _answer(supervisor, conversation)
+
+
+def _note_pid(supervisor: Supervisor, app: manifest.App) -> None:
+    from kurma_stager_default.inside.app import pid_namespace
+
+    if app.pid == manifest.HOST_PID:
+        process.set_child_subreaper()  # for its orphans, which do not get to the pod's PID 1
+    note = pid_namespace.note(app)
+    if note is not None:
+        supervisor.note(note)
 
 
 def _renew_notes(supervisor: Supervisor) -> None:

@@ -158,16 +158,24 @@ class Lifecycle:
         try:
             if attaching is not None:
                 attaching.prepare(run)
-            run.child = child.spawn(self._pod, run.app, kind, argv, instance.files, run.tree)
-        except OSError as error:
+            run.child = child.spawn(self._pod, run.app, kind, argv, instance.files, run.tree, self._main_of)
+        except (OSError, SetupError) as error:
             one = child.Child(-1, -1, kind)
-            one.failure = child.SETUP_FAILED, f"no process can be made for it: {error.strerror}"
+            text = f"no process can be made for it: {error.strerror}" if isinstance(error, OSError) else str(error)
+            one.failure = child.SETUP_FAILED, text
             self.on_exit(run, one, child.SETUP_FAILED << 8)
             return
         if attaching is not None:
             attaching.started(run)
         self._loop.watch(run.child.report, lambda _fd, _events: self._on_report(run))
         self._supervisor.changed = True
+
+    def _main_of(self, name: str) -> int:
+        """The PID of an app's main process, which has not been reaped. :raises SetupError: it does not run."""
+        for run in self._supervisor.runs:
+            if run.app.name == name and run.phase == child.MAIN and run.child is not None:
+                return run.child.pid
+        raise SetupError(f"app {name}, whose PID namespace it shares, does not run")
 
     def _bound_handler(self, run: AppRun) -> None:
         """Starts the timeout of the running handler. While the app or the pod stops, it is at most the stop

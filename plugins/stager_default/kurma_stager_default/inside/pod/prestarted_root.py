@@ -29,6 +29,8 @@ def wanted(pod: Pod) -> App | None:
     if not pod.apps or pod.plan.namespaces or pod.ids.path:
         return None
     app = pod.apps[0]
+    if app.pid != manifest.POD_PID:
+        return None
     plan = app.plan
     special = plan.privileged or plan.devices or plan.own_paths or app.notifies or app.pre_start or app.post_stop
     return None if special else app

@@ -15,7 +15,7 @@ import time
 from kurma_core.formats import small_json
 from kurma_stager_default.inside import event_loop
 from kurma_stager_default.inside.app import child, proc_sys_dev
-from kurma_stager_default.inside.manifest import Pod
+from kurma_stager_default.inside.manifest import POD_PID, Pod
 from kurma_stager_default.inside.pod import pod_cgroups, status_file
 from kurma_stager_default.inside.pod.app_lifecycle import Lifecycle
 from kurma_stager_default.inside.pod.app_run import WAITING, AppRun
@@ -98,7 +98,12 @@ class Supervisor:
             # Make the sockets of all apps before the first app runs, so that an app that connects to another is
             # not refused.
             self.life.equip(run)
-        for run in self.runs:
+        runs = self.runs
+        if any(run.app.pid != POD_PID for run in runs):
+            from kurma_stager_default.inside.app import pid_namespace
+
+            runs = pid_namespace.ordered(runs)
+        for run in runs:
             self.life.watch_memory(run)
             self.life.begin(run)
         gc.freeze()
@@ -128,6 +133,7 @@ class Supervisor:
             or plan.devices
             or plan.own_paths
             or self.pod.plan.namespaces
+            or run.app.pid != POD_PID
             or run.readiness is not None
         ):
             return False
