@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         TrustedKey,
     )
     from kurma_core.api.pods import Collected, EnterRequest, LogLine, PodRequest, Process, Pruned, Usage
-    from kurma_core.models.image import ImageRecord
+    from kurma_core.models.image import FetchCredentials, ImageRecord
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText, Stdio
     from kurma_core.models.summary import PodSummary
@@ -103,6 +103,7 @@ _WHERE = {
     "CheckLine ErrorBody Event EventKind EventSubject Health HostCheckInfo HostInfo": "kurma_core.api.host",
     "IsolatorInfo NetworkFinding NetworkInfo PluginInfo PluginPage ReloadReport": "kurma_core.api.host",
     "StagerInfo Version": "kurma_core.api.host",
+    "FetchCredentials": "kurma_core.models.image",
     "ImageRecord": "kurma_core.models.image",
     "PodRecord": "kurma_core.models.pod",
     "PodSummary": "kurma_core.models.summary",
@@ -645,11 +646,16 @@ class Api:
         *,
         pull: PullPolicy = "new",
         insecure: Collection[Nonempty] = (),
+        credentials: FetchCredentials | None = None,
+        manager: Nonempty | None = None,
         progress: Progress | None = None,
     ) -> ImageRecord:
         """Fetch an image.
 
         :param insecure: checks to relax: ``image``, ``tls``, ``http``, ``pubkey``.
+        :param credentials: credentials for the image's source, for this fetch only; null: this machine's
+        :param manager: the program that manages the image from now on: garbage collection keeps the image until
+            ``image_release``
         """
 
     @operation("POST", "/v1/images/upload", takes=ARCHIVE, query=(_FILE_NAME,), given_up=True)
@@ -699,10 +705,21 @@ class Api:
         """Extract an image's root filesystem into a directory of the host, and return the image's ID."""
 
     @operation("DELETE", "/v1/images/{image}", name="image_remove")
-    def image_rm(self, image: str, *, dry_run: bool = False) -> ImageGc:
+    def image_rm(self, image: str, *, dry_run: bool = False, managed: bool = False) -> ImageGc:
         """Remove an image that no pod uses.
 
         :param dry_run: report what would be done, and change nothing
+        :param managed: do it also if a program manages the image
+        """
+
+    @operation("POST", "/v1/images/{image}/release", body="ImageRelease")
+    def image_release(self, image: str, manager: Nonempty) -> ImageGc:
+        """Give up an image for a program that manages it, and remove the image unless it is still needed.
+
+        It stays while pods of this manager use it, or another program manages it.
+
+        :param manager: the program
+        :raises ImageError: a pod that this program does not manage uses the image.
         """
 
     @operation("POST", "/v1/images/gc")

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kurma_core.api.operations import Api
+    from kurma_core.models.image import FetchCredentials
 
+#: Bytes of a file with credentials, at most.
+_LARGEST_CREDENTIALS = 65536
 #: Checks that ``--insecure-options`` may relax.
 INSECURE = ("image", "tls", "http", "pubkey")
 
@@ -42,6 +45,22 @@ def pod_and_app(text: str, app: str | None) -> tuple[str, str | None]:
     if app not in (None, named):
         raise UsageError(f"--app: {app} is not the app of {text}")
     return pod, named
+
+
+def credentials(path: str) -> FetchCredentials:
+    """The credentials ``USER:PASSWORD`` in the first line of a file; ``-`` is standard input.
+
+    :raises UsageError: it has none. :raises HostError: it cannot be read.
+    """
+    from kurma_core.models.image import FetchCredentials
+    from kurma_core.named_files import content
+
+    file = "/dev/stdin" if path == "-" else path
+    line = content(file, endless=True, largest=_LARGEST_CREDENTIALS).partition(b"\n")[0].rstrip(b"\r")
+    user, colon, password = line.decode(errors="surrogateescape").partition(":")
+    if not user or not colon:
+        raise UsageError(f"--creds-file: {path} has no credentials", hint="its first line is USER:PASSWORD")
+    return FetchCredentials(user, password)
 
 
 def find_pod_and_app(client: Api, text: str, app: str | None) -> tuple[str, str | None]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from kurma_core.appc.image import ImageManifest
-    from kurma_core.models.image import Conventions
+    from kurma_core.models.image import Conventions, FetchCredentials
 
 #: Modules of the types of answers.
 _WHERE = {"Conventions": "kurma_core.models.image", "ImageManifest": "kurma_core.appc.image"}
@@ -153,12 +153,25 @@ class FetchRequest:
     :param known: the blob's ``key`` of the last time that the locator was resolved, if the store still has that
         image: a fetcher may ask its source only whether the content has changed. If the new blob has the same key,
         the core does not read it.
+    :param credentials: of the caller, for this request and the blobs of its answer only; send them to no other
+        source. None: the machine's own. A fetcher that cannot use them calls :meth:`refuse_credentials`.
     """
 
     os: str
     arch: str
     insecure: frozenset[str] = frozenset()
     known: str | None = None
+    credentials: FetchCredentials | None = None
+
+    def refuse_credentials(self, locator: str) -> None:
+        """:raises UsageError: the caller has given credentials."""
+        if self.credentials is not None:
+            from kurma_core.errors import UsageError
+
+            raise UsageError(
+                f"{locator}: its fetcher cannot use credentials of one fetch",
+                hint="keep them in auth.d; see docs/howto/images.md",
+            )
 
 
 class ImageFiles(Protocol):

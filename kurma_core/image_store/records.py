@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from kurma_core.errors import FormatVersionError, ImageNotFoundError, StoreError
 from kurma_core.formats.timestamps import timestamp
 from kurma_core.hookspecs.renderer import ImageLayer
+from kurma_core.image_store import image_managers
 from kurma_core.json_text import loads
 from kurma_core.models.image import Conventions, ImageRecord, Provenance
 from kurma_core.schema import COUNT, SchemaError, fit
@@ -209,6 +210,7 @@ def read_image(path_in: StorePath, image_id: str) -> ImageRecord:
     except FileNotFoundError:
         archive = 0
     used = _last_used(path_in("images", image_id, "used"))
+    managers, released = image_managers.read(path_in, image_id)
     try:
         fit(document, _IMAGE, "the record")
         if not document["provenance"]:
@@ -226,6 +228,8 @@ def read_image(path_in: StorePath, image_id: str) -> ImageRecord:
             last_used=used,
             early_id=document.get("earlyId"),
             conventions=Conventions() if expected is None else Conventions.from_json(expected),
+            managers=managers,
+            released=released,
         )
     except ValueError as error:
         raise _unreadable(path, error) from error

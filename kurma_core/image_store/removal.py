@@ -73,7 +73,7 @@ def gc(
         store.step("leftovers taken away")
         with store.locked(exclusive=True):
             for image_id in store.ids():
-                if image_id not in used and _last_use(store, image_id) < before:
+                if image_id not in used and not _managed(store, image_id) and _last_use(store, image_id) < before:
                     work.take("image", "images", image_id)
                     store.step("image taken away")
             for tree_id in _names(store.path("trees")):
@@ -217,6 +217,14 @@ def _image_name(store: Store, image_id: str) -> str:
         return store.get(image_id).name
     except (StoreError, ImageNotFoundError, FormatVersionError):
         return ""
+
+
+def _managed(store: Store, image_id: str) -> bool:
+    """Whether a program manages the image; a damaged record counts for none."""
+    try:
+        return bool(store.get(image_id).managers)
+    except (StoreError, ImageNotFoundError, FormatVersionError):
+        return False
 
 
 def _last_use(store: Store, image_id: str) -> float:

@@ -8,7 +8,7 @@ Under its root, which is root's alone (what images bring may be set-user-ID)::
     archives/ID.aci            archives as shipped
     layers/KEY/rootfs/         extracted once; KEY is an image's ID, or a layer's digest
     layers/KEY/{layer.json,files}
-    images/ID/{manifest,image.json,used}; of an early image, original-app and original-fileset
+    images/ID/{manifest,image.json,used,managers}; of an early image, original-app and original-fileset
     trees/ID/{rootfs/,tree.json,files}
 
 An image is there once ``images/ID`` is: its archive and its layers have been put in place, and synced, before.
@@ -248,6 +248,25 @@ class ImageStore:
             touch(self.path("images", records.checked_id(image_id), "used"))
         except (FileNotFoundError, NotADirectoryError):
             raise records.not_found(image_id) from None
+
+    def hold_for(self, image_id: str, manager: str | None) -> None:
+        """Records that a program manages the image. The caller holds it.
+
+        :param manager: None: a person has fetched it, so that no manager has given it up.
+        :raises StoreError: the disk is full, …
+        """
+        from kurma_core.image_store import image_managers
+
+        image_managers.hold(self, image_id, manager)
+
+    def release_for(self, image_id: str, manager: str) -> tuple[str, ...]:
+        """Records that a program gives the image up. :returns: the managers that are left.
+
+        :raises StoreError: the record cannot be changed.
+        """
+        from kurma_core.image_store import image_managers
+
+        return image_managers.release(self, image_id, manager)
 
     # --- everything else -----------------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from kurma_core.image_store.archive_stream import Decrypt, Plain
     from kurma_core.image_store.staging import StagedImage
     from kurma_core.journal import Journal
+    from kurma_core.models.image import FetchCredentials
     from kurma_core.trust.encryption import Passphrases
 
     #: Makes the function that decrypts the archive of that name, if it is encrypted.
@@ -58,6 +59,7 @@ class Acquisition:
     :param conventions: says what an image with a manifest expects of its executor.
     :param opener: opens encrypted archives.
     :param platform: os and arch wanted, as the App Container specification spells them.
+    :param credentials: of the caller, for the sources of this run; None: those of the machine.
     """
 
     store: ImageStore
@@ -71,6 +73,7 @@ class Acquisition:
     journal: Journal
     opener: Opener
     progress: Progress | None = None
+    credentials: FetchCredentials | None = None
 
     def get(
         self,
@@ -95,7 +98,9 @@ class Acquisition:
         local = known is not None and known.transport == LOCAL
         if known is not None and not (local and pull != "never"):
             stored = self._stored(known, locator, expected)
-            if stored is not None and (pull != "always" or known.fresh(time.time())):
+            # The source decides on each caller's credentials.
+            fresh = known.fresh(time.time()) and self.credentials is None
+            if stored is not None and (pull != "always" or fresh):
                 return stored
         expanded = () if locator.name is None else self.fetching.short_name(locator.text)
         for number, candidate in enumerate(expanded, 1):
@@ -172,7 +177,8 @@ class Acquisition:
         system, arch = self.platform
         stored = self._stored(known, locator, expected) if known is not None else None
         before = known.key if known is not None and stored is not None else None
-        remote = self.fetching.resolve(locator, FetchRequest(system, arch, self.insecure, before))
+        request = FetchRequest(system, arch, self.insecure, before, self.credentials)
+        remote = self.fetching.resolve(locator, request)
         key = remote.blob.key if isinstance(remote, RemoteArchive) else remote.digest
         again = (
             stored is not None

@@ -7,8 +7,8 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from kurma_core.api.images import DiskUse
-from kurma_core.errors import ImageError, PluginError, StoreError
+from kurma_core.api.images import DiskUse, ImageGc
+from kurma_core.errors import FormatVersionError, ImageError, ImageNotFoundError, PluginError, StoreError
 from kurma_core.image_store.rendered_trees import tree_id
 from kurma_core.images.dependencies import Graph
 from kurma_core.models.image import RenderedLayer
@@ -16,7 +16,6 @@ from kurma_core.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from kurma_core.api.images import ImageGc
     from kurma_core.hookspecs.renderer import RendererHooks
     from kurma_core.image_store import ImageStore
     from kurma_core.images.locator_cache import LocatorCache
@@ -55,9 +54,47 @@ class GarbageCollector:
         self._renderers = renderers
         self._journal = journal
 
-    def remove(self, reference: str, used: Used, *, dry_run: bool) -> ImageGc:
+    def remove(self, reference: str, used: Used, *, dry_run: bool, managed: bool) -> ImageGc:
         """See :meth:`ImageManager.remove`."""
         image_id, name = self._identify(reference)
+        managers = () if managed else self._managers(image_id)
+        if managers:
+            raise ImageError(
+                f"{name} ({image_id[:19]}): {managers[0]} manages it",
+                hint=f"let {managers[0]} remove it; or, against it: --force",
+                image=image_id,
+                manager=managers[0],
+            )
+        return self._remove(image_id, name, used, dry_run=dry_run)
+
+    def release(self, reference: str, manager: str, used_by_others: Used, used: Used) -> ImageGc:
+        """See :meth:`ImageManager.release`."""
+        image_id, name = self._identify(reference)
+        if image_id in self._with_dependencies(used_by_others):
+            raise ImageError(
+                f"{name} ({image_id[:19]}): a pod that {manager} does not manage uses it",
+                hint="remove the pod first",
+                image=image_id,
+            )
+        managers = set(self._managers(image_id)) - {manager}
+        if not managers and image_id not in self._with_dependencies(used):
+            try:
+                return self._remove(image_id, name, used, dry_run=False)
+            except (ImageNotFoundError, StoreError):
+                raise
+            except ImageError:
+                pass  # a pod or a command has begun to use it
+        self._store.release_for(image_id, manager)
+        return ImageGc((), dry_run=False)
+
+    def _managers(self, image_id: str) -> tuple[str, ...]:
+        """The managers of an image; none if its record is damaged."""
+        try:
+            return self._store.get(image_id).managers
+        except (StoreError, FormatVersionError, ImageNotFoundError):
+            return ()
+
+    def _remove(self, image_id: str, name: str, used: Used, *, dry_run: bool) -> ImageGc:
 
         def unused() -> None:
             if image_id in self._with_dependencies(used):
@@ -94,6 +131,7 @@ class GarbageCollector:
         now = time.time()  # first: a use after this moment protects what is not among the used ones
         stagers = self._known.images("built:")  # the last of every source
         ids = set(used() if callable(used) else used)
+        ids |= {image.id for image in self._store.list() if image.managers}
         images = self._with_dependencies(ids | self._newest() if replaced else ids) | stagers
         report = self._store.gc(images | self.trees_of(images), grace, dry_run, now=now, only=only)
         leftovers = self._known.sweep(dry_run=dry_run, only=only)

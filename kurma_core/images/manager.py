@@ -24,6 +24,7 @@ from kurma_core.formats.timestamps import timestamp
 from kurma_core.hookspecs import implements
 from kurma_core.hookspecs.fetcher import FetcherHooks, FetchRequest
 from kurma_core.image_store import ImageStore, Limits
+from kurma_core.image_store.image_managers import check_name
 from kurma_core.images.acquisition import Acquisition, decrypting, uploaded
 from kurma_core.images.host_images import HostImages
 from kurma_core.images.locator_cache import LocatorCache
@@ -37,6 +38,7 @@ from kurma_core.images.trust_policy import (
 from kurma_core.journal import Journal
 from kurma_core.models.image import Conventions, Provenance
 from kurma_core.trust import Trust
+from kurma_core.value import replace
 
 if TYPE_CHECKING:
     from kurma_core.api.images import DiskUse, ImageChecked, ImageGc
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from kurma_core.images.garbage_collection import GarbageCollector, Used
     from kurma_core.images.keys import KeyManager
     from kurma_core.images.trust_policy import Vouchers
-    from kurma_core.models.image import ImageRecord, RenderedImage
+    from kurma_core.models.image import FetchCredentials, ImageRecord, RenderedImage
     from kurma_core.plugins.registry import PluginRegistry
     from kurma_core.trust.encryption import Passphrases
 
@@ -159,6 +161,8 @@ class ImageManager:
         pull: str = "new",
         insecure: Collection[str] = frozenset(),
         progress: Progress | None = None,
+        credentials: FetchCredentials | None = None,
+        manager: str | None = None,
     ) -> ImageRecord:
         """Brings an image and its dependencies into the store, verified by the trust policy.
 
@@ -166,6 +170,8 @@ class ImageManager:
         :param pull: ``new`` fetches what is not in the store, ``always`` asks the source each time; ``never``.
         :param insecure: checks relaxed in this run: ``image``, ``tls``, ``http``, ``pubkey``; reported and
             recorded.
+        :param credentials: for the image's source, in this run only. Dependencies are fetched without them.
+        :param manager: the program that manages the image from now on; None: none is added.
         :raises UsageError: the locator or an option is malformed.
         :raises FetchError: in one of its kinds.
         :raises TrustError: the image is not trusted.
@@ -175,9 +181,19 @@ class ImageManager:
         acquisition = self._acquisition(self._policy(insecure), progress)
         found = self._fetching.parse(locator)
         checked = check_pull(pull)
+        if manager is not None:
+            check_name(manager)
+        if credentials is not None and found.path is not None:
+            raise UsageError(f"{locator}: credentials are of no use for a file", hint="leave them out")
+        own = acquisition if credentials is None else replace(acquisition, credentials=credentials)
         # The next file to fetch may be a dependency of this one.
         return self._take(
-            found, lambda: acquisition.get(found, checked), acquisition, pull, incomplete=found.path is not None
+            found,
+            lambda: own.get(found, checked),
+            acquisition,
+            pull,
+            incomplete=found.path is not None,
+            manager=manager,
         )
 
     @contextmanager
@@ -221,9 +237,12 @@ class ImageManager:
         pull: str,
         *,
         incomplete: bool,
+        manager: str | None = None,
     ) -> ImageRecord:
         """:param incomplete: keep the image although a dependency cannot be fetched; the user gets a warning now,
-        and again at each use."""
+        and again at each use.
+        :param manager: see :meth:`fetch`.
+        """
         with self._holds.keeping(used=False):  # it is fetched, not used
             record = self._holds.found(locator.text, get)
             try:
@@ -232,6 +251,9 @@ class ImageManager:
                 if not incomplete or isinstance(error, FetchDigestError):
                     raise
                 self._note(f"{locator.text}: the stored image cannot be used yet: {error.message}")
+            if record.released or manager not in (None, *record.managers):
+                self.store.hold_for(record.id, manager)
+                record = self.store.get(record.id)
         return record
 
     def resolve(
@@ -563,14 +585,27 @@ class ImageManager:
 
     # --- removing ------------------------------------------------------------------------------------------------
 
-    def remove(self, reference: str, used: Used = (), *, dry_run: bool = False) -> ImageGc:
+    def remove(self, reference: str, used: Used = (), *, dry_run: bool = False, managed: bool = False) -> ImageGc:
         """Takes an image away, damaged or not.
 
         :param used: IDs of the images that pods name; what those depend on is used as well.
-        :raises ImageError: a pod uses it, or a command does just now. :raises ImageNotFoundError:
+        :param managed: also if a program manages it.
+        :raises ImageError: a pod uses it, or a command does just now, or a program manages it.
+        :raises ImageNotFoundError:
         """
         came = self._by_locator(reference)
-        return self.garbage_collector.remove(reference if came is None else came.id, used, dry_run=dry_run)
+        return self.garbage_collector.remove(
+            reference if came is None else came.id, used, dry_run=dry_run, managed=managed
+        )
+
+    def release(self, reference: str, manager: str, used_by_others: Used, used: Used) -> ImageGc:
+        """Gives an image up for a manager, and removes it unless another manager or a pod needs it.
+
+        :param used_by_others: IDs of the images that pods of others than the manager name.
+        :param used: IDs of the images that pods name.
+        :raises ImageError: a pod of others uses it. :raises ImageNotFoundError:
+        """
+        return self.garbage_collector.release(self.get(reference).id, manager, used_by_others, used)
 
     def gc(
         self,

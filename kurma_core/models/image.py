@@ -1,4 +1,4 @@
-"""Images: their provenance, their records, and rendered trees."""
+"""Images: their provenance, their records, rendered trees, and credentials of a fetch."""
 
 from __future__ import annotations
 
@@ -96,6 +96,8 @@ class ImageRecord(JsonValue):
         from a registry.
     :param conventions: expectations of the image's format, as its fetcher reports them.
     :param archive_size: bytes of its archive, which the store keeps besides; 0: it keeps none.
+    :param managers: names of the programs that manage it: garbage collection keeps it until they give it up.
+    :param released: its last manager has given it up while pods used it.
     :param trust: the highest level of trust in its provenance.
     :param fetched_at: time of the last fetch.
     :param names: what callers call it, the last one first: a registry's image as it was asked for, any other by
@@ -116,6 +118,8 @@ class ImageRecord(JsonValue):
     early_id: str | None = None
     conventions: Conventions = field(default_factory=Conventions)
     archive_size: Count = 0
+    managers: tuple[str, ...] = ()
+    released: bool = False
 
     @property
     def trust(self) -> str:
@@ -140,6 +144,29 @@ class ImageRecord(JsonValue):
         """Key that sorts images by ``fetched_at``, the oldest first; a time without microseconds sorts as the
         beginning of its second."""
         return self.fetched_at.removesuffix("Z")
+
+
+@frozen
+class FetchCredentials(JsonValue):
+    """A caller's credentials for the source of one image, used in one fetch. Empty: not given.
+
+    :param user: name of the user. :param password: password of the user.
+    :param identity_token: a token that a registry's token server exchanges for an access token.
+    :param registry_token: an access token, sent unchanged.
+    :param server: host[:port] that they are for; they are not sent if the image is at another one.
+    """
+
+    JSON_NAME = "FetchCredentials"
+    PARTIAL = True
+
+    user: str = ""
+    password: str = ""
+    identity_token: str = ""
+    registry_token: str = ""
+    server: str = ""
+
+    def __repr__(self) -> str:
+        return "FetchCredentials(…)"
 
 
 @frozen

@@ -320,11 +320,11 @@ def test_several_pods_one_failure(fakes: ModuleType, capsys: pytest.CaptureFixtu
         ("kill -s sigusr1 web/app", ("kill", ("web", 10, "app"), {})),
         ("kill -s 10 --app app web", ("kill", ("web", 10, "app"), {})),
         ("stop -t 5 web", ("stop", ("web",), {"timeout": 5.0, "force": False, "managed": False})),
-        ("rmi x", ("image_rm", ("x",), {"dry_run": False})),
+        ("rmi x", ("image_rm", ("x",), {"dry_run": False, "managed": False})),
         ("kill --signal 9 web", ("kill", ("web", 9, None), {})),
         ("status web --wait", ("wait", ("web",), {})),
         ("network rm blue", ("network_rm", ("blue",), {})),
-        ("image rm x", ("image_rm", ("x",), {"dry_run": False})),
+        ("image rm --force x", ("image_rm", ("x",), {"dry_run": False, "managed": True})),
     ],
 )
 def test_words_become_calls(fakes: ModuleType, words: str, call: Any) -> None:

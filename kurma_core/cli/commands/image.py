@@ -59,6 +59,12 @@ _IMAGE_OR_FILE = Argument(
         choices=("new", "always", "never"),
         default="new",
     ),
+    Option(
+        "creds_file",
+        "--creds-file",
+        "Use the credentials USER:PASSWORD in the first line of FILE for this fetch; - is standard input.",
+        metavar="FILE",
+    ),
     INSECURE_OPTIONS,
     PASSPHRASE_FILE,
     root=True,
@@ -70,18 +76,28 @@ def fetch(
     *,
     locators: tuple[str, ...],
     pull: str,
+    creds_file: str | None,
     insecure_options: tuple[str, ...],
 ) -> int:
     """Fetch images into the store, and print their IDs.
 
     A locator is a path, an address (SCHEME:…) that an installed fetcher accepts, or an image's name
     (example.com/app:1.0). Also fetches the image's dependencies that can be found.
+    The credentials of --creds-file come before those of kurma login, and are not saved.
     """
+    given: dict[str, Any] = {}
+    if creds_file is not None:
+        if len(locators) > 1:
+            from kurma_core.errors import UsageError
+
+            raise UsageError("--creds-file: several images are given", hint="fetch them one by one")
+        given["credentials"] = values.credentials(creds_file)
     insecure = values.insecure(insecure_options)
     client = session.client
 
     def one(locator: str) -> None:
-        session.line(client.image_fetch(locator, pull=pull, insecure=insecure, progress=session.progress()).id)
+        record = client.image_fetch(locator, pull=pull, insecure=insecure, progress=session.progress(), **given)
+        session.line(record.id)
 
     return session.each(locators, one)
 
@@ -126,6 +142,8 @@ def list_(session: Session, *, sort: str, all: bool, quiet: bool, filter: tuple[
         ("FETCHED", lambda image: ago(image.record.fetched_at)),
         ("LAST USED", lambda image: ago(image.record.last_used) or "never", (1, 0)),
     ]
+    if any(image.record.managers for image in listed):
+        columns.append(("MANAGER", lambda image: ",".join(image.record.managers), (1, 0)))
     if quiet:
         for image in listed:
             session.line(image.record.id)
@@ -257,17 +275,18 @@ def render(session: Session, *, image: str, renderer: str | None, verify: bool) 
 @command(
     Argument("images", "IMAGE", "The images.", many=True),
     Option("dry_run", "--dry-run", "Print what would be removed, and remove nothing."),
+    Option("force", "--force", "Do it also if a program manages the image."),
     root=True,
     example="kurma image rm example.com/web",
 )
-def rm(session: Session, *, images: tuple[str, ...], dry_run: bool) -> int:
+def rm(session: Session, *, images: tuple[str, ...], dry_run: bool, force: bool) -> int:
     """Remove stored images.
 
-    Refuses to remove an image that a pod uses.
+    Refuses to remove an image that a pod uses, and without --force one that a program manages.
     """
 
     def one(image: str) -> None:
-        report = session.client.image_rm(image, dry_run=dry_run)
+        report = session.client.image_rm(image, dry_run=dry_run, managed=force)
         if dry_run:
             session.line(_removals(report))
 
@@ -290,7 +309,7 @@ def rm(session: Session, *, images: tuple[str, ...], dry_run: bool) -> int:
 def gc(session: Session, *, grace_period: str, dry_run: bool) -> None:
     """Remove images that no pod has used for some time.
 
-    Also removes unused rendered trees and unfinished downloads.
+    Leaves images that a program manages. Also removes unused rendered trees and unfinished downloads.
     """
     report = session.client.image_gc(grace=values.seconds(grace_period, "--grace-period"), dry_run=dry_run)
     session.show(report, lambda: _removals(report))
@@ -411,6 +430,7 @@ def _paragraphs(record: ImageRecord, manifest: ImageManifest, trust: str) -> Ite
         [
             ("id", record.id),
             ("early id", record.early_id),
+            ("manager", ", ".join(record.managers) or None),
             ("name", record.name),
             ("version", record.version),
             ("labels", pairs(record.labels)),

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kurma_core.api.operations import Operation, Progress
     from kurma_core.api.pods import Pruned
     from kurma_core.journal import Cursor, Journal
-    from kurma_core.models.image import ImageRecord
+    from kurma_core.models.image import FetchCredentials, ImageRecord
 
 #: Classes of operations by the first part of their paths; all other paths are operations of the host.
 _NOUNS = {"pods": "pods", "listing": "pods", "usage": "pods", "images": "images", "trust": "images"}
@@ -224,9 +224,22 @@ class LocalImages:
         self._m = managers
 
     def image_fetch(
-        self, locator: str, pull: str, insecure: Collection[str], progress: Progress | None
+        self,
+        locator: str,
+        pull: str,
+        insecure: Collection[str],
+        credentials: FetchCredentials | None,
+        manager: str | None,
+        progress: Progress | None,
     ) -> ImageRecord:
-        return self._m.images.fetch(locator, pull=pull, insecure=frozenset(insecure), progress=progress)
+        return self._m.images.fetch(
+            locator,
+            pull=pull,
+            insecure=frozenset(insecure),
+            progress=progress,
+            credentials=credentials,
+            manager=manager,
+        )
 
     def image_upload(
         self, path: str, signature: str | None, insecure: Collection[str], progress: Progress | None
@@ -280,10 +293,20 @@ class LocalImages:
     def image_verify(self, image: str) -> ImageChecked:
         return self._m.images.verify(image)
 
-    def image_rm(self, image: str, dry_run: bool) -> ImageGc:
-        """:raises ImageError: a pod uses it."""
+    def image_rm(self, image: str, dry_run: bool, managed: bool) -> ImageGc:
+        """:raises ImageError: a pod uses it, or a program manages it."""
         self._m.need_root("remove an image")
-        return self._m.images.remove(image, self._m.pods.finder.used_images, dry_run=dry_run)
+        return self._m.images.remove(image, self._m.pods.finder.used_images, dry_run=dry_run, managed=managed)
+
+    def image_release(self, image: str, manager: str) -> ImageGc:
+        self._m.need_root("remove an image")
+        finder = self._m.pods.finder
+
+        def used_by_others() -> set[str]:
+            own = {pod.uuid for pod in finder.summaries() if pod.manager == manager}
+            return finder.used_images(without=own)
+
+        return self._m.images.release(image, manager, used_by_others, finder.used_images)
 
     def image_gc(self, grace: float, dry_run: bool) -> ImageGc:
         """Images that pods name are kept."""

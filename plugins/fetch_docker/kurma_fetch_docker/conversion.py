@@ -174,11 +174,11 @@ def _labels(
 
 def _app(section: Mapping[str, Json], where: str) -> App:
     entrypoint, cmd = _words(section, "Entrypoint", where), _words(section, "Cmd", where)
-    user, colon, group = str(section.get("User") or "").partition(":")
+    user, colon, group = _user(section), *str(section.get("User") or "").partition(":")[1:]
     directory = str(section.get("WorkingDir") or "")
     return App(
         exec=(*entrypoint, *cmd),
-        user=user or "0",
+        user=user,
         group=group if colon and group else "",
         working_directory=_absolute(directory) if directory else None,
         environment=_environment(section, where),
@@ -186,6 +186,11 @@ def _app(section: Mapping[str, Json], where: str) -> App:
         ports=_ports(section, where),
         user_labels=_texts(section, "Labels", where),
     )
+
+
+def _user(section: Mapping[str, Json]) -> str:
+    """The image's user, a name or a number."""
+    return str(section.get("User") or "").partition(":")[0] or "0"
 
 
 def _environment(section: Mapping[str, Json], where: str) -> tuple[NameValue, ...]:
@@ -244,6 +249,9 @@ def _annotations(
         f"{DOCKER}/manifesthash": origin.manifest_digest,
         f"{DOCKER}/tag": origin.tag or "",
     }
+    if _user(section) == "0" and section.get("User"):
+        # Else it would be like an image without a user.
+        found[f"{OURS}/user"] = "0"
     for key in ("Entrypoint", "Cmd"):
         if section.get(key):
             found[f"{DOCKER}/{key.lower()}"] = _dump(section[key])

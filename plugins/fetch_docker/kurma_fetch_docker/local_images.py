@@ -35,6 +35,7 @@ class LocalImageFetcher(FetcherHooks):
         scheme, _, path = locator.partition(":")
         if "\0" in path or not writable(path):
             raise UsageError(f"{scheme}: no file can have the path {describe(path)}")
+        request.refuse_credentials(locator)
         if scheme == "oci":
             from kurma_fetch_docker.oci_layout import resolve_layout
 

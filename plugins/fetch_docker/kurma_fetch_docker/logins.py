@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kurma_fetch_http.credentials import Credentials, canonical
 
@@ -17,6 +17,9 @@ from kurma_core.json_text import JsonError, loads
 from kurma_core.value import frozen
 from kurma_fetch_docker.credential_helpers import HELPER_TIMEOUT, ask_helper
 from kurma_fetch_docker.reference import HUB, HUB_NAMES
+
+if TYPE_CHECKING:
+    from kurma_core.models.image import FetchCredentials
 
 _KEYS = ("identitytoken", "registrytoken", "username", "password", "auth")
 #: Key of Docker Hub in Docker's files.
@@ -35,6 +38,9 @@ class Login:
     password: str
     origin: str = ""
     bearer: str = ""
+
+    def __repr__(self) -> str:
+        return f"Login(from {self.origin})"
 
 
 class Logins:
@@ -104,6 +110,31 @@ class Logins:
             return None
         user, secret = found
         return Login("" if user == "<token>" else user, secret, f"docker-credential-{helper}")
+
+
+class GivenLogin(Logins):
+    """A login for one registry, before those of this machine.
+
+    :param others: the logins for other registries, such as mirrors.
+    """
+
+    def __init__(self, login: Login, registry: str, others: Logins) -> None:
+        self._login = login
+        self._registry = registry
+        self._others = others
+
+    def find(self, registry: str, repository: str = "") -> Login | None:
+        return self._login if registry == self._registry else self._others.find(registry, repository)
+
+
+def login_of(given: FetchCredentials) -> Login:
+    """The login of credentials that a caller gives for one fetch; a token comes before a password."""
+    origin = "the request"
+    if given.identity_token:
+        return Login("", given.identity_token, origin)
+    if given.registry_token:
+        return Login("", "", origin, given.registry_token)
+    return Login(given.user, given.password, origin)
 
 
 def _parsed(text: bytes, path: str) -> Any:

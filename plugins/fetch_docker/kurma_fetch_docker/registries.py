@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 from kurma_fetch_http.transport import Transport
 
-from kurma_core.errors import FetchError, FetchTLSError, FetchTruncatedError
+from kurma_core.errors import FetchError, FetchTLSError, FetchTruncatedError, UsageError
 from kurma_core.hookspecs.driver import DriverContext
 from kurma_core.hookspecs.fetcher import FetchRequest, RemoteLayers
 from kurma_fetch_docker.conversion import ImageOrigin
 from kurma_fetch_docker.layer_blobs import RegistryBlob, UrlBlob
-from kurma_fetch_docker.logins import Logins
+from kurma_fetch_docker.logins import GivenLogin, Logins, login_of
 from kurma_fetch_docker.oci_documents import choose
-from kurma_fetch_docker.reference import HUB, HUB_NAMES, Reference, is_host, parse_locator
+from kurma_fetch_docker.reference import HUB, HUB_NAMES, Reference, is_host, parse_locator, registry_of
 from kurma_fetch_docker.registry_client import Client
 from kurma_fetch_docker.remote_layers import remote_layers
 
@@ -34,7 +34,7 @@ def resolve_remote(locator: str, request: FetchRequest, context: DriverContext) 
     :raises FetchError: the registry's error, one of its subclasses. :raises UsageError: the locator is malformed.
     """
     reference = parse_locator(locator)
-    endpoints = Endpoints(context, request)
+    endpoints = Endpoints(context, request, given_login(request, reference.registry, context))
     hosts = (*endpoints.mirrors(reference.registry), reference.registry)
     for place, host in enumerate(hosts[:-1]):
         try:
@@ -80,6 +80,25 @@ def _resolve_at(
     )
 
 
+def given_login(request: FetchRequest, registry: str, context: DriverContext) -> Logins | None:
+    """The logins of a request with credentials for the registry: they come before those of this machine, at that
+    registry alone. None: those of this machine count.
+
+    :raises UsageError: the credentials hold neither a user nor a token, or name no registry.
+    """
+    given = request.credentials
+    if given is None:
+        return None
+    if given.server:
+        # Docker writes https://index.docker.io/v1/
+        host = (given.server.partition("://")[2] or given.server).partition("/")[0]
+        if registry_of(f"docker://{host}") != registry:
+            return None
+    if not (given.user or given.identity_token or given.registry_token):
+        raise UsageError("the credentials hold neither a user nor a token", hint="give a user and a password")
+    return GivenLogin(login_of(given), registry, machine_logins(context))
+
+
 class Endpoints:
     """Makes the client for each host, over TLS or plain HTTP. Safe to use from several threads.
 
@@ -95,7 +114,7 @@ class Endpoints:
         self._context = context
         self._insecure = request.insecure
         self._listed = {str(host).lower() for host in context.registries.get("insecure", ())}
-        self._logins = logins or Logins(context.auth_dir, str(context.config.get("docker_config", "")))
+        self._logins = logins or machine_logins(context)
         self._tls = self._transport()
         self._lock = threading.Lock()
         self._clients: dict[tuple[str, str], Client] = {}
@@ -167,6 +186,11 @@ class Endpoints:
             # Plain HTTP is safe on loopback only because no other host sees it, so no proxy may be used either.
             direct=lambda host: is_loopback(host.lower()),
         )
+
+
+def machine_logins(context: DriverContext) -> Logins:
+    """The logins of this machine's files."""
+    return Logins(context.auth_dir, str(context.config.get("docker_config", "")))
 
 
 def is_loopback(host: str) -> bool:

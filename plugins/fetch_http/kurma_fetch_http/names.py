@@ -27,6 +27,7 @@ class NameFetcher(FetcherHooks):
         """See :meth:`kurma_core.hookspecs.fetcher.FetcherHooks.resolve`."""
         from kurma_core.appc.image_name import parse_image_name
 
+        request.refuse_credentials(locator)
         wanted = parse_image_name(locator)
         return self._discovery(request.insecure).image(wanted, locator, request)
 

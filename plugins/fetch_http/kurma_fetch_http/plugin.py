@@ -39,6 +39,7 @@ class HttpFetcher(FetcherHooks):
         archive, under the names of :func:`.file_archive.beside`."""
         if not locator.startswith(("http://", "https://")):
             raise UsageError(f"{locator}: not an http or https address", hint="write https://HOST/PATH")
+        request.refuse_credentials(locator)
         from kurma_fetch_http.transport import Transport
         from kurma_fetch_http.web_archive import web_archive
 

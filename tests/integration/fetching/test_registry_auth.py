@@ -21,6 +21,7 @@ from kurma_core.errors import (
     ImageNotFoundError,
     UsageError,
 )
+from kurma_core.models.image import FetchCredentials
 from tests.integration.fetching.front import Front, Tokens, front
 from tests.integration.fetching.parts import Machine, MakeMachine
 from tests.kit.command import KURMA
@@ -233,6 +234,21 @@ def test_an_identity_token(with_login: WithLogin, tokens: Front) -> None:
     old = with_login("old", auths={tokens.host: {"identitytoken": "expired"}})
     with pytest.raises(FetchUnauthorizedError, match="does not accept the credentials from "):
         old.images.fetch(f"docker://{tokens.host}/team/app:v1")
+
+
+def test_tokens_of_one_fetch(with_login: WithLogin, tokens: Front) -> None:
+    """C19: each kind of token that a caller gives for a fetch."""
+    assert tokens.tokens is not None
+    locator = f"docker://{tokens.host}/team/app:v1"
+    here = with_login("none")
+    assert here.images.fetch(locator, credentials=FetchCredentials(identity_token="refresh"))
+    (asked,) = tokens.tokens_asked()
+    assert "refresh_token=refresh" in asked.body
+    token = tokens.tokens.issue("repository:team/app:pull", allowed=True)
+    assert token is not None
+    there = with_login("other")
+    assert there.images.fetch(locator, credentials=FetchCredentials(registry_token=token))
+    assert len(tokens.tokens_asked()) == 1
 
 
 @pytest.mark.full
