@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import grpc
 
 from kurma_cri.containers import Containers
+from kurma_cri.metrics import descriptors, metrics
 from kurma_cri.network import network_condition
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.proto import runtime_pb2_grpc as services
 from kurma_cri.records import Records, containers_of
 from kurma_cri.rpc import RpcError
 from kurma_cri.sandboxes import Sandboxes
+from kurma_cri.stats import Stats
 from kurma_cri.statuses import container_status, sandbox_status
 from kurma_cri.stream_urls import StreamUrls
 from kurma_cri.streaming.backend import ClientBackend
@@ -41,6 +43,7 @@ class RuntimeService(services.RuntimeServiceServicer):
         self._records = Records(client)
         self._sandboxes = Sandboxes(options, client, self._records)
         self._containers = Containers(client, self._records, self._sandboxes)
+        self._stats = Stats(client, self._records)
         self._streaming = StreamingServer(options.stream_address, options.stream_port, ClientBackend(client), log)
         self._urls = StreamUrls(self._records, self._streaming)
 
@@ -181,6 +184,58 @@ class RuntimeService(services.RuntimeServiceServicer):
 
     def PortForward(self, request: cri.PortForwardRequest, context: Context) -> cri.PortForwardResponse:
         return cri.PortForwardResponse(url=self._urls.port_forward(request))
+
+    # -- statistics --
+
+    def ContainerStats(self, request: cri.ContainerStatsRequest, context: Context) -> cri.ContainerStatsResponse:
+        return cri.ContainerStatsResponse(stats=self._stats.container(request.container_id))
+
+    def ListContainerStats(
+        self, request: cri.ListContainerStatsRequest, context: Context
+    ) -> cri.ListContainerStatsResponse:
+        return cri.ListContainerStatsResponse(stats=self._stats.containers(request.filter))
+
+    def StreamContainerStats(
+        self, request: cri.StreamContainerStatsRequest, context: Context
+    ) -> Iterator[cri.StreamContainerStatsResponse]:
+        for some in _batches(self._stats.containers(request.filter)):
+            yield cri.StreamContainerStatsResponse(container_stats=some)
+
+    def PodSandboxStats(
+        self, request: cri.PodSandboxStatsRequest, context: Context
+    ) -> cri.PodSandboxStatsResponse:
+        return cri.PodSandboxStatsResponse(stats=self._stats.sandbox(request.pod_sandbox_id))
+
+    def ListPodSandboxStats(
+        self, request: cri.ListPodSandboxStatsRequest, context: Context
+    ) -> cri.ListPodSandboxStatsResponse:
+        return cri.ListPodSandboxStatsResponse(stats=self._stats.sandboxes(request.filter))
+
+    def StreamPodSandboxStats(
+        self, request: cri.StreamPodSandboxStatsRequest, context: Context
+    ) -> Iterator[cri.StreamPodSandboxStatsResponse]:
+        for some in _batches(self._stats.sandboxes(request.filter)):
+            yield cri.StreamPodSandboxStatsResponse(pod_sandbox_stats=some)
+
+    def ListMetricDescriptors(
+        self, request: cri.ListMetricDescriptorsRequest, context: Context
+    ) -> cri.ListMetricDescriptorsResponse:
+        return cri.ListMetricDescriptorsResponse(descriptors=descriptors())
+
+    def ListPodSandboxMetrics(
+        self, request: cri.ListPodSandboxMetricsRequest, context: Context
+    ) -> cri.ListPodSandboxMetricsResponse:
+        return cri.ListPodSandboxMetricsResponse(pod_metrics=self._metrics())
+
+    def StreamPodSandboxMetrics(
+        self, request: cri.StreamPodSandboxMetricsRequest, context: Context
+    ) -> Iterator[cri.StreamPodSandboxMetricsResponse]:
+        for some in _batches(self._metrics()):
+            yield cri.StreamPodSandboxMetricsResponse(pod_sandbox_metrics=some)
+
+    def _metrics(self) -> Iterator[cri.PodSandboxMetrics]:
+        ready = [sandbox for sandbox in self._records.sandboxes() if sandbox.ready]
+        return (metrics(measured, self._stats.directory) for measured in self._stats.measure(ready))
 
     # -- not supported --
 

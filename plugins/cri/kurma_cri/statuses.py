@@ -131,7 +131,7 @@ def container_status(container: Container) -> cri.ContainerStatus:
         if user is not None:
             status.user.CopyFrom(user)
     if state != cri.CONTAINER_CREATED:
-        status.started_at = _time(container.app.started_at)
+        status.started_at = started_at(container)
     if state == cri.CONTAINER_EXITED:
         status.exit_code, status.reason = _end(container)
         status.message = container.app.told
@@ -158,6 +158,11 @@ def _image(container: Container) -> cri.ImageSpec:
     # The name that the person gave, where kubelet sent the ID.
     spec.image = spec.user_specified_image or spec.image
     return spec
+
+
+def started_at(container: Container) -> int:
+    """Nanoseconds since 1970; 0: it was not started."""
+    return _time(container.app.started_at)
 
 
 def log_path(container: Container) -> str:
