@@ -74,6 +74,7 @@ def test_requests_that_are_refused():
             refused(wrong, 404)
         refused(url, 405, method="PUT")
         refused(url, 400, [*SPDY, ("Content-Length", "x")])
+        refused(server.url(exec_request("stdout")), 405, [("Connection", "Upgrade"), ("Upgrade", "websocket")])
         refused(url, 413, [*SPDY, ("Content-Length", "100000")], "POST")
 
 

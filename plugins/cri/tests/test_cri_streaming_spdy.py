@@ -8,8 +8,10 @@ import threading
 
 import pytest
 from kurma_cri.streaming import streams as limits
+from kurma_cri.streaming.spdy import Data, FrameReader, Ping, SpdyError, SynStream
 
 from kurma_core.errors import PodStateError
+from plugins.cri.tests import spdy_client
 from plugins.cri.tests.spdy_client import Refused, SpdyClient
 from plugins.cri.tests.streaming_parts import (
     ScriptedBackend,
@@ -324,6 +326,44 @@ def test_malformed_frames_end_the_connection(nonsense):
             client.write(nonsense)
             client.wait_over()
             assert client.gone_away == (3, 1)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"",
+        struct.pack(">I", 1),
+        struct.pack(">III", 1, 1 << 31, 0),
+        struct.pack(">II", 1, 0) + struct.pack(">I", 0),  # no name
+        struct.pack(">I", 2) + 2 * (struct.pack(">I", 1) + b"a" + struct.pack(">I", 0)),  # one name twice
+        struct.pack(">I", 0) + b"more",
+        struct.pack(">I", 1) + bytes(1 << 20),
+    ],
+)
+def test_malformed_header_blocks(block):
+    deflate = spdy_client.zlib.compressobj(zdict=spdy_client.DICTIONARY)
+    body = bytes(3) + b"\x01" + bytes(6) + deflate.compress(block) + deflate.flush(2)
+    with pytest.raises(SpdyError):
+        list(FrameReader().feed(struct.pack(">HHI", 0x8003, 1, len(body)) + body))
+
+
+def test_frames_that_come_byte_by_byte():
+    deflate = spdy_client.zlib.compressobj(zdict=spdy_client.DICTIONARY)
+    data = b""
+    for number in (1, 3):
+        block = struct.pack(">II", 1, 1) + b"A" + struct.pack(">I", 2) + b"bc"
+        body = struct.pack(">IIH", number, 0, 0) + deflate.compress(block) + deflate.flush(2)
+        data += struct.pack(">HHI", 0x8003, 1, 1 << 24 | len(body)) + body
+    data += struct.pack(">II", 1, 1 << 24 | 2) + b"xy" + struct.pack(">HHII", 0x8003, 6, 4, 9)
+    reader = FrameReader()
+    frames = [frame for at in range(len(data)) for frame in reader.feed(data[at : at + 1])]
+    assert frames == [
+        SynStream(1, {"a": "bc"}, fin=True),
+        SynStream(3, {"a": "bc"}, fin=True),
+        Data(1, b"x"),
+        Data(1, b"y", fin=True),
+        Ping(9),
+    ]
 
 
 def test_frames_for_unknown_streams():

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import socket
 
 import grpc
@@ -147,11 +148,65 @@ def test_refusals(node):
         exec_url(node, "0" * 64, "true", stdout=True)
     with refused(CODES.INVALID_ARGUMENT, "65536"):
         node.runtime.PortForward(cri.PortForwardRequest(pod_sandbox_id=sandbox, port=[65536]))
+
+
+@pytest.mark.full
+def test_the_address_and_the_number_of_urls(make_node):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    node = make_node(stream_address="127.0.0.2", stream_port=port)
+    container = node.started(node.run(), "sleep", "1000")
+    url = exec_url(node, container, "echo", "hello", stdout=True)
+    assert url.startswith(f"http://127.0.0.2:{port}/exec/")
+    with spdy(url, "stdout") as (_, _, stdout):
+        assert stdout.read_all() == b"hello\n"
     for _ in range(1000):
-        url = exec_url(node, container, "true", stdout=True)
-        assert url.startswith("http://127.0.0.1:")
+        exec_url(node, container, "true", stdout=True)
     with refused(CODES.RESOURCE_EXHAUSTED, "1000"):
         exec_url(node, container, "true", stdout=True)
+
+
+def held(node):
+    """Descriptors and threads of kurmad's."""
+    process = f"/proc/{node.daemon.process.pid}"
+    return len(os.listdir(f"{process}/fd")), len(os.listdir(f"{process}/task"))
+
+
+@pytest.mark.full
+def test_nothing_is_left_of_clients(node):
+    sandbox = node.run()
+    container = node.started(sandbox, "sleep", "1000")
+
+    def clients():
+        for tty in (False, True):
+            with spdy(exec_url(node, container, "echo", "hello", stdout=True, tty=tty), "stdout") as (
+                client,
+                error,
+                out,
+            ):
+                if tty:
+                    client.open("resize")
+                assert out.read_all().strip() == b"hello"
+                error.read_all()
+            client = SpdyClient(exec_url(node, container, "cat", stdin=True, stdout=True, tty=tty))
+            for name in ("error", "stdin", "stdout"):
+                client.open(name)
+            client.close()
+            with websocket(attach_url(node, container, stdout=True)) as client:
+                client.recv(timeout=20)
+        url = node.runtime.PortForward(cri.PortForwardRequest(pod_sandbox_id=sandbox)).url
+        client = SpdyClient(url, versions=["portforward.k8s.io"])
+        for number in range(3):
+            client.open("error", port="1", requestid=str(number))
+            client.open("data", port="1", requestid=str(number), wait=False)
+        client.close()
+
+    clients()
+    until(lambda: not any("cat" in command for command in processes(node, container)))
+    before = held(node)
+    for _ in range(5):
+        clients()
+    until(lambda: held(node) <= before, lambda: f"{held(node)}, before {before}")
 
 
 @pytest.mark.full

@@ -58,10 +58,14 @@ def relay(connected: socket.socket, source: Input, output: Output, ended: Callab
         with contextlib.suppress(OSError):
             connected.shutdown(socket.SHUT_RDWR)
 
+    copier = threading.Thread(target=to_pod, name="cri-portforward", daemon=True)
+    try:
+        copier.start()
+    except RuntimeError:  # the host allows no more threads
+        connected.close()
+        return False
     # Also after the end of the client's data.
     source.on_abort(disconnect)
-    copier = threading.Thread(target=to_pod, name="cri-portforward", daemon=True)
-    copier.start()
     try:
         with contextlib.suppress(OSError):  # the pod, or the client, has reset it
             while data := connected.recv(_PIECE):

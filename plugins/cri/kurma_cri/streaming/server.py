@@ -84,7 +84,7 @@ class StreamingServer:
         self._thread = threading.Thread(target=self._accept, args=(listener,), name="cri-streaming", daemon=True)
         self._thread.start()
 
-    def stop(self, seconds: float = 8.0) -> None:
+    def stop(self, seconds: float = 5.0) -> None:
         """Closes the listener, disconnects all clients and waits for the end of their threads. Repeatable.
 
         :param seconds: after that, threads are left that still run.
@@ -201,6 +201,8 @@ class StreamingServer:
                 SpdySession(request, _SPDY[version], wire, self._work).serve()
 
     def _serve_websocket(self, request: Request, head: Head, connected: socket.socket, exchange: Exchange) -> None:
+        if head.method != "GET":
+            raise RefusedRequestError(405, "the method must be GET for a WebSocket", [("Allow", "GET")])
         try:
             handshake = Handshake(list(head.headers), head.target)
         except HandshakeError as error:
