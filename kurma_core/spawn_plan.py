@@ -42,9 +42,11 @@ class Overlay:
 class Bind:
     """A directory or file of the host shown inside.
 
-    :param read_only: submounts included.
+    :param read_only: submounts included, unless ``read_only_submounts`` is false.
     :param links: whether symbolic links may stand on the way to ``source``.
     :param make_target: make the target if it is missing, with its parents (V3).
+    :param propagation: of mounts: ``private``; ``rslave``: later mounts of the host appear in the root;
+        ``rshared``: and mounts of the root on the host, if the source's mount is shared.
     """
 
     source: str
@@ -54,6 +56,8 @@ class Bind:
     attributes: tuple[str, ...] = ()
     links: bool = True
     make_target: bool = True
+    propagation: str = "private"
+    read_only_submounts: bool = True
 
 
 @frozen

@@ -40,6 +40,23 @@ _FULFILLS = "kurma.io/fulfills"
 _IDMAP = "kurma.io/idmap"
 _MEMORY = "kurma.io/memory"
 _SIZE = "kurma.io/size"
+_PROPAGATION = "kurma.io/propagation"
+_CREATE = "kurma.io/create"
+_RECURSIVE_READ_ONLY = "kurma.io/recursive-read-only"
+_IMAGE = "kurma.io/image"
+_SUB_PATH = "kurma.io/sub-path"
+#: Whether later mounts below a host volume propagate: not at all, to the app, in both directions.
+PROPAGATIONS = ("private", "rslave", "rshared")
+_KINDS = ("host", "empty", "image")
+_OF_HOST = ("source", "recursive", _IDMAP, _PROPAGATION, _CREATE, _RECURSIVE_READ_ONLY)
+_OF_EMPTY = ("mode", "uid", "gid", _SEED, _MEMORY, _SIZE)
+_OF_IMAGE = (_IMAGE, _SUB_PATH)
+#: Keys that a volume of a kind must not have.
+_FOREIGN = {
+    "host": (*_OF_EMPTY, *_OF_IMAGE),
+    "empty": (*_OF_HOST, *_OF_IMAGE),
+    "image": (*_OF_HOST, *_OF_EMPTY),
+}
 _ISOLATORS = "kurma.io/isolators"
 
 
@@ -69,8 +86,8 @@ class RuntimeImage:
 class Volume:
     """A directory (or file) that apps mount.
 
-    :param kind: ``host`` (``source`` on the host) or ``empty`` (new, shared by the pod's apps, removed with the
-        pod).
+    :param kind: ``host`` (``source`` on the host), ``empty`` (new, shared by the pod's apps, removed with the
+        pod) or ``image`` (the files of an image, read-only).
     :param recursive: of a host volume: mounts below ``source`` are included.
     :param mode: of an empty volume: octal digits; ``uid`` and ``gid`` own it.
     :param seed: of an empty volume that Kurma added: (app, path) of the directory in that app's image whose
@@ -82,6 +99,15 @@ class Volume:
     :param memory: of an empty volume: it is kept in memory. Written as ``kurma.io/memory``.
     :param size: of a volume in memory: its largest size, a quantity of bytes as written; None: half of the
         host's memory. Written as ``kurma.io/size``.
+    :param propagation: of a host volume: ``private``, ``rslave`` (later mounts of the host appear in the apps) or
+        ``rshared`` (and the apps' mounts on the host). Written as ``kurma.io/propagation``.
+    :param create: of a host volume: a missing source is made as a directory. Written as ``kurma.io/create``.
+    :param recursive_read_only: of a read-only host volume: whether mounts below ``source`` are read-only, too.
+        True is a demand, which excludes propagation; None: they are. Written as ``kurma.io/recursive-read-only``.
+    :param image: of an image volume: in a template a locator, in a manifest the image's ID. Written as
+        ``kurma.io/image``.
+    :param sub_path: of an image volume: the directory or file of the image that is mounted; empty: its root.
+        Written as ``kurma.io/sub-path``.
     """
 
     name: str
@@ -97,6 +123,11 @@ class Volume:
     idmap: bool = False
     memory: bool = False
     size: str | None = None
+    propagation: str = "private"
+    create: bool = False
+    recursive_read_only: bool | None = None
+    image: str | None = None
+    sub_path: str = ""
     extra: Mapping[str, Json] = field(default_factory=dict)
 
     @property
@@ -123,6 +154,11 @@ class Volume:
         put(out, _IDMAP, self.idmap, False)
         put(out, _MEMORY, self.memory, False)
         put(out, _SIZE, self.size)
+        put(out, _PROPAGATION, self.propagation, "private")
+        put(out, _CREATE, self.create, False)
+        put(out, _RECURSIVE_READ_ONLY, self.recursive_read_only)
+        put(out, _IMAGE, self.image)
+        put(out, _SUB_PATH, self.sub_path, "")
         return {**out, **self.extra}
 
 
@@ -320,17 +356,19 @@ def _read_mount(reader: Reader) -> Mount:
 
 def _read_volume(reader: Reader) -> Volume:
     name = reader.string("name", types.ac_name, "the volume's name")
-    kind = reader.string("kind", types.text, '"host" or "empty"')
-    if kind not in ("host", "empty"):
-        raise ManifestError(reader.at("kind"), '"host" or "empty"', describe(kind))
-    foreign = ("mode", "uid", "gid", _SEED, _MEMORY, _SIZE) if kind == "host" else ("source", "recursive", _IDMAP)
-    for key in foreign:
+    kind = reader.string("kind", types.text, '"host", "empty" or "image"')
+    if kind not in _KINDS:
+        raise ManifestError(reader.at("kind"), '"host", "empty" or "image"', describe(kind))
+    for key in _FOREIGN[kind]:
         value = reader.take(key)
         if value is not None:
             raise ManifestError(reader.at(key), f"no {key} in a volume of kind {kind}", describe(value))
-    read_only = reader.boolean("readOnly", False)
+    read_only = reader.boolean("readOnly", kind == "image")
     fulfills = reader.strings(_FULFILLS, types.ac_name)
+    if kind == "image":
+        return _read_image_volume(reader, name, read_only, fulfills)
     if kind == "host":
+        propagation = _read_propagation(reader)
         return Volume(
             name,
             kind,
@@ -339,6 +377,9 @@ def _read_volume(reader: Reader) -> Volume:
             recursive=reader.boolean("recursive", True),
             fulfills=fulfills,
             idmap=reader.boolean(_IDMAP, False),
+            propagation=propagation,
+            create=reader.boolean(_CREATE, False),
+            recursive_read_only=_read_recursive_read_only(reader, read_only, propagation),
             extra=reader.extra(),
         )
     memory = reader.boolean(_MEMORY, False)
@@ -355,6 +396,49 @@ def _read_volume(reader: Reader) -> Volume:
         size=_read_size(reader, memory),
         extra=reader.extra(),
     )
+
+
+def _read_image_volume(reader: Reader, name: str, read_only: bool, fulfills: tuple[str, ...]) -> Volume:
+    if not read_only:
+        raise ManifestError(reader.at("readOnly"), "true: the files of an image are read-only", "false")
+    return Volume(
+        name,
+        "image",
+        read_only=True,
+        fulfills=fulfills,
+        image=reader.string(_IMAGE, types.nonempty, "the locator or the ID of an image"),
+        sub_path=reader.optional(_SUB_PATH, _sub_path) or "",
+        extra=reader.extra(),
+    )
+
+
+def _sub_path(value: object, path: str) -> str:
+    """A relative path without ``..``, normalized."""
+    text = types.text(value, path)
+    if text.startswith("/"):
+        raise ManifestError(path, "a relative path", describe(value))
+    return types.inner_path(f"/{text}", path).strip("/")
+
+
+def _read_propagation(reader: Reader) -> str:
+    word = reader.optional(_PROPAGATION, types.text) or "private"
+    if word not in PROPAGATIONS:
+        raise ManifestError(reader.at(_PROPAGATION), '"private", "rslave" or "rshared"', describe(word))
+    return word
+
+
+def _read_recursive_read_only(reader: Reader, read_only: bool, propagation: str) -> bool | None:
+    value = reader.take(_RECURSIVE_READ_ONLY)
+    if value is None:
+        return None
+    where = reader.at(_RECURSIVE_READ_ONLY)
+    if not isinstance(value, bool):
+        raise ManifestError(where, "true or false", describe(value))
+    if value and not read_only:
+        raise ManifestError(where, "a volume with readOnly true", "a writable one")
+    if value and propagation != "private":
+        raise ManifestError(where, f"a volume with {_PROPAGATION} private", describe(propagation))
+    return value
 
 
 def _read_size(reader: Reader, memory: bool) -> str | None:

@@ -66,7 +66,7 @@ def reify(
 
     :param resolved: image ID and manifest by app.
     :param strict_volumes: a mount point without a volume is an error instead.
-    :raises VolumeError: a volume is missing, or two targets overlap.
+    :raises VolumeError: a volume is missing, two targets are equal, or one is reserved.
     :raises ImageError: an app has no command.
     :raises ManifestError: an image has another ID than the manifest says, or port names conflict.
     """
@@ -137,12 +137,13 @@ def effective_app(pod_app: PodApp, image: ImageManifest) -> App:
 
 
 def mounts_of(pod: PodManifest, app: PodApp, image: ImageManifest) -> tuple[AppMount, ...]:
-    """Returns the mounts of ``app``, in the order of its mount points, then of its further mounts.
+    """Returns the mounts of ``app``, in the order of its mount points, then of its further mounts; a mount comes
+    before those below it.
 
     For a mount point, a mount with the same path counts, else the pod's volume of the mount point's name. A mount
     is read-only if the mount point or the volume says so.
 
-    :raises VolumeError: a volume is missing, or two targets overlap.
+    :raises VolumeError: a volume is missing, two targets are equal, or one is reserved.
     """
     found: list[AppMount] = []
     placed: dict[str, Mount] = {}
@@ -160,8 +161,8 @@ def mounts_of(pod: PodManifest, app: PodApp, image: ImageManifest) -> tuple[AppM
     for mount in further + doubled:
         volume = _volume_of(pod, app, mount, None)
         found.append(AppMount(volume.name, normal_path(mount.path), volume.read_only))
-    _refuse_overlap(app, found)
-    return tuple(found)
+    kinds = {volume.name: volume.kind for volume in pod.volumes}
+    return tuple(_in_order(app, found, kinds))
 
 
 def normal_path(path: str) -> str:
@@ -252,13 +253,23 @@ def _missing(app: PodApp, volume: str, target: str, point: str | None) -> Volume
     )
 
 
-def _refuse_overlap(app: PodApp, mounts: list[AppMount]) -> None:
-    """Refuses equal or nested targets, and the targets ``/``, ``/proc``, ``/sys`` and ``/dev``. A stager checks
-    again, after it has resolved the image's links."""
+#: Files of ``/proc`` over which a volume of the host may be mounted.
+PROC_FILES = tuple(
+    f"/proc/{name}"
+    for name in ("cpuinfo", "diskstats", "loadavg", "meminfo", "slabinfo", "stat", "swaps", "uptime")
+)
+
+
+def _in_order(app: PodApp, mounts: list[AppMount], kinds: Mapping[str, str]) -> list[AppMount]:
+    """Returns the mounts, those with fewer parents first if some are below others.
+
+    :param kinds: of the volumes, by name.
+    :raises VolumeError: two targets are equal, or one is reserved. A stager checks again, after it has resolved
+        the image's links.
+    """
     ordered = sorted(mounts, key=lambda mount: mount.path.split("/"))
     for mount in ordered:
-        first = mount.path.split("/")[1]
-        if mount.path == "/" or first in ("proc", "sys") or mount.path == "/dev":
+        if _reserved(mount.path, kinds.get(mount.volume_name, "host")):
             raise VolumeError(
                 f"app {app.name}: volume {mount.volume_name} cannot be mounted over {mount.path}: "
                 "kurma reserves this path",
@@ -266,15 +277,27 @@ def _refuse_overlap(app: PodApp, mounts: list[AppMount]) -> None:
                 volume=mount.volume_name,
                 path=mount.path,
             )
+    nested = False
     for index, inner in enumerate(ordered[1:]):
         outer = ordered[index]
-        if inner.path == outer.path or inner.path.startswith(outer.path + "/"):
+        if inner.path == outer.path:
             raise VolumeError(
-                f"app {app.name}: volumes overlap: {outer.volume_name} at {outer.path} "
-                f"and {inner.volume_name} at {inner.path}",
+                f"app {app.name}: volumes overlap: {outer.volume_name} and {inner.volume_name} "
+                f"are both mounted at {inner.path}",
                 app=app.name,
                 path=inner.path,
             )
+        nested = nested or inner.path.startswith(outer.path + "/")
+    return sorted(mounts, key=lambda mount: mount.path.count("/")) if nested else mounts
+
+
+def _reserved(path: str, kind: str) -> bool:
+    """Whether no volume of that kind may be mounted there."""
+    first = path.split("/")[1]
+    if path == "/" or first == "proc":
+        return not (kind == "host" and path in PROC_FILES)
+    # Volumes that an image asks for must not hide the kernel's file systems.
+    return kind != "host" and (first == "sys" or path == "/dev")
 
 
 #: Most sockets that one app gets.

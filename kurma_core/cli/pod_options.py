@@ -43,15 +43,22 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
         many=True,
     ),
     Option("env_file", "--env-file", "Set the environment variables that FILE lists.", metavar="FILE", many=True),
-    Option("bind", "-v", "Mount a path of the host at TARGET.", metavar="SOURCE:TARGET[:ro][,idmap]", many=True),
+    Option("bind", "-v", "Mount a path of the host at TARGET.", metavar="SOURCE:TARGET[:OPTION,…]", many=True),
     Option(
         "volume",
         "--volume",
-        "Define a volume. Keys: name, kind (host or empty), source, readOnly, recursive, idmap, mode, uid, gid.",
+        "Define a volume. Keys: name, kind (host, empty or image), source, readOnly, recursive, idmap, "
+        "propagation, create, recursiveReadOnly, image, subPath, mode, uid, gid.",
         metavar="KEY=VALUE,…",
         many=True,
     ),
-    Option("mount", "--mount", "Mount a defined volume at PATH.", metavar="volume=NAME,target=PATH", many=True),
+    Option(
+        "mount",
+        "--mount",
+        "Mount a defined volume at PATH; type=image,source=IMAGE mounts an image.",
+        metavar="volume=NAME,target=PATH",
+        many=True,
+    ),
     Option(
         "tmpfs",
         "--tmpfs",
@@ -224,7 +231,7 @@ def pod_request(
 
     document = _document(options["image"], options["pod"], note)
     app = _the_app(document, options)
-    volume_options.add(document, app, options)
+    implied = volume_options.add(document, app, options)
     interactive: bool = options["interactive"]
     if foreground is False and interactive and app is not None:
         interactive = False
@@ -278,7 +285,7 @@ def pod_request(
         ports=_ports(options["publish"]),
         userns=_userns(options["userns"]) or _annotated_userns(pairs),
         isolators=isolator_options.of_the_pod(options),
-        grants=options["grant"],
+        grants=(*options["grant"], *implied),
         stager=options["stager"],
         renderer=options["renderer"],
         pull=options["pull"],
@@ -330,13 +337,14 @@ def app_request(options: dict[str, Any], note: Callable[[str], None]) -> PodRequ
     if pairs:
         app["annotations"] = [{"name": name, "value": value} for name, value in pairs]
     document: dict[str, Json] = {"apps": [app]}
-    volume_options.add(document, app, options, own=True)
+    implied = volume_options.add(document, app, options, own=True)
     template = PodTemplate.parse(document, warn=note)
     overrides = _overrides(options)
+    pid = ("os/linux/namespaces=pid",) if options["pid"] == PID_HOST else ()
     return PodRequest(
         template=template,
         overrides={app["name"]: overrides} if overrides else {},
-        grants=(*options["grant"], "os/linux/namespaces=pid") if options["pid"] == PID_HOST else options["grant"],
+        grants=(*options["grant"], *implied, *pid),
         pull=options["pull"],
         insecure=values.insecure(options["insecure_options"]),
         verify=options["verify"],

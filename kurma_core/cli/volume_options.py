@@ -13,21 +13,61 @@ if TYPE_CHECKING:
 
     Json = Any
 
-_KEYS = ("name", "kind", "source", "readOnly", "recursive", "idmap", "mode", "uid", "gid")
+_KEYS = (
+    "name",
+    "kind",
+    "source",
+    "readOnly",
+    "recursive",
+    "idmap",
+    "propagation",
+    "create",
+    "recursiveReadOnly",
+    "image",
+    "subPath",
+    "mode",
+    "uid",
+    "gid",
+)
+#: Keys of Kurma's own in a pod file, for keys of options.
+_OWN = {
+    "idmap": "kurma.io/idmap",
+    "propagation": "kurma.io/propagation",
+    "create": "kurma.io/create",
+    "recursiveReadOnly": "kurma.io/recursive-read-only",
+    "image": "kurma.io/image",
+    "subPath": "kurma.io/sub-path",
+}
+_FLAGS = ("readOnly", "recursive", "idmap", "create", "recursiveReadOnly")
+#: Words of ``-v``, with the keys and values that they mean.
+_WORDS: dict[str, tuple[str, Json]] = {
+    "ro": ("readOnly", True),
+    "rw": ("readOnly", False),
+    "idmap": ("kurma.io/idmap", True),
+    "create": ("kurma.io/create", True),
+    "rro": ("kurma.io/recursive-read-only", True),
+    "private": ("kurma.io/propagation", "private"),
+    "rslave": ("kurma.io/propagation", "rslave"),
+    "rshared": ("kurma.io/propagation", "rshared"),
+}
+#: The power that a volume with the propagation ``rshared`` needs. Its option gives the power.
+_SHARED = "kurma.io/propagation=rshared"
 
 
 def add(
     document: dict[str, Json], app: dict[str, Json] | None, options: dict[str, Any], *, own: bool = False
-) -> None:
+) -> tuple[str, ...]:
     """Adds the volumes and mounts of the options to the document of a pod.
 
     :param app: its only app, to which ``-v``, ``--mount`` and ``--tmpfs`` belong; None: none of these was given.
     :param options: values of :data:`kurma_core.cli.pod_options.POD_OPTIONS` by name.
     :param own: volumes of ``-v`` and ``--tmpfs`` belong to the app; in a conflict, they get other names than the
         pod's.
+    :returns: the grants that the options imply.
     :raises UsageError: one is malformed.
     """
-    volumes: list[Json] = [*(document.get("volumes") or []), *(_volume(text) for text in options["volume"])]
+    defined = [_volume(text) for text in options["volume"]]
+    volumes: list[Json] = [*(document.get("volumes") or []), *defined]
     mounts: list[Json] = [] if app is None else list(app.get("mounts") or [])
     taken = {volume.get("name") for volume in volumes if isinstance(volume, dict)}
     made = [*(_bind(text) for text in options["bind"]), *(_tmpfs(text) for text in options["tmpfs"])]
@@ -38,28 +78,35 @@ def add(
             continue
         volumes.append(volume)
         mounts.append({"volume": name, "path": target})
-    mounts += [_mount(text) for text in options["mount"]]
+    for text in options["mount"]:
+        mount, image = _mount(text)
+        if image is not None:
+            mount["volume"] = image["name"] = _free_name(mount["path"], taken)
+            if own:
+                mount["appVolume"] = image
+            else:
+                volumes.append(image)
+        mounts.append(mount)
     if volumes:
         document["volumes"] = volumes
     if app is not None and mounts:
         app["mounts"] = mounts
+    given = (*defined, *(volume for _, volume in made))
+    return (_SHARED,) if any(volume.get(_OWN["propagation"]) == "rshared" for volume in given) else ()
 
 
 def _bind(text: str) -> tuple[str, dict[str, Json]]:
-    """``SOURCE:TARGET[:ro|rw][,idmap]``; a relative source is one of the current directory.
+    """``SOURCE:TARGET[:WORD,…]``, with :data:`_WORDS`; a relative source is one of the current directory.
 
     :returns: the target, and the volume without its name.
     """
     source, colon, rest = text.partition(":")
     target, more, last = rest.partition(":")
-    words = set(last.split(",")) if more else set()
-    if (
-        not (source and colon and target.startswith("/"))
-        or not words <= {"ro", "rw", "idmap"}
-        or ({"ro", "rw"} <= words)
-    ):
-        hint = "write SOURCE:TARGET[:ro][,idmap], e.g. ./data:/data:ro"
-        if words & {"z", "Z"}:
+    words = last.split(",") if more else []
+    keys = [_WORDS[word][0] for word in words if word in _WORDS]
+    if not (source and colon and target.startswith("/")) or len({*keys}) < len(words):
+        hint = f"write SOURCE:TARGET[:OPTION,…], e.g. ./data:/data:ro; options: {', '.join(_WORDS)}"
+        if {"z", "Z"}.intersection(words):
             hint = "Kurma sets no SELinux labels: leave out z and Z, and use chcon(1)"
         raise UsageError(f"-v: malformed {text!r}", hint=hint)
     if "/" not in source and source not in (".", ".."):
@@ -67,9 +114,8 @@ def _bind(text: str) -> tuple[str, dict[str, Json]]:
             f"-v: {source!r} is not a path",
             hint=f"write ./{source}, or --volume name={source},kind=empty --mount volume={source},target={target}",
         )
-    volume: dict[str, Json] = {"kind": "host", "source": _absolute(source, "-v"), "readOnly": "ro" in words}
-    if "idmap" in words:
-        volume["kurma.io/idmap"] = True
+    volume: dict[str, Json] = {"kind": "host", "source": _absolute(source, "-v"), "readOnly": "rro" in words}
+    volume.update(_WORDS[word] for word in words)
     return values.inner_path(target, "-v: target"), volume
 
 
@@ -160,10 +206,10 @@ def _volume(text: str) -> dict[str, Json]:
         if key in seen:
             raise UsageError(f"--volume: {key} is given twice in {text!r}", hint="give each key once")
         seen.add(key)
-        if key in ("readOnly", "recursive", "idmap"):
+        if key in _FLAGS:
             if value not in ("", "true", "false") or (equals and not value):
                 raise UsageError(f"--volume: {key} must be true or false, not {value!r}")
-            volume["kurma.io/idmap" if key == "idmap" else key] = value != "false"
+            volume[_OWN.get(key, key)] = value != "false"
         elif key in ("uid", "gid"):
             if not value.isdecimal():
                 raise UsageError(f"--volume: {key} must be a number, not {value!r}")
@@ -172,14 +218,14 @@ def _volume(text: str) -> dict[str, Json]:
             volume[key] = values.mode(value, "--volume")
         elif key == "source" and value:
             volume[key] = _absolute(value, "--volume")
-        elif key in ("name", "kind") and value:
-            volume[key] = value
+        elif key in ("name", "kind", "propagation", "image", "subPath") and value:
+            volume[_OWN.get(key, key)] = value
         else:
-            hint = "write name=NAME,kind=host,source=PATH or name=NAME,kind=empty"
+            hint = "write name=NAME,kind=host,source=PATH, name=NAME,kind=empty or name=NAME,image=IMAGE"
             if key not in _KEYS:
                 hint = f"keys: {', '.join(_KEYS)}"
             raise UsageError(f"--volume: malformed {part!r} in {text!r}", hint=hint)
-    volume.setdefault("kind", "host" if "source" in volume else "empty")
+    volume.setdefault("kind", "host" if "source" in volume else "image" if _OWN["image"] in volume else "empty")
     if "name" not in volume:
         raise UsageError(f"--volume: {text!r} has no name", hint="write name=NAME,…")
     try:
@@ -190,8 +236,19 @@ def _volume(text: str) -> dict[str, Json]:
     return volume
 
 
-def _mount(text: str) -> dict[str, Json]:
+def _mount(text: str) -> tuple[dict[str, Json], dict[str, Json] | None]:
+    """``volume=NAME,target=PATH``, or ``type=image,source=IMAGE,target=PATH[,subpath=PATH]``.
+
+    :returns: the mount, and its volume without a name if that is of an image; the mount has no volume then.
+    """
     parts = dict(values.pair(part, "--mount") for part in text.split(","))
+    needs = {"type", "source", "target"}
+    if parts.get("type") == "image" and needs <= {*parts} <= {*needs, "subpath"}:
+        image: dict[str, Json] = {"kind": "image", "kurma.io/image": parts["source"]}
+        if "subpath" in parts:
+            image["kurma.io/sub-path"] = parts["subpath"]
+        return {"path": values.inner_path(parts["target"], "--mount: target")}, image
     if set(parts) != {"volume", "target"}:
-        raise UsageError(f"--mount: malformed {text!r}", hint="write volume=NAME,target=PATH")
-    return {"volume": parts["volume"], "path": values.inner_path(parts["target"], "--mount: target")}
+        hint = "write volume=NAME,target=PATH, or type=image,source=IMAGE,target=PATH[,subpath=PATH]"
+        raise UsageError(f"--mount: malformed {text!r}", hint=hint)
+    return {"volume": parts["volume"], "path": values.inner_path(parts["target"], "--mount: target")}, None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from kurma_core.value import frozen
@@ -22,7 +22,8 @@ class AppSetup:
 
     :param name: of the app.
     :param layers: its rootfs, top first; never write to them.
-    :param mounts: its volumes, in the order in which the stager must mount them.
+    :param mounts: its volumes, in the order in which the stager must mount them: a volume may be mounted below
+        another one.
     :param environment: variables that Kurma adds for this run (metadata URL, ``-e``), in order; they override the
         manifest's.
     :param interactive: the stager passes its own standard input to this app.
@@ -64,6 +65,13 @@ class VolumeSetup:
     :param tmpfs: options of a new tmpfs, which takes the place of ``source``; None: the volume is not in memory.
     :param idmap: the mount is idmapped: files have the same owners inside the user namespace as outside. An empty
         volume needs no map: its files belong to ids of the namespace.
+    :param propagation: of later mounts below ``source``: ``private``; ``rslave``: those of the host appear in the
+        apps; ``rshared``: and those of the apps on the host.
+    :param read_only_submounts: ``read_only`` applies to mounts below ``source``, too.
+    :param image: ID of the image whose files the volume has, read-only; None: it is another volume.
+    :param layers: of an image volume, which has no ``source``: its files, top first; never write to them. Empty:
+        no app of this setup mounts it.
+    :param sub_path: of an image volume: the path in it that is mounted, relative; empty: its root.
     """
 
     name: str
@@ -72,6 +80,33 @@ class VolumeSetup:
     recursive: bool = True
     idmap: bool = False
     tmpfs: Mapping[str, str] | None = None
+    propagation: str = "private"
+    read_only_submounts: bool = True
+    image: str | None = None
+    layers: tuple[RenderedLayer, ...] = ()
+    sub_path: str = ""
+
+
+def needed_kind(volumes: Mapping[str, VolumeSetup], mounts: Iterable[Iterable[MountSetup]]) -> str | None:
+    """A volume or mount for which a stager must have :attr:`.stager.StagerFeatures.volume_kinds`, in words; None:
+    there is none.
+
+    :param volumes: of the pod, by name. :param mounts: of each app.
+    """
+    for of_app in mounts:
+        paths = [mount.path for mount in of_app]
+        for mount in of_app:
+            volume = volumes[mount.volume]
+            if volume.image:
+                return f"volume {volume.name} is of an image"
+            if volume.propagation != "private":
+                return f"volume {volume.name} has the propagation {volume.propagation}"
+            if not volume.read_only_submounts:
+                return f"volume {volume.name} is read-only without the mounts below it"
+            outer = [path for path in paths if mount.path.startswith(f"{path}/")]
+            if outer:
+                return f"volume {volume.name} is mounted below the one at {outer[0]}"
+    return None
 
 
 @frozen

@@ -31,6 +31,8 @@ class StagerFeatures:
         part that it applies: they are reported as modified.
     :param host_powers: it applies the parts of plans about the host's devices and namespaces, and about privileged
         apps (version 3). Otherwise the core refuses pods that need them.
+    :param volume_kinds: it mounts volumes of images, volumes whose mounts propagate, read-only volumes with
+        writable submounts, and volumes below others. Otherwise the core refuses pods that have such volumes.
     :param user_namespaces: it applies :attr:`PodSetup.userns`. Otherwise pods with a user namespace are refused.
     :param pid_namespaces: it gives apps the PID namespace that their annotation ``kurma.io/pid`` names. Otherwise
         apps that ask for another one than the pod's are refused.
@@ -49,6 +51,7 @@ class StagerFeatures:
     applies_isolators: bool = False
     isolators_in_part: Mapping[str, str] = field(default_factory=dict)
     host_powers: bool = False
+    volume_kinds: bool = False
     user_namespaces: bool = False
     pid_namespaces: bool = False
     joins_networks: bool = False

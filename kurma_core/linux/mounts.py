@@ -310,6 +310,23 @@ def mountinfo(pid: int | str = "self") -> list[Mount]:
         return [Mount(line) for line in file]
 
 
+def mount_of(path: str) -> Mount:
+    """The mount that a path, links followed, is on.
+
+    :raises OSError: the path is missing, or its mount is not in this mount namespace (``ENODEV``).
+    """
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        with open(f"/proc/self/fdinfo/{fd}") as file:
+            number = int(next(line for line in file if line.startswith("mnt_id:")).split()[1])
+        for mount in mountinfo():
+            if mount.id == number:
+                return mount
+    finally:
+        os.close(fd)
+    raise OSError(errno.ENODEV, "its mount is not listed", path)
+
+
 def mounts_at_or_below(path: str) -> list[Mount]:
     """The mounts on ``path`` (absolute, without links) and below it, in the kernel's order."""
     path = os.path.abspath(path)

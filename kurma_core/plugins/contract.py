@@ -332,14 +332,18 @@ def _shape(option: Option) -> Shape:
     return Made("one of " + ", ".join(map(describe, option.choices)), chosen, found)
 
 
+#: Powers that a key of a volume asks for, and not an isolator: as :attr:`Driver.gated`.
+_OF_VOLUMES: Mapping[str, Collection[str]] = {"kurma.io/propagation": ("rshared",)}
+
+
 def known_power(word: str, gated: Iterable[Mapping[str, Collection[str] | None]]) -> tuple[bool, str | None]:
-    """Whether the word of a grant names a power that an isolator plugin declares; if not, also the most similar
-    word that does.
+    """Whether the word of a grant names a power that an isolator plugin declares, or that a volume asks for; if
+    not, also the most similar word that does.
 
     :param gated: :attr:`Driver.gated` of the plugins.
     """
     known: dict[str, Collection[str] | None] = {}
-    for isolators in gated:
+    for isolators in (*gated, _OF_VOLUMES):
         for name, parts in isolators.items():
             known.setdefault(name, parts)
     isolator, equals, part = word.partition("=")

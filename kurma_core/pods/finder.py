@@ -114,7 +114,7 @@ class PodFinder:
             directory = self.store.directory(uuid)
             try:
                 state = directory.read_state()
-                used.update(directory.read_document().images.values())
+                used.update(directory.read_document().used_images)
             except PodNotFoundError:
                 continue  # it was removed, or is just being made
             except KurmaError as error:

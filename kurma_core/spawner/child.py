@@ -56,12 +56,14 @@ def start(request: Request, fds: dict[int, int]) -> None:
         flags |= namespaces.CLONE_NEWNS
     if flags:
         step("unshare", "namespaces", namespaces.unshare, flags)
+    opened: dict[int, int] = {}
     if flags & namespaces.CLONE_NEWNS:
+        opened = root.open_propagating(request["root"] or [])
         step("mount", "/", mounts.make_private)
     if request["hostname"] is not None:
         step("hostname", request["hostname"], namespaces.set_hostname, request["hostname"])
     if request["root"] is not None:
-        root_fd = root.build(request["root"])
+        root_fd = root.build(request["root"], opened)
         step("pivot", "/", mounts.pivot_root, root_fd)
         os.close(root_fd)
     become(request, fds)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Most mounts on one mount point: a process that dies between a mount and its record leaves an additional one.
 _STACKED = 64
+#: A clone of a shared mount is its peer, and stays one.
+_PROPAGATIONS = {"private": mounts.MS_PRIVATE, "rslave": mounts.MS_SLAVE, "rshared": 0}
 #: Number of operations from which on the limit of descriptors is raised.
 _MANY = 100
 
@@ -44,28 +46,45 @@ class StepError(Exception):
         self.exit_code = exit_code
 
 
-def build(operations: list[Operation]) -> int:
+def open_propagating(operations: list[Operation]) -> dict[int, int]:
+    """Opens the sources whose mounts propagate, before this mount namespace is made private: a copy that is made
+    later would be cut off from the host's mounts.
+
+    :returns: detached mounts by the number of their operation, for :func:`build`.
+    :raises StepError: names the operation and the path.
+    """
+    return {
+        number: _prepared(operation) or 0
+        for number, operation in enumerate(operations)
+        if operation.get("propagation", "private") != "private"
+    }
+
+
+def build(operations: list[Operation], opened: dict[int, int] | None = None) -> int:
     """Make a new root. Runs as root in a private mount namespace, whose ``/`` is still the host's.
 
+    :param opened: mounts that :func:`open_propagating` has opened.
     :returns: a descriptor of the new root, ready for ``pivot_root``.
     :raises StepError: names the operation and the path.
     """
     if len(operations) <= _MANY:
-        return _built(operations)
+        return _built(operations, opened or {})
     # Each operation holds a descriptor; the usual limit of a process is about a thousand.
     import resource
 
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
     try:
-        return _built(operations)
+        return _built(operations, opened or {})
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def _built(operations: list[Operation]) -> int:
+def _built(operations: list[Operation], opened: dict[int, int]) -> int:
     # Open all sources before the new root is mounted on "/", where absolute paths would lead into it.
-    made = [_prepared(operation) for operation in operations]
+    made = [
+        opened[number] if number in opened else _prepared(operation) for number, operation in enumerate(operations)
+    ]
     root_fd = -1
     for operation, fd in zip(operations, made, strict=True):
         try:
@@ -149,6 +168,8 @@ def unplace(target: str, root_fd: int) -> None:
         os.fchdir(directory)
         for _ in range(_STACKED):
             try:
+                # Otherwise the submounts of a shared mount would be unmounted on the host, too.
+                mounts.make_private(f"./{name}")
                 mounts.umount(f"./{name}", mounts.UMOUNT_NOFOLLOW | mounts.MNT_DETACH)
             except OSError as error:
                 if error.errno not in (errno.EINVAL, errno.ENOENT):
@@ -185,13 +206,21 @@ def _open_source(operation: Operation) -> int:
     resolve = 0 if operation["links"] else beneath.RESOLVE_NO_SYMLINKS
     source_fd = beneath.openat2(mounts.AT_FDCWD, source, os.O_PATH, 0, resolve)
     recursive = operation["recursive"]
+    # Usually private, so that later mounts in the pod do not appear on the host, nor the host's in the pod.
+    propagation = _PROPAGATIONS[operation["propagation"]]
     try:
         tree = mounts.open_tree(source_fd, recursive=recursive)
     finally:
         os.close(source_fd)
     try:
-        # Private, so that later mounts in the pod do not appear on the host, nor the host's in the pod.
-        mounts.set_attributes(tree, _attributes(operation), recursive=recursive, propagation=mounts.MS_PRIVATE)
+        attributes, top = _attributes(operation), 0
+        if not operation["read_only_submounts"]:
+            top = attributes & mounts.ATTR_RDONLY
+            attributes &= ~mounts.ATTR_RDONLY
+        if attributes or propagation:
+            mounts.set_attributes(tree, attributes, recursive=recursive, propagation=propagation)
+        if top:
+            mounts.set_attributes(tree, top, recursive=False)
     except OSError:
         os.close(tree)
         raise

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kurma_core.errors import CommandNotFoundError, HostError, StagerError
+from kurma_core.hookspecs.pod_setup import needed_kind
 from kurma_core.hookspecs.stager import StagerFeatures, StagerHooks
 from kurma_core.json_text import loads
 from kurma_core.linux.cgroups import CgroupTree
@@ -46,6 +47,8 @@ POWERS_ANNOTATION = "kurma.io/stager/powers"
 LOGS_ANNOTATION = "kurma.io/stager/logs"
 #: Annotation of an image whose stager gives apps the PID namespaces that they ask for.
 PID_ANNOTATION = "kurma.io/stager/pid"
+#: Annotation of a stager image that mounts volumes of images, propagating volumes, and volumes below others.
+VOLUMES_ANNOTATION = "kurma.io/stager/volumes"
 #: Most lines and bytes of a stager's output that an error shows.
 _TAIL_LINES, _TAIL_BYTES = 5, 4096
 _OF_THE_POD = ("HOSTNAME", "AC_METADATA_URL")
@@ -84,12 +87,13 @@ class AciStager(StagerHooks):
         self._status_time = times.status
 
     def features(self) -> StagerFeatures:
-        # Images declare user namespaces, powers and log directories by annotations. A stager that writes
-        # ``status.json`` gets no ``status`` call-ins.
+        # Images declare user namespaces, powers, kinds of volumes and log directories by annotations. A stager
+        # that writes ``status.json`` gets no ``status`` call-ins.
         return StagerFeatures(
             user_namespaces=True,
             pid_namespaces=True,
             host_powers=True,
+            volume_kinds=True,
             status_file=True,
             log_directories=True,
         )
@@ -154,6 +158,7 @@ class AciStager(StagerHooks):
                     f"namespaces (annotation {PID_ANNOTATION})",
                     hint="run the pod with another stager",
                 )
+        self._check_volumes(pod, image)
         if not needs_powers(pod.plans.values(), pod.pod_plan):
             return
         manifest = image().manifest
@@ -161,6 +166,18 @@ class AciStager(StagerHooks):
             raise StagerError(
                 f"stager {self.name}: its image {manifest.name} does not say that it gives apps devices and "
                 f"namespaces of the host, or all power (annotation {POWERS_ANNOTATION})",
+                hint="run the pod with another stager",
+            )
+
+    def _check_volumes(self, pod: PodSetup, image: Callable[[], StagerImage]) -> None:
+        needed = needed_kind({one.name: one for one in pod.volumes}, [app.mounts for app in pod.apps])
+        if needed is None:
+            return
+        manifest = image().manifest
+        if manifest.annotation(VOLUMES_ANNOTATION) != "true":
+            raise StagerError(
+                f"stager {self.name}: its image {manifest.name} does not say that it mounts such volumes "
+                f"(annotation {VOLUMES_ANNOTATION}): {needed}",
                 hint="run the pod with another stager",
             )
 

@@ -17,7 +17,15 @@ from kurma_core.json_text import loads
 from kurma_core.linux.files import replace_file
 from kurma_core.models.streams import Stdio
 from kurma_core.schema import fit
-from kurma_core.staging.stager_root import LAYERS, VOLUMES, layer_binds, of_volume, volume_mounts
+from kurma_core.staging.stager_root import (
+    LAYERS,
+    RESERVED_KEY,
+    VOLUMES,
+    layer_binds,
+    layers_of,
+    of_volume,
+    volume_mounts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -109,7 +117,7 @@ def add(stager: ChangeableStager, pod: PodSetup, running: RunningStagerHooks) ->
     try:
         live.bind(
             [
-                *layer_binds(layer for layer in app.layers if layer.id not in layers),
+                *layer_binds(layer for layer in layers_of(pod) if layer.id not in layers),
                 *volume_mounts([one for one in pod.volumes if one.name not in volumes], links=pod.volume_links),
             ]
         )
@@ -121,6 +129,7 @@ def add(stager: ChangeableStager, pod: PodSetup, running: RunningStagerHooks) ->
     whole["pod"]["volumes"] = new["pod"].get("volumes", [])
     whole["images"].update(new["images"])
     whole["appImageOrder"].update(new["appImageOrder"])
+    _reserved(whole)[app.name] = _reserved(new).get(app.name)
     _write(pod.directory, whole)
 
 
@@ -137,9 +146,13 @@ def remove(
     whole["pod"]["apps"] = [one for one in whole["pod"]["apps"] if one["name"] != app]
     whole["pod"]["volumes"] = [one for one in whole["pod"].get("volumes", []) if one["name"] not in volumes]
     whole["appImageOrder"].pop(app, None)
+    _reserved(whole).pop(app, None)
     _write(directory, whole)
     live = LiveRoot(stager.spawner, running)
     layers = {layer for order in whole["appImageOrder"].values() for layer in order}
+    for extra in _reserved(whole).values():
+        for mount in (extra or {}).get("mounts", []):
+            layers.update(mount.get("layers", []))
     named = {volume["name"] for volume in whole["pod"]["volumes"]}
     live.unbind(
         [
@@ -210,6 +223,13 @@ def _sane(text: bytes) -> str:
     """The last lines of a call-in's output, joined to one."""
     lines = text.decode("utf-8", "replace").replace("\0", "").split("\n")
     return " / ".join(line.strip() for line in lines if line.strip())[-_SHOWN:]
+
+
+def _reserved(whole: dict[str, Json]) -> dict[str, Json]:
+    """The reserved part of a manifest about each app."""
+    found: dict[str, Json] = whole.setdefault("stagerConfig", {}).setdefault(RESERVED_KEY, {})
+    apps: dict[str, Json] = found.setdefault("apps", {})
+    return apps
 
 
 def _read(directory: str) -> dict[str, Json]:

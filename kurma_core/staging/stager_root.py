@@ -26,7 +26,7 @@ from kurma_core.spawn_plan import (
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from kurma_core.errors import HostError, KurmaError
     from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup, VolumeSetup
@@ -82,12 +82,20 @@ def pod_parts(pod: PodSetup, manifest: bytes) -> list[Operation]:
     """The mounts of the pod's layers, volumes, user namespace and manifest, for a new root or a running
     stager's."""
     return [
-        *layer_binds(layer for app in pod.apps for layer in app.layers),
+        *layer_binds(layers_of(pod)),
         *volume_mounts(pod.volumes, links=pod.volume_links),
         *([] if pod.userns is None else [Bind(pod.userns.path, USER_NAMESPACE)]),
         *([] if pod.log_directory is None else [Bind(pod.log_directory, LOGS, links=True)]),
         File("/manifest", manifest, 0o600),
     ]
+
+
+def layers_of(pod: PodSetup) -> Iterator[RenderedLayer]:
+    """The layers of the pod's apps and image volumes."""
+    for app in pod.apps:
+        yield from app.layers
+    for volume in pod.volumes:
+        yield from volume.layers
 
 
 def layer_binds(layers: Iterable[RenderedLayer]) -> list[Operation]:
@@ -97,8 +105,11 @@ def layer_binds(layers: Iterable[RenderedLayer]) -> list[Operation]:
 
 
 def volume_mounts(volumes: Iterable[VolumeSetup], *, links: bool) -> list[Operation]:
-    """The mounts of the volumes. :param links: symbolic links in the sources' paths are followed."""
-    return [_volume_mount(volume, links) for volume in volumes]
+    """The mounts of the volumes; the stager mounts those of images.
+
+    :param links: symbolic links in the sources' paths are followed.
+    """
+    return [_volume_mount(volume, links) for volume in volumes if volume.image is None]
 
 
 def _volume_mount(volume: VolumeSetup, links: bool) -> Operation:
@@ -106,7 +117,15 @@ def _volume_mount(volume: VolumeSetup, links: bool) -> Operation:
     if volume.tmpfs is not None:
         read_only = ("ro",) if volume.read_only else ()
         return FileSystemMount("tmpfs", target, volume.tmpfs, ("nosuid", "nodev", "noexec", *read_only))
-    return Bind(volume.source, target, read_only=volume.read_only, recursive=volume.recursive, links=links)
+    return Bind(
+        volume.source,
+        target,
+        read_only=volume.read_only,
+        recursive=volume.recursive,
+        links=links,
+        propagation=volume.propagation,
+        read_only_submounts=volume.read_only_submounts,
+    )
 
 
 def of_volume(error: HostError, volumes: Iterable[VolumeSetup]) -> KurmaError:
@@ -210,7 +229,7 @@ def _app(pod: PodSetup, app: AppSetup, size: tuple[int, int] | None) -> dict[str
     terminal: object = app.terminal
     if app.terminal and size is not None:
         terminal = {"rows": size[0], "columns": size[1]}
-    mapped = {volume.name for volume in pod.volumes if volume.idmap}
+    volumes = {volume.name: volume for volume in pod.volumes}
     own: dict[str, Any] = {} if app.log_path is None else {"logPath": app.log_path}
     if app.stdin_ends != "last":
         own["stdinEnds"] = app.stdin_ends
@@ -222,7 +241,7 @@ def _app(pod: PodSetup, app: AppSetup, size: tuple[int, int] | None) -> dict[str
                 "path": mount.path,
                 "readOnly": mount.read_only,
                 "seed": mount.seed,
-                "idmap": mount.volume in mapped,
+                **_of_volume(volumes[mount.volume]),
             }
             for mount in app.mounts
         ],
@@ -235,6 +254,19 @@ def _app(pod: PodSetup, app: AppSetup, size: tuple[int, int] | None) -> dict[str
         "stopSignal": app.stop_signal,
         "plan": _plan(pod.plans[app.name]),
     }
+
+
+def _of_volume(volume: VolumeSetup) -> dict[str, Any]:
+    """The keys of a mount that its volume decides. Rare keys are left out where they say nothing."""
+    found: dict[str, Any] = {"idmap": volume.idmap}
+    if volume.propagation != "private":
+        found["propagation"] = volume.propagation
+    if not volume.read_only_submounts:
+        found["readOnlySubmounts"] = False
+    if volume.layers:
+        found["layers"] = [layer.id for layer in volume.layers]
+        found["subPath"] = volume.sub_path
+    return found
 
 
 def _plan(plan: IsolatorPlan) -> dict[str, Any]:

@@ -11,6 +11,10 @@ import stat
 
 from kurma_core.linux.beneath import RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, openat2
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _PLAINLY = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS
 _MAX_LINKS = 40
 _TRIES = 64
@@ -58,7 +62,14 @@ class Place:
         self.replaced = replaced
 
 
-def make_place(root_fd: int, path: str, *, directory: bool, owner: tuple[int, int] = (0, 0)) -> Place:
+def make_place(
+    root_fd: int,
+    path: str,
+    *,
+    directory: bool,
+    owner: tuple[int, int] = (0, 0),
+    kept: Sequence[str] = (),
+) -> Place:
     """Find or make a mount point inside ``root_fd``.
 
     Links are followed, inside the root only; the target of a dangling link is made. Missing directories are made
@@ -66,6 +77,7 @@ def make_place(root_fd: int, path: str, *, directory: bool, owner: tuple[int, in
 
     :param directory: the mount point is a directory; else a file (made empty, 0644).
     :param owner: user and group of new files and directories.
+    :param kept: real paths below which no file is replaced.
     :raises OSError: ``EISDIR``: there is a directory in the place of a file.
     """
     walk = _Walk(root_fd, path)
@@ -76,7 +88,8 @@ def make_place(root_fd: int, path: str, *, directory: bool, owner: tuple[int, in
                 if found is not None:
                     return Place(found, walk.real, tuple(walk.replaced))
                 continue
-            walk.step(mode=0o755, uid=owner[0], gid=owner[1], links=True, replace=True)
+            replace = not (kept and walk.below(kept))
+            walk.step(mode=0o755, uid=owner[0], gid=owner[1], links=True, replace=replace)
         if not directory:
             raise OSError(errno.EISDIR, "a directory stands where a file is to be mounted", path)
         return Place(walk.take(), walk.real, tuple(walk.replaced))
@@ -113,6 +126,11 @@ class _Walk:
     def real(self) -> str:
         """The path of the walk, without links."""
         return "/" + "/".join(self.names)
+
+    def below(self, paths: Sequence[str]) -> bool:
+        """Whether the walk is at or below one of these real paths."""
+        here = self.real + "/"
+        return any(here.startswith(path.rstrip("/") + "/") for path in paths)
 
     def at_last_name(self) -> bool:
         return len(self.todo) == 1 and self.todo[0] != ".."

@@ -202,6 +202,32 @@ def test_user_namespaces_and_mapped_volumes(fakes: ModuleType) -> None:
     assert [found[name].get("readOnly") for name in "abcd"] == [None, True, None, None]
 
 
+def test_volumes_of_many_kinds(fakes: ModuleType) -> None:
+    """C8: words of -v and keys of --volume; rshared is the caller's own word."""
+    words = ("-v", "/a:/a:rslave,create", "-v", "/b:/b:ro,rro", "--volume", "name=c,source=/c,propagation=private")
+    request = request_of(fakes, *words, "img")
+    found = {one["name"]: one for one in volumes(request)}
+    assert found["a"]["kurma.io/propagation"] == "rslave"
+    assert found["a"]["kurma.io/create"] is True
+    assert found["b"]["kurma.io/recursive-read-only"] is True
+    assert "kurma.io/propagation" not in found["c"]
+    assert request.grants == ()
+    for options in (("-v", "/a:/a:rshared"), ("--volume", "name=a,source=/a,propagation=rshared")):
+        assert request_of(fakes, *options, "img").grants == ("kurma.io/propagation=rshared",)
+    (image,) = volumes(request_of(fakes, "--volume", "name=i,image=docker://x,subPath=a/b", "img"))
+    expected = {"kind": "image", "readOnly": True, "kurma.io/image": "docker://x", "kurma.io/sub-path": "a/b"}
+    assert image == {"name": "i", **expected}
+    request = request_of(fakes, "--mount", "type=image,source=docker://x,target=/b,subpath=a/b", "img")
+    assert volumes(request) == [{"name": "b", **expected}]
+    assert [mount.to_json() for mount in request.template.pod.apps[0].mounts] == [{"volume": "b", "path": "/b"}]
+
+
+@pytest.mark.parametrize("text", ["/a:/a:rslave,rshared", "/a:/a:ro,rw", "/a:/a:ro,ro", "/a:/a:slave", "/a:/a:"])
+def test_words_of_a_bind_that_do_not_fit(fakes: ModuleType, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    assert main(["run", "-v", text, "img"], connect=fakes.FakeClient().connect) == 2
+    assert "-v: malformed" in capsys.readouterr().err
+
+
 def test_directories_in_memory(fakes: ModuleType) -> None:
     """Options as podman has them; sizes as mount(8), or as elsewhere."""
     words = (
@@ -542,7 +568,7 @@ def test_options_that_are_short_for_an_isolator(fakes: ModuleType, command: str)
             ["--volume", "name=a,kind=host"],
             "--volume: source: expected an absolute path on the host, found nothing",
         ),
-        (["--volume", "name=a,kind=tmpfs"], '--volume: kind: expected "host" or "empty", found "tmpfs"'),
+        (["--volume", "name=a,kind=tmpfs"], '--volume: kind: expected "host", "empty" or "image", found "tmpfs"'),
         (["--volume", "name=A,kind=empty"], "--volume: name: expected a name"),
         (["--volume", "name=a,kind=empty,source=/a"], "--volume: source: expected no source in a volume of kind"),
         (["--volume", "name=a,source=/a,source=/b"], "--volume: source is given twice in"),
@@ -561,6 +587,12 @@ def test_isolators_that_are_malformed_are_told(
         assert client.calls == []
 
 
+KEYS = (
+    "name, kind, source, readOnly, recursive, idmap, propagation, create, recursiveReadOnly, image, subPath, "
+    "mode, uid, gid"
+)
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
@@ -570,7 +602,7 @@ def test_isolators_that_are_malformed_are_told(
         ),
         (
             ["--volume", "name=a,source=/a,readonly=true"],
-            "keys: name, kind, source, readOnly, recursive, idmap, mode, uid, gid",
+            f"keys: {KEYS}",
         ),
         (["--uts", "host", "--hostname", "foo"], "with --uts host, the pod has the host's name"),
     ],

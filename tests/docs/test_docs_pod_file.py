@@ -19,6 +19,7 @@ VALUES = {
     "hostIP": "127.0.0.1",
     "id": f"sha512-{'0' * 128}",
     "kind": "host",
+    "kurma.io/propagation": "private",
     "kurma.io/size": "1Mi",
     "kurma.io/uuid": "6733c088-a507-4694-aabf-fffffffffffc",
     "acVersion": "0.8.11",
@@ -72,12 +73,18 @@ def filled(table: str, *without: str) -> dict[str, object]:
 
 
 def test_a_file_with_every_key_is_read() -> None:
-    host = filled("volume", "mode", "uid", "gid", "kurma.io/memory", "kurma.io/size", "kurma.io/seed")
-    empty = filled("volume", "source", "recursive", "kurma.io/idmap") | {"kind": "empty", "name": "empty"}
+    of_host = ("source", "recursive", *(f"kurma.io/{one}" for one in ("idmap", "propagation", "create")))
+    of_host = (*of_host, "kurma.io/recursive-read-only")
+    of_empty = ("mode", "uid", "gid", "kurma.io/memory", "kurma.io/size", "kurma.io/seed")
+    of_image = ("kurma.io/image", "kurma.io/sub-path")
+    host = filled("volume", *of_empty, *of_image)
+    empty = filled("volume", *of_host, *of_image) | {"kind": "empty", "name": "empty"}
+    image = filled("volume", *of_host, *of_empty) | {"kind": "image", "name": "image"}
+    image["kurma.io/sub-path"] = "srv"
     app = filled("app")
     app["app"] = filled("runs")
     app["mounts"] = [{"volume": "web", "path": "/srv", "appVolume": host}]
-    document = filled("pod") | {"apps": [app], "volumes": [host, empty], "ports": [filled("published")]}
+    document = filled("pod") | {"apps": [app], "volumes": [host, empty, image], "ports": [filled("published")]}
     warnings: list[str] = []
     PodTemplate.parse(document, warn=warnings.append)
     assert warnings == []

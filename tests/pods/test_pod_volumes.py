@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from kurma_core.appc.pod import PodManifest, Volume
-from kurma_core.errors import ManifestError, VolumeError
+from kurma_core.errors import ManifestError, StagerError, VolumeError
+from kurma_core.hookspecs.stager import StagerFeatures
 from kurma_core.models.isolator import IdRange
-from kurma_core.pods.prepare.volumes import check_sources, dangers, make_empty, setups
+from kurma_core.models.pod import MountSetup
+from kurma_core.pods.prepare.volumes import check_sources, check_stager, dangers, make_empty, setups
 
 
 def pod(source: Path | str, *, read_only: bool = False) -> tuple[Volume, ...]:
@@ -24,7 +26,7 @@ def test_a_missing_source_is_refused_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(VolumeError) as twice:
         check_sources(pod(tmp_path / "none"), allow_links=True)
     assert str(twice.value).count(str(tmp_path / "none")) == 1
-    assert "create the directory first" in (caught.value.hint or "")
+    assert "create it first" in (caught.value.hint or "")
     assert os.listdir(tmp_path) == []
 
 
@@ -55,13 +57,115 @@ def test_what_is_no_directory_on_the_way(tmp_path: Path) -> None:
         check_sources(pod(tmp_path / ("n" * 256)), allow_links=False)
 
 
-def test_a_device_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(VolumeError, match="source /dev/null is a device") as caught:
-        check_sources(pod("/dev/null"), allow_links=False)
-    assert "kurma.io/devices" in (caught.value.hint or "")
+def test_a_note_says_that_a_device_cannot_be_opened(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/dev/null")
-    with pytest.raises(VolumeError, match="is a device"):
-        check_sources(pod(tmp_path / "link"), allow_links=True)
+    for source in ("/dev/null", tmp_path / "link"):
+        check_sources(pod(source), allow_links=True)
+        (note,) = dangers(pod(source), str(tmp_path))
+        assert note.startswith(f"volume data: {source} is a device: its apps cannot open it unless")
+
+
+def created(source: Path | str, **fields: object) -> tuple[Volume, ...]:
+    value = {"name": "data", "kind": "host", "source": str(source), "kurma.io/create": True, **fields}
+    return (Volume.parse(value, "$"),)
+
+
+def test_a_missing_source_is_made_if_the_volume_says_so(tmp_path: Path) -> None:
+    """C8"""
+    before = os.umask(0o077)
+    try:
+        check_sources(created(tmp_path / "a" / "b"), allow_links=False)
+    finally:
+        os.umask(before)
+    assert [os.stat(tmp_path / path).st_mode & 0o7777 for path in ("a", "a/b")] == [0o755, 0o755]
+    (tmp_path / "a" / "b").chmod(0o700)
+    check_sources(created(tmp_path / "a" / "b"), allow_links=False)
+    assert os.stat(tmp_path / "a" / "b").st_mode & 0o7777 == 0o700, "an existing one is left alone"
+    (tmp_path / "file").write_text("")
+    check_sources(created(tmp_path / "file"), allow_links=False)
+    with pytest.raises(VolumeError, match=r"source .*/file/x: not a directory"):
+        check_sources(created(tmp_path / "file" / "x"), allow_links=False)
+
+
+def test_a_source_is_made_behind_links_only_where_they_are_allowed(tmp_path: Path) -> None:
+    """C8: a link is followed."""
+    (tmp_path / "link").symlink_to("real/deep")
+    with pytest.raises(VolumeError, match="link is a symbolic link"):
+        check_sources(created(tmp_path / "link" / "sub"), allow_links=False)
+    assert not (tmp_path / "real").exists()
+    check_sources(created(tmp_path / "link" / "sub"), allow_links=True)
+    assert (tmp_path / "real" / "deep" / "sub").is_dir()
+
+
+def test_a_source_that_cannot_be_made(tmp_path: Path) -> None:
+    with pytest.raises(VolumeError, match=r"source /proc/none/x cannot be made: no such file"):
+        check_sources(created("/proc/none/x"), allow_links=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"kurma.io/propagation": "slave"}, '"private", "rslave" or "rshared"'),
+        ({"kurma.io/recursive-read-only": True}, "a volume with readOnly true"),
+        (
+            {"kurma.io/recursive-read-only": True, "readOnly": True, "kurma.io/propagation": "rslave"},
+            "a volume with kurma.io/propagation private",
+        ),
+        ({"kurma.io/image": "x"}, "no kurma.io/image in a volume of kind host"),
+        ({"kind": "image", "source": None}, "the locator or the ID of an image"),
+        ({"kind": "image", "kurma.io/image": "x"}, "no source in a volume of kind image"),
+        (
+            {"kind": "image", "kurma.io/image": "x", "source": None, "readOnly": False},
+            "true: the files of an image are read-only",
+        ),
+        (
+            {"kind": "image", "kurma.io/image": "x", "source": None, "kurma.io/sub-path": "../x"},
+            "an absolute path without ..",
+        ),
+        ({"kind": "image", "kurma.io/image": "x", "source": None, "kurma.io/sub-path": "/x"}, "a relative path"),
+        ({"kind": "empty", "source": None, "kurma.io/create": True}, "no kurma.io/create in a volume of kind"),
+    ],
+)
+def test_keys_that_do_not_fit(fields: dict[str, object], said: str) -> None:
+    value = {"name": "v", "kind": "host", "source": "/x", **fields}
+    with pytest.raises(ManifestError) as caught:
+        Volume.parse({key: one for key, one in value.items() if one is not None}, "$")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "host", "source": "/x", "kurma.io/propagation": "rslave", "kurma.io/create": True},
+        {"kind": "host", "source": "/x", "readOnly": True, "kurma.io/recursive-read-only": True},
+        {"kind": "host", "source": "/x", "readOnly": True, "kurma.io/recursive-read-only": False},
+        {"kind": "image", "readOnly": True, "kurma.io/image": "docker://x", "kurma.io/sub-path": "a/b"},
+    ],
+)
+def test_a_volume_is_written_as_it_was_read(fields: dict[str, object]) -> None:
+    assert Volume.parse({"name": "v", **fields}, "$").to_json() == {"name": "v", **fields}
+
+
+def test_volumes_that_not_every_stager_mounts() -> None:
+    def volume(**fields: object) -> Volume:
+        return Volume.parse({"name": "v", "kind": "host", "source": "/x", **fields}, "$")
+
+    shared, plain = volume(**{"kurma.io/propagation": "rshared"}), volume()
+    image = Volume.parse({"name": "v", "kind": "image", "kurma.io/image": "sha512-x"}, "$")
+    loose = volume(**{"readOnly": True, "kurma.io/recursive-read-only": False})
+    one, below = MountSetup("v", "/a", False), MountSetup("v", "/a/b", False)
+    for given, mounts, said in (
+        (shared, [one], "volume v has the propagation rshared"),
+        (image, [one], "volume v is of an image"),
+        (loose, [one], "volume v is read-only without the mounts below it"),
+        (plain, [one, below], "volume v is mounted below the one at /a"),
+    ):
+        manifest = PodManifest(apps=(), volumes=(given,))
+        with pytest.raises(StagerError, match=f"stager other cannot mount such volumes: {said}"):
+            check_stager(manifest, [mounts], "other", StagerFeatures)
+        check_stager(manifest, [mounts], "other", lambda: StagerFeatures(volume_kinds=True))
+    check_stager(PodManifest(apps=(), volumes=(shared, plain)), [[]], "other", StagerFeatures)
+    check_stager(PodManifest(apps=(), volumes=(plain,)), [[one], [below]], "other", StagerFeatures)
 
 
 def test_what_is_dangerous_is_told(tmp_path: Path) -> None:

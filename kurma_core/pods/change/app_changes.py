@@ -74,6 +74,7 @@ class PodApps:
         :raises KurmaError: see :func:`kurma_core.pods.change.new_app.new_app`; everything is undone.
         """
         from kurma_core.pods.change import new_app
+        from kurma_core.pods.prepare.prepare_pod import with_volume_images
 
         directory = self._finder.find(reference)
         name = new_app.wanted_app(request).name
@@ -85,6 +86,7 @@ class PodApps:
             self._check_verbs(document, driver, directory, "add", "rm", *(("start",) if start else ()))
         with self._services.images.keeping():
             image = new_app.find_image(self._services, request, progress)
+            request = with_volume_images(request, self._services, progress)
             with self._changeable(directory, "add") as pod:
                 app = new_app.new_app(self._services, pod.document, request, image)
                 self._add(pod, app)
@@ -95,7 +97,8 @@ class PodApps:
     def _add(self, pod: Changeable, app: NewApp) -> None:
         directory = pod.directory
         change = AppChange("add", app.name, app.volumes, *_of_the_pod(app.part))
-        in_use = tuple(sorted({*app.rendered.images, *app.rendered.manifests}))
+        rendered = app.rendered.values()
+        in_use = tuple(sorted({part for one in rendered for part in (*one.images, *one.manifests)}))
         _change_state(pod, change=change, layers={**directory.read_state().layers, app.name: in_use})
         try:
             volumes.make_empty(app.document.manifest, directory.path, app.document.ids)
@@ -106,8 +109,7 @@ class PodApps:
                 pod_limits.keep_memory(app.document)
             attachments = directory.read_state().attachments or app.part.attachments
             url = pod_metadata.url_of(directory)
-            rendered = {app.name: app.rendered}
-            setup = pod_setup(self._services, app.part, directory.path, rendered, attachments, url)
+            setup = pod_setup(self._services, app.part, directory.path, app.rendered, attachments, url)
             log_places.check_stager(pod.driver, pod.document.stager, app.part.manifest)
             pid_modes.check_stager(pod.driver, pod.document.stager, setup.manifest.apps)
             pod.driver.add_app(setup, pod.stager)

@@ -31,13 +31,15 @@ class NewApp:
 
     :param document: the pod's, with the app in it.
     :param part: the same with that app alone.
+    :param rendered: the images of the app and of the image volumes that it mounts, by app and
+        :func:`~kurma_core.pods.prepare.volumes.key_of`.
     :param volumes: names of those that the pod did not have.
     """
 
     name: str
     document: PodDocument
     part: PodDocument
-    rendered: RenderedImage
+    rendered: dict[str, RenderedImage]
     volumes: tuple[str, ...]
 
 
@@ -63,6 +65,8 @@ def new_app(
     services: Services, document: PodDocument, request: PodRequest, image: tuple[str, ImageManifest]
 ) -> NewApp:
     """Decides everything about the app.
+
+    :param request: with the IDs of the images of its volumes.
 
     :param document: the pod's present definition.
     :raises PodStateError: it has an app of that name.
@@ -90,7 +94,7 @@ def new_app(
     grants.check_grants(request.grants, plugins)
     expected = services.images.conventions(image[0])
     host, fewer = isolators.host_of(services), expected.fewer_capabilities
-    own = grants.needs_of_new(request, manifest, declared, plugins, host, fewer_capabilities=fewer)
+    own = grants.needs_of_new(request, reified.pod, declared, plugins, host, fewer_capabilities=fewer)
     needs, all_grants = {**document.needs, **own.needs}, {**document.grants, app.name: request.grants}
     granted = grants.check_app(needs, app.name, image[0], services, request.insecure, all_grants)
     noted(services, granted := (*granted, *own.notes(configured=False)))
@@ -105,6 +109,8 @@ def new_app(
         fewer_capabilities=frozenset([app.name] if fewer else []),
     )
     added = {app.name: mount_setups(reified)[app.name]}
+    stager = services.stagers.of_pod(document)
+    volumes.check_stager(reified.pod, added.values(), document.stager, stager.features)
     pod, mounts = isolators.with_host_mounts(reified.pod, added, replace(isolation, pod=document.pod_plan))
     pod, mounts = isolators.with_api(pod, mounts, isolation.apps)
     told = isolators.api_environment(reified.pod.apps[-1], image[1], isolation.apps[app.name])
@@ -129,7 +135,8 @@ def new_app(
     rendered = services.images.render(
         image[0], document.renderer, verify=request.verify, insecure=request.insecure
     )
-    return NewApp(app.name, changed, only(changed, app.name), rendered, new)
+    part = only(changed, app.name)
+    return NewApp(app.name, changed, part, {app.name: rendered, **volumes.rendered_of(services.images, part)}, new)
 
 
 def check_name(document: PodDocument, app: str) -> None:

@@ -235,7 +235,7 @@ def pod_setup(
     """Everything that the stager's driver gets to know of the pod.
 
     :param directory: the pod's.
-    :param rendered: the image of each app.
+    :param rendered: the image of each app and image volume.
     :param attachments: with their results, if the networks are joined.
     :param metadata_url: URL of the pod's metadata service; holds its token.
     :param note: called with warnings about the pod's name servers.
@@ -254,7 +254,7 @@ def pod_setup(
             _app_setup(services, document, app, rendered[app].layers, attachments, variables)
             for app in document.app_names
         ),
-        volumes=volumes.setups(document.manifest, directory, document.ids),
+        volumes=volumes.setups(document.manifest, directory, document.ids, rendered),
         network_namespace=document.network_namespace,
         cgroup=document.cgroup,
         plans=document.plans,

@@ -44,6 +44,8 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 CALLER, OPTION = "the command line", "--grant"
 #: ``ISOLATOR=full`` means the same as ``ISOLATOR``.
 _WHOLE = "=full"
+#: The power of an app whose mounts appear on the host, which a key of a volume asks for.
+SHARED_MOUNTS = "kurma.io/propagation=rshared"
 _LAPSES = {"unknown": "is not trusted for that name any more", "revoked": "was revoked"}
 
 
@@ -115,12 +117,20 @@ def needs(
             own.append(Power(f"{isolators.NAMESPACES}=pid"))
         everyones += [_need(power, app.name) for power in own if power.namespace is not None]
         found[app.name] = tuple(_need(power, level) for power in own)
+        if shares_mounts(pod, app.name) and not request.configured:
+            found[app.name] = (*found[app.name], Need(SHARED_MOUNTS, OF_APP))
     found[""] = tuple(everyones)
     mine = {app: of_apps.get(app, set()) - of_pod for app in hosts} | {"": of_pod}
     return Needs(
         {app: some for app, some in found.items() if some},
         {app: tuple(sorted(power.name for power in some)) for app, some in mine.items() if some},
     )
+
+
+def shares_mounts(pod: PodManifest, app: str) -> bool:
+    """Whether mounts of the app appear on the host: it mounts a volume with the propagation ``rshared``."""
+    shared = {volume.name for volume in pod.volumes if volume.propagation == "rshared"}
+    return bool(shared) and any(mount.volume in shared for mount in pod.app(app).mounts)
 
 
 @frozen

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kurma_core.api.operations import Progress
     from kurma_core.api.pods import PodRequest
     from kurma_core.appc.image import ImageManifest, Isolator
-    from kurma_core.appc.pod import PodApp
+    from kurma_core.appc.pod import Mount, PodApp, Volume
     from kurma_core.appc.reify import Reified
     from kurma_core.appc.template import PodTemplate
     from kurma_core.isolation import Isolation, IsolatorPlugin
@@ -82,6 +82,7 @@ def pod_document(
 
         grants.check_grants(request.grants, services.isolators)
     resolved = _images(request, services, progress)
+    request = with_volume_images(request, services, progress)
     template, reified = _reified(request, resolved, services)
     pod_restarts.check(reified.pod, ephemeral=request.ephemeral)
     if not request.configured:
@@ -114,6 +115,9 @@ def pod_document(
         )
     ids = _ids(place.userns, reified.pod, uuid, services)
     manifest, mounts, environment = _with_host_mounts(reified, isolation, resolved)
+    volumes.check_stager(manifest, mounts.values(), stager, lambda: services.stagers.get(stager).features())
+    checks = (request.verify, request.insecure)
+    rendered.update(volumes.render_images(manifest, mounts.values(), services.images, renderer, *checks))
     return PodDocument(
         uuid=uuid,
         name=name,
@@ -151,6 +155,24 @@ def pod_document(
         image_names={app.name: image_name(app, resolved[app.name][1]) for app in request.template.pod.apps},
         conventions={app: expected for app, expected in conventions.items() if expected != Conventions()},
     )
+
+
+def with_volume_images(request: PodRequest, services: Services, progress: Progress | None) -> PodRequest:
+    """The request, with the IDs of the images of its volumes, those of single apps included."""
+    pod = request.template.pod
+    own = [mount.app_volume for app in pod.apps for mount in app.mounts if mount.app_volume is not None]
+    if not any(volume.kind == "image" for volume in (*pod.volumes, *own)):
+        return request
+
+    def found(some: tuple[Volume, ...]) -> tuple[Volume, ...]:
+        return volumes.find_images(some, services.images, request.pull, request.insecure, progress)
+
+    def mount(one: Mount) -> Mount:
+        return one if one.app_volume is None else replace(one, app_volume=found((one.app_volume,))[0])
+
+    apps = tuple(replace(app, mounts=tuple(mount(one) for one in app.mounts)) for app in pod.apps)
+    pod = replace(pod, apps=apps, volumes=found(pod.volumes))
+    return replace(request, template=replace(request.template, pod=pod))
 
 
 def image_name(app: PodApp, manifest: ImageManifest) -> str:
@@ -326,7 +348,8 @@ def _judged(
     """Checks the grants of the pod's images. :returns: the powers that they need, and a note on each power they
     have. :raises PowerError: a grant is missing."""
     host_pids = any(app.annotation(PID) == PID_HOST for app in pod.apps)
-    if not (pod.isolators or any(apps.values()) or of_file or host_pids):
+    shares = any(volume.propagation == "rshared" for volume in pod.volumes)
+    if not (pod.isolators or any(apps.values()) or of_file or host_pids or shares):
         return {}, ()
     from kurma_core.pods.prepare import grants
 

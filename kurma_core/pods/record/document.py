@@ -144,6 +144,11 @@ class PodDocument(JsonValue):
         return None if text is None else _expanded(text)
 
     @property
+    def used_images(self) -> set[str]:
+        """IDs of the images of its apps and volumes."""
+        return {*self.images.values(), *(one.image for one in self.manifest.volumes if one.image is not None)}
+
+    @property
     def cgroup(self) -> str:
         """See :func:`cgroup_of`."""
         return cgroup_of(self.uuid, self.cgroup_parent)

@@ -58,7 +58,7 @@ class Launch:
     :param made: parts of a prestarted pod that exist already: ``cgroup``, ``net``.
     :param waiting: the prestarted stager.
     :param listener: the metadata service's socket.
-    :param rendered: the apps' images, held by the caller; None: they are looked up.
+    :param rendered: the images of apps and volumes, held by the caller; None: they are looked up.
     """
 
     def __init__(
@@ -456,12 +456,13 @@ def not_complete(launch: Launch, failures: list[KurmaError]) -> str:
 
 
 def _render_apps(launch: Launch) -> dict[str, RenderedImage]:
-    """The rendered image of each app, from the cache and checked."""
+    """The rendered image of each app and image volume, from the cache and checked."""
     images, document = launch.services.images, launch.document
-    return {
+    found = {
         app: images.render(image, document.renderer, verify=document.verify, insecure=document.insecure)
         for app, image in document.images.items()
     }
+    return {**found, **volumes.rendered_of(images, document)}
 
 
 def _in_use(rendered: Mapping[str, RenderedImage]) -> dict[str, list[str]]:

@@ -159,6 +159,7 @@ def build(rootfs: str, sources: list[tuple[str, str]] | None = None) -> Mapping[
             {"name": "kurma.io/stager/userns", "value": "true"},
             {"name": "kurma.io/stager/powers", "value": "true"},
             {"name": "kurma.io/stager/pid", "value": "true"},
+            {"name": "kurma.io/stager/volumes", "value": "true"},
             {"name": "kurma.io/stager/isolators", "value": "true"},
             {"name": "kurma.io/stager/logs", "value": "true"},
             {"name": "kurma.io/stager/callins", "value": ",".join(OPTIONAL)},

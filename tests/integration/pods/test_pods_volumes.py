@@ -156,7 +156,7 @@ def test_a_seeded_volume_is_used_by_its_own_app_alone(house, tmp_path):
 def test_a_missing_source(house, tmp_path):
     with pytest.raises(VolumeError, match=f"volume vol: source {tmp_path}/none: no such file") as caught:
         house.run({"main": mounting("true", "vol")}, volumes=[host("vol", tmp_path / "none")])
-    assert "create the directory first" in caught.value.hint
+    assert "create it first" in caught.value.hint
     assert house.uuids() == []
     assert not (tmp_path / "none").exists()
 

@@ -22,6 +22,8 @@ PROTOCOLS = ("tcp", "udp")
 STDIN_ENDS = ("last", "first", "never")
 #: The PID namespaces that an app may have: the pod's, one of its own, the host's, or (a prefix) that of an app.
 POD_PID, OWN_PID, HOST_PID, OF_APP = "pod", "own", "host", "app:"
+#: Whether later mounts propagate: not at all, from the host to the app, in both directions.
+PROPAGATIONS = ("private", "rslave", "rshared")
 #: Annotation of an image whose app reports its readiness.
 NOTIFIES = "appc.io/executor/supports-systemd-notify"
 #: How an app's root is made; ``given``: the app's only layer is its root, and the app writes to it.
@@ -35,7 +37,18 @@ class ManifestError(Exception):
 class Mount:
     """A volume at a path of an app."""
 
-    __slots__ = ("device", "idmap", "path", "read_only", "seed", "volume")
+    __slots__ = (
+        "device",
+        "idmap",
+        "layers",
+        "path",
+        "propagation",
+        "read_only",
+        "read_only_submounts",
+        "seed",
+        "sub_path",
+        "volume",
+    )
 
     def __init__(self, value: dict[str, Any]) -> None:
         self.volume: str = value["volume"]
@@ -45,6 +58,14 @@ class Mount:
         self.idmap: bool = value.get("idmap", False)
         #: the volume is a device node that the app may open; the plan's devices list the access
         self.device: bool = value.get("device", False)
+        self.propagation: str = _one_of(
+            f"volume {self.volume}: propagation", value.get("propagation", "private"), PROPAGATIONS
+        )
+        #: the mounts below a read-only volume are read-only, too
+        self.read_only_submounts: bool = value.get("readOnlySubmounts", True)
+        #: the volume is the files of an image, with these layers
+        self.layers: list[str] = value.get("layers", [])
+        self.sub_path: str = value.get("subPath", "")
 
 
 class Port:

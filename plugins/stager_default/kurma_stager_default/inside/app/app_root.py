@@ -52,7 +52,7 @@ def enter(
     """
     try:
         namespaces.unshare(namespaces.CLONE_NEWNS)
-        mounts.make_private("/")
+        propagating = _make_private(app)
         _make_way(directory)
         root = _union(pod, app, directory, note, namespace)
         from kurma_stager_default.inside.app import etc_hosts  # not for the supervisor to hold
@@ -64,15 +64,15 @@ def enter(
             proc_sys_dev.move_ahead(root, pod.ids)
         else:
             proc_sys_dev.mount_all(root, SHM, pod.ids, app.plan, notify)
-        if app.make_directory:
-            # Before the volumes are mounted, so that no directory is made in a volume of the host.
-            from kurma_core.trees import mount_targets  # not for the supervisor to hold
-
-            os.close(mount_targets.make_dirs(root, app.working_directory, 0o755, *pod.ids.root, symlinks=True))
         if app.mounts:
             from kurma_stager_default.inside.app import volumes  # not for the supervisor to hold
 
-            volumes.mount_volumes(app, root, note, pod.ids, namespace)
+            volumes.mount_volumes(app, root, note, pod.ids, namespace, directory)
+            for name in propagating:
+                # The old root is unmounted at the change of roots: its mounts must not be, on the host.
+                mounts.make_private(f"/volumes/{name}")
+        if app.make_directory:
+            _make_working_directory(app, root, pod.ids)
         if app.plan.own_paths and not app.plan.privileged:
             from kurma_stager_default.inside.app import path_masks  # not for the supervisor to hold
 
@@ -85,6 +85,36 @@ def enter(
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise SetupError(f"cannot make its root filesystem: {where}{error.strerror or error}") from None
+
+
+def _make_private(app: App) -> list[str]:
+    """Makes the mounts of this new mount namespace private, except the app's volumes that propagate.
+
+    :returns: the names of those.
+    """
+    propagating = [mount.volume for mount in app.mounts if mount.propagation != "private"]
+    if not propagating:
+        mounts.make_private("/")
+        return []
+    # All other mounts of the stager's namespace are private already.
+    for name in os.listdir("/volumes"):
+        if name not in propagating:
+            mounts.make_private(f"/volumes/{name}")
+    return propagating
+
+
+def _make_working_directory(app: App, root: int, ids: user_namespace.Ids) -> None:
+    """Makes the working directory if it is missing, in a volume too, as Docker does. A failure is not reported:
+    the change to the directory fails then, and its error says more."""
+    from kurma_core.trees import mount_targets  # not for the supervisor to hold
+
+    if any(mount.idmap for mount in app.mounts) and ids.path:
+        ids.make_as_root()  # the host's root has no id in a mapped volume
+    try:
+        os.close(mount_targets.make_dirs(root, app.working_directory, 0o755, *ids.root, symlinks=True))
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.ENOTDIR, errno.EACCES, errno.EPERM):
+            raise
 
 
 def _make_way(directory: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -19,8 +20,14 @@ if TYPE_CHECKING:
 #: Characters of a path in a message, which has to fit in a pipe.
 _LONG = 400
 _READABLE = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-#: No volume may be mounted at, above or below these paths.
-_SYSTEMS = ("/proc", "/sys", *[f"/dev/{name}" for name in proc_sys_dev.OWN_IN_DEV])
+#: Files of ``/proc`` over which a volume may be mounted.
+_PROC_FILES = [
+    f"/proc/{name}"
+    for name in ("cpuinfo", "diskstats", "loadavg", "meminfo", "slabinfo", "stat", "swaps", "uptime")
+]
+#: Where the images of volumes with a sub path are mounted, in the mount namespace of one execution.
+_IMAGES = "/run/images"
+_NO_OVERLAY = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 class _Layer:
@@ -44,23 +51,27 @@ def merge(target: str, paths: Iterable[str]) -> None:
 
 class _Target:
     """The place where a volume will be mounted. :attr:`path` is its path with links resolved, :attr:`replaced` are
-    the image's files that were removed for it."""
+    the image's files that were removed for it.
+
+    :param source: a descriptor of the volume.
+    :param kept: real paths of volumes that are mounted already, in which no file is replaced.
+    """
 
     __slots__ = ("fd", "mount", "path", "replaced", "source")
 
-    def __init__(self, mount: Mount, root: int, ids: user_namespace.Ids) -> None:
+    def __init__(self, mount: Mount, source: int, root: int, ids: user_namespace.Ids, kept: list[str]) -> None:
         self.mount = mount
-        try:
-            self.source = os.open(f"/volumes/{mount.volume}", os.O_PATH | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise SetupError(f"volume {mount.volume}: does not exist") from None
-        directory = stat.S_ISDIR(os.fstat(self.source).st_mode)
+        self.source = source
+        directory = stat.S_ISDIR(os.fstat(source).st_mode)
         try:
             from kurma_core.trees import mount_targets  # not for the supervisor to hold
 
-            place = mount_targets.make_place(root, mount.path, directory=directory, owner=ids.root)
+            place = mount_targets.make_place(root, mount.path, directory=directory, owner=ids.root, kept=kept)
         except OSError as error:
-            raise SetupError(f"{self.name}: {error.strerror}") from None
+            reason = error.strerror
+            if error.errno == errno.EROFS and any(_holds(path, mount.path) for path in kept):
+                reason = "the volume above it is read-only, and has no such path"
+            raise SetupError(f"{self.name}: {reason}") from None
         self.fd, self.path, self.replaced = place.fd, place.path, place.replaced
 
     @property
@@ -79,48 +90,124 @@ def mount_volumes(
     note: Callable[[str], None],
     ids: user_namespace.Ids,
     namespace: int,
+    directory: str,
 ) -> None:
-    # Make all places before mounting the first volume, so that none is made inside of another volume.
-    targets = [_Target(mount, root, ids) for mount in app.mounts]
-    _refuse_overlaps(targets)
-    for target in targets:
-        mount = target.mount
+    """Mounts the app's volumes, each before those below it.
+
+    :param namespace: a descriptor of the pod's user namespace; -1: none.
+    :param directory: of this execution, for a copy of an image where overlay is not to be had.
+    """
+    done: list[tuple[str, Mount]] = []
+    mapped = False
+    for mount in sorted(app.mounts, key=lambda each: each.path.count("/")):
+        source = _image(mount, namespace, directory, len(done)) if mount.layers else _volume(mount)
+        if mapped and any(_holds(path, mount.path) for path, _ in done):
+            ids.make_as_root()  # the host's root has no id in a mapped volume, and cannot make a place there
+            mapped = False
+        target = _Target(mount, source, root, ids, [path for path, _ in done])
+        _check(target, app, done)
         for path in target.replaced:
             note(f"app {app.name}: volume {mount.volume} takes the place of the image's file {_shown(path)}")
         if mount.seed:
             _seed(target)
         elif _hides(target):
             note(f"app {app.name}: volume {mount.volume} hides what the image has at {_shown(mount.path)}")
-        attributes = (0 if mount.device else proc_sys_dev.nodev(app.plan)) | (
-            mounts.ATTR_RDONLY if mount.read_only else 0
-        )
-        _bind(target, attributes, namespace if mount.idmap else -1)
+        _bind(target, app, namespace if mount.idmap and not mount.layers else -1)
         os.close(target.source)
         os.close(target.fd)
+        done.append((target.path, mount))
+        mapped = mapped or (mount.idmap and namespace >= 0)
 
 
-def _bind(target: _Target, attributes: int, namespace: int) -> None:
-    tree = mounts.open_tree(target.source)
+def _volume(mount: Mount) -> int:
     try:
-        mounts.set_attributes(tree, attributes, clear=mounts.ATTR_NODEV if target.mount.device else 0)
+        return os.open(f"/volumes/{mount.volume}", os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise SetupError(f"volume {mount.volume}: does not exist") from None
+
+
+def _image(mount: Mount, namespace: int, directory: str, number: int) -> int:
+    """Mounts the layers of an image volume as one read-only tree, for this execution. :returns: a descriptor of
+    the volume's directory or file in it."""
+    from kurma_core.linux import beneath
+    from kurma_core.trees import overlay
+
+    plain = [f"/layers/{layer}" for layer in mount.layers]
+    layers = user_namespace.map_layers(plain, namespace) if namespace >= 0 else plain
+    try:
+        tree = overlay.mount_overlay(layers)
+    except OSError as error:
+        if error.errno not in _NO_OVERLAY:
+            raise
+        copy = f"{directory}/image-{number}"
+        os.mkdir(copy, 0o700)
+        merge(copy, reversed(plain))
+        tree = mounts.open_tree(mounts.AT_FDCWD, copy, recursive=False)
+        mounts.set_attributes(tree, mounts.ATTR_RDONLY, recursive=False)
         if namespace >= 0:
-            user_namespace.map_volume(tree, namespace, target.mount.volume)
+            user_namespace.map_copy(tree, namespace)
+    if not mount.sub_path:
+        return tree
+    # Older kernels copy no part of a detached mount.
+    place = f"{_IMAGES}/{number}"
+    os.makedirs(place, 0o700, exist_ok=True)
+    mounts.move_mount_to(tree, place)
+    try:
+        return beneath.open_in_root(tree, mount.sub_path, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        raise SetupError(f"volume {mount.volume}: its image has no {mount.sub_path}: {error.strerror}") from None
+    finally:
+        os.close(tree)
+
+
+def _bind(target: _Target, app: App, namespace: int) -> None:
+    mount = target.mount
+    # The tree of an image is a mount that nothing else uses.
+    whole = mount.layers and not mount.sub_path
+    tree = os.dup(target.source) if whole else mounts.open_tree(target.source)
+    try:
+        attributes = 0 if mount.device else proc_sys_dev.nodev(app.plan)
+        read_only = mounts.ATTR_RDONLY if mount.read_only else 0
+        if mount.read_only_submounts:
+            attributes |= read_only
+        mounts.set_attributes(tree, attributes, clear=mounts.ATTR_NODEV if mount.device else 0)
+        if read_only:
+            mounts.set_attributes(tree, read_only, recursive=False)
+        if namespace >= 0:
+            user_namespace.map_volume(tree, namespace, mount.volume)
         mounts.move_mount(tree, target.fd)
     finally:
         os.close(tree)
 
 
-def _refuse_overlaps(targets: list[_Target]) -> None:
-    """Refuses volumes that overlap each other, or the stager's mounts. In ``/dev``, a volume may be mounted beside
-    the stager's nodes."""
-    for number, target in enumerate(targets):
-        if target.path == "/dev" or any(_overlap(target.path, path) for path in _SYSTEMS):
-            raise SetupError(f"{target.name}: kurma reserves this path")
-        for other in targets[:number]:
-            if _overlap(target.path, other.path):
-                raise SetupError(
-                    f"{target.name}: overlaps volume {other.mount.volume} at {_shown(other.mount.path)}"
-                )
+def _check(target: _Target, app: App, done: list[tuple[str, Mount]]) -> None:
+    """Refuses a volume over the stager's mounts, over an earlier volume, or below one whose mounts appear on the
+    host. In ``/dev``, a volume may be mounted beside the stager's nodes."""
+    mount = target.mount
+    if _reserved(target.path, mount, app):
+        raise SetupError(f"{target.name}: kurma reserves this path")
+    for path, other in done:
+        if _holds(target.path, path):
+            raise SetupError(f"{target.name}: hides volume {other.volume} at {_shown(other.path)}")
+        if other.propagation == "rshared" and _holds(path, target.path):
+            raise SetupError(
+                f"{target.name}: it would appear on the host, since volume {other.volume} at "
+                f"{_shown(other.path)} has the propagation rshared"
+            )
+
+
+def _reserved(path: str, mount: Mount, app: App) -> bool:
+    if path == "/":
+        return True
+    if _holds("/proc", path):
+        return mount.seed or path not in _PROC_FILES
+    if path == "/sys" or _holds("/sys", path):
+        return mount.seed
+    if path == "/dev":
+        # An app with a terminal gets a mount in it, at console.
+        shared = mount.propagation == "rshared" and app.terminal is not None
+        return mount.seed or shared or not app.plan.privileged
+    return any(_overlap(path, f"/dev/{name}") for name in proc_sys_dev.OWN_IN_DEV)
 
 
 def _holds(outer: str, inner: str) -> bool:
