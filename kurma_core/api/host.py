@@ -8,13 +8,14 @@ from kurma_core.schema import Count, JsonValue, Pid, Timestamp, Whole, Words
 from kurma_core.value import field, frozen
 
 #: Subjects of events.
-SUBJECTS = ("pod", "image", "daemon")
+SUBJECTS = ("pod", "app", "image", "daemon")
 #: Kinds of events by subject.
 KINDS: Mapping[str, tuple[str, ...]] = {
     "pod": (
         *("prepared", "starting", "running", "stopping", "stopped", "errored"),
         *("restarting", "adopted", "removed"),
     ),
+    "app": ("created", "started", "stopped", "removed"),
     "image": ("fetched", "removed"),
     "daemon": ("started", "reloaded", "reload-refused", "ended"),
 }
@@ -375,12 +376,13 @@ class Event(JsonValue):
     :param seq: number of the event; numbers increase, and a gap means discarded events.
     :param at: when it happened.
     :param subject: the kind of thing that it is about.
-    :param kind: ``fetched`` is of an image, ``started``, ``reloaded``, ``reload-refused`` and ``ended`` are of the
-        daemon, ``removed`` is of a pod or an image, and any other is of a pod.
-    :param id: the pod's UUID, the image's ID; null: the daemon's.
-    :param name: the pod's, the image's; empty if it is not known any more.
-    :param detail: ``exitCode``, ``reason`` of a pod that has ended, ``trust`` of an image, ``pid``, ``version`` of
-        a daemon, ``changed`` and ``problems`` of its reload.
+    :param kind: ``fetched`` is of an image, ``created`` is of an app, ``reloaded``, ``reload-refused`` and
+        ``ended`` are of the daemon, ``started`` is of an app or the daemon, ``stopped`` is of a pod or an app,
+        ``removed`` is of a pod, an app or an image, and any other is of a pod.
+    :param id: the UUID of the pod, or of the app's pod; the image's ID; null: the daemon's.
+    :param name: the pod's, the app's, the image's; empty if it is not known any more.
+    :param detail: ``exitCode``, ``reason`` of a pod or an app that has ended, ``pod`` and ``instance`` of an app,
+        ``trust`` of an image, ``pid``, ``version`` of a daemon, ``changed`` and ``problems`` of its reload.
     """
 
     JSON_NAME = "Event"

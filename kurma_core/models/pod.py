@@ -304,3 +304,23 @@ class PodEvent:
     name: str
     at: str
     detail: Mapping[str, Json] = field(default_factory=dict)
+
+
+@frozen
+class AppEvent:
+    """A change of one app of a pod, passed to observers.
+
+    :param kind: ``created``, ``started``, ``stopped`` (also if its restart policy starts it again) or ``removed``.
+    :param app: the app's name.
+    :param pod: the pod's UUID. :param name: the pod's name.
+    :param at: RFC 3339, UTC.
+    :param detail: ``instance``: the number of the execution; of ``stopped`` also ``exitCode``, ``reason`` and
+        ``message``, as an app's status has them.
+    """
+
+    kind: str
+    app: str
+    pod: str
+    name: str
+    at: str
+    detail: Mapping[str, Json] = field(default_factory=dict)

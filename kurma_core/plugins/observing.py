@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable
 
 from kurma_core.cancellation import Cancellation, governing
 from kurma_core.errors import Cancelled, KurmaError
+from kurma_core.models.pod import AppEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kurma_core.hookspecs.observer import ObserverHooks
     from kurma_core.models.pod import PodEvent
+
+    Told = PodEvent | AppEvent
 
 #: Seconds for one event; for the first, also the import of the observer and the making of its driver.
 TIMEOUT = 5.0
@@ -44,7 +47,7 @@ class Observing:
         self._make = make
         self._note = note
         self._timeout = timeout
-        self._waiting: deque[PodEvent] = deque()
+        self._waiting: deque[Told] = deque()
         self._change = threading.Condition()
         self._running = False
         self._busy = False
@@ -57,7 +60,7 @@ class Observing:
         self._call: Cancellation | None = None
         self._overdue = ""
 
-    def tell(self, event: PodEvent) -> None:
+    def tell(self, event: Told) -> None:
         """Queues the event. Never waits for the observer."""
         with self._change:
             if self._closing:
@@ -119,7 +122,7 @@ class Observing:
                 self._busy = False
                 self._change.notify_all()
 
-    def _next(self) -> PodEvent | None:
+    def _next(self) -> Told | None:
         with self._change:
             self._change.wait_for(lambda: self._waiting or self._closing, _IDLE)
             if not self._waiting:
@@ -128,7 +131,7 @@ class Observing:
             self._busy = True
             return self._waiting.popleft()
 
-    def _observe(self, event: PodEvent) -> None:
+    def _observe(self, event: Told) -> None:
         operation = Cancellation()
         timer = threading.Timer(self._timeout, self._cancel, (operation, event))
         timer.daemon = True
@@ -138,7 +141,11 @@ class Observing:
             timer.start()
             with governing(operation):
                 driver = self._make()
-                if driver is not None:
+                if driver is None:
+                    return
+                if isinstance(event, AppEvent):
+                    driver.app_event(event)
+                else:
                     driver.pod_event(event)
         except Cancelled:
             return  # noted by the timer
@@ -149,7 +156,7 @@ class Observing:
             with self._change:
                 self._call, self._overdue = None, ""
 
-    def _tell_failure(self, event: PodEvent, error: Exception) -> None:
+    def _tell_failure(self, event: Told, error: Exception) -> None:
         """Notes the first failure, the second, the fourth and so on, since each is of another pod or event."""
         with self._change:
             self._failed += 1
@@ -160,7 +167,7 @@ class Observing:
         times = f", {count} failures so far" if count > 1 else ""
         self._note(f"observer {self._name!r} failed at {event.kind!r} of pod {event.pod}{times}: {error}")
 
-    def _cancel(self, operation: Cancellation, event: PodEvent) -> None:
+    def _cancel(self, operation: Cancellation, event: Told) -> None:
         what = f"{event.kind!r} of pod {event.pod} takes longer than {self._timeout:g} s"
         with self._change:
             if self._call is operation:

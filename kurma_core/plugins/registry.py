@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.observer import ObserverHooks
     from kurma_core.hookspecs.renderer import RendererHooks
     from kurma_core.hookspecs.stager import AnyStagerHooks
-    from kurma_core.models.pod import PodEvent
+    from kurma_core.models.pod import AppEvent, PodEvent
     from kurma_core.plugins.calls import Taken
     from kurma_core.plugins.claims import Declared
     from kurma_core.plugins.observing import Observing
@@ -462,7 +462,7 @@ class PluginRegistry:
             raise claims.collision(f"annotation {name!r}", plugins)
         return plugins[0].name if plugins else None
 
-    def emit(self, event: PodEvent) -> None:
+    def emit(self, event: PodEvent | AppEvent) -> None:
         """Queues the event for every observer; none delays the caller."""
         for name in self.names(_OBSERVERS):
             with self._lock:

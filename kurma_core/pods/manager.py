@@ -118,6 +118,8 @@ class PodManager:
         try:
             labels = document.manifest.user_labels
             pod.events.tell("prepared", document, {"labels": dict(labels)} if labels else None)
+            for app in document.app_names:
+                pod.events.tell_app("created", document, app)
         except BaseException:
             pod.close()
             raise

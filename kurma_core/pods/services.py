@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import KurmaError
 from kurma_core.formats.timestamps import timestamp
-from kurma_core.models.pod import PodEvent
+from kurma_core.models.pod import AppEvent, PodEvent
 from kurma_core.pods.record.pod_store import PodStore
 from kurma_core.pods.run.stager_drivers import Stagers
 
 if TYPE_CHECKING:
+    from kurma_core.api.host import Event
     from kurma_core.config import Config
     from kurma_core.hookspecs.driver import HostProgram, Started
     from kurma_core.hookspecs.isolator import IsolatorHooks
@@ -205,6 +206,33 @@ class Events:
         self._journal.tell("pod", kind, event.pod, event.name, event.detail, event.at)
         self._registry.emit(event)
 
+    def tell_app(
+        self,
+        kind: str,
+        document: PodDocument,
+        app: str,
+        detail: Mapping[str, Any] | None = None,
+        at: str | None = None,
+    ) -> None:
+        """Sends an event of an app. :param at: when it happened; None: now."""
+        event = AppEvent(kind, app, document.uuid, document.name, at or timestamp(), detail or {})
+        self._journal.tell("app", kind, event.pod, app, {"pod": event.name, **event.detail}, event.at)
+        self._registry.emit(event)
+
+    def last(self) -> int:
+        """The number of the last event of the journal."""
+        return self._journal.last()
+
+    def since(self, seq: int) -> Iterator[Event]:
+        """The events of the journal behind that number."""
+        from kurma_core.journal import Cursor
+
+        cursor = Cursor(self._journal, seq)
+        try:
+            yield from cursor.read()
+        finally:
+            cursor.close()
+
     def flush(self) -> None:
         """Sends the events that :class:`PostponedEvents` has held back."""
 
@@ -221,18 +249,31 @@ class PostponedEvents(Events):
 
     def __init__(self, registry: PluginRegistry, journal: Journal) -> None:
         super().__init__(registry, journal)
-        self._waiting: list[tuple[str, PodDocument, Mapping[str, Any] | None, str]] | None = []
+        self._waiting: list[Callable[[], None]] | None = []
 
     def tell(
         self, kind: str, document: PodDocument, detail: Mapping[str, Any] | None = None, at: str | None = None
     ) -> None:
+        self._when_due(functools.partial(super().tell, kind, document, detail, at or timestamp()))
+
+    def tell_app(
+        self,
+        kind: str,
+        document: PodDocument,
+        app: str,
+        detail: Mapping[str, Any] | None = None,
+        at: str | None = None,
+    ) -> None:
+        self._when_due(functools.partial(super().tell_app, kind, document, app, detail, at or timestamp()))
+
+    def _when_due(self, tell: Callable[[], None]) -> None:
         if self._waiting is None:
-            super().tell(kind, document, detail, at)
+            tell()
         else:
-            self._waiting.append((kind, document, detail, at or timestamp()))
+            self._waiting.append(tell)
 
     def flush(self) -> None:
         """Sends the held-back events; later ones are sent at once. Repeatable."""
         waiting, self._waiting = self._waiting, None
-        for event in waiting or ():
-            super().tell(*event)
+        for tell in waiting or ():
+            tell()

@@ -349,10 +349,10 @@ def event_filter(pod: str | None, subjects: Collection[str], kinds: Collection[s
             return False
         if pod is None:
             return True
-        if event.subject != "pod":
+        if event.subject not in ("pod", "app"):
             return False
         begins = len(pod) >= _SHORTEST and (event.id or "").startswith(pod.lower())
-        return begins or event.name == pod
+        return begins or pod == (event.name if event.subject == "pod" else event.detail.get("pod"))
 
     return fits
 

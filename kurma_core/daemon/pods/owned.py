@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import current
+from kurma_core.daemon.pods.app_watcher import AppWatcher
 from kurma_core.daemon.process.threads import Poller, Timetable, Workers
 from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_core.models.pod import ENDED_STATES
@@ -126,11 +127,13 @@ class OwnedPods:
         #: UUIDs of pods that are no longer owned here, but are still read.
         self._after: set[str] = set()
         self._workers = Workers(_AT_ONCE, "teardown")
+        self._apps = AppWatcher()
         #: Waits for the ends of stagers.
         self.poller = Poller("owner")
 
     def start(self) -> None:
         self.poller.start()
+        self._apps.start()
 
     def alive(self) -> bool:
         """Whether the thread that waits for the ends of pods runs."""
@@ -139,6 +142,7 @@ class OwnedPods:
     def close(self) -> None:
         """Gives up all pods; running ones keep running. Waits for teardowns that have begun."""
         self.poller.close()
+        self._apps.close()
         self._workers.shutdown()
         with self._lock:
             left = list(self._pods.values())
@@ -189,6 +193,7 @@ class OwnedPods:
             with self._lock:
                 self._pods[fd] = running
             finish = functools.partial(self._workers.submit, self._finish, fd, running)
+            self._apps.add(running)
             self.poller.add(fd, finish, select.EPOLLIN | select.EPOLLONESHOT)
             self.changed()
         return running
@@ -198,6 +203,7 @@ class OwnedPods:
     def _finish(self, fd: int, running: RunningPod) -> None:
         record, failed = None, None
         try:
+            self._apps.remove(running)
             record = running.pod.finish()
         except KurmaError as error:
             failed = error

@@ -26,7 +26,7 @@ from kurma_core.pods.prepare import pid_modes, volumes
 from kurma_core.pods.prepare.app_settings import pod_setup
 from kurma_core.pods.record.pod_record import forget_executions, forget_last_run
 from kurma_core.pods.record.state import AppChange
-from kurma_core.pods.run import pod_limits, pod_metadata, recovery
+from kurma_core.pods.run import app_events, pod_limits, pod_metadata, recovery
 from kurma_core.value import frozen, replace
 
 if TYPE_CHECKING:
@@ -252,6 +252,7 @@ class PodApps:
             layers={name: found for name, found in state.layers.items() if name != change.app},
             apps=None if state.apps is None else {k: one for k, one in state.apps.items() if k != change.app},
         )
+        self._tell_removed(directory, directory.read_document(), change.app)
 
     # -- shared steps --
 
@@ -341,6 +342,7 @@ class PodApps:
         there = app in document.app_names
         if there and change.do == "add":
             directory.change_state(change=None)
+            self._finder.events.tell_app("created", document, app)
             return
         if not pod.stager.alive():
             # The rest of the app is removed with the pod.
@@ -367,6 +369,12 @@ class PodApps:
         layers = dict(directory.read_state().layers)
         layers.pop(app, None)
         directory.change_state(change=None, layers=layers)
+        if change.do == "rm":
+            self._tell_removed(directory, document, app)
+
+    def _tell_removed(self, directory: PodDirectory, document: PodDocument, app: str) -> None:
+        app_events.forget(directory, app)
+        self._finder.events.tell_app("removed", document, app)
 
     def _hold_traffic(self, document: PodDocument) -> None:
         pod_limits.hold_traffic(document, self._services.traffic_limiters(), self._services.note)

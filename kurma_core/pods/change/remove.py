@@ -104,6 +104,8 @@ class PodRemover:
             return  # another process has removed it
         finally:
             os.close(lock)
+        for app in document.app_names:
+            self._events.tell_app("removed", document, app)
         self._events.tell("removed", document)
 
     def _recover(self, directory: PodDirectory, *, force: bool) -> None:

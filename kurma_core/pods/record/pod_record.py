@@ -107,7 +107,7 @@ def app_statuses(
         # A stager whose answer cannot be parsed, or that ends meanwhile, must not hide the pod from listings.
         told = {}
     statuses = [
-        replace(_numbered(state, told.get(name, AppStatus(name))), created_at=at) for name, at in made.items()
+        replace(numbered(state, told.get(name, AppStatus(name))), created_at=at) for name, at in made.items()
     ]
     if state.state in ENDED_STATES:
         # For a pod that did not come up, the stager's last status is all that is known.
@@ -279,8 +279,8 @@ def keep_executions(directory: PodDirectory) -> None:
     run = state.run
     earlier = {name: list(found) for name, found in state.earlier.items()}
     for name, status in recorded_apps(state).items():
-        numbered = _numbered(state, status)
-        found = [*numbered.earlier, *([_as_execution(numbered)] if _executed(numbered) else [])]
+        one = numbered(state, status)
+        found = [*one.earlier, *([_as_execution(one)] if _executed(one) else [])]
         earlier[name] = [*(one for one in earlier.get(name, []) if one.run < run), *_of_run(found, run)]
     _put_aside(directory, run)
     oldest = run - KEPT_RUNS + 1
@@ -373,7 +373,7 @@ def _opened(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
-def _numbered(state: PodState, status: AppStatus) -> AppStatus:
+def numbered(state: PodState, status: AppStatus) -> AppStatus:
     """The status with its executions counted from 1 over all runs of the pod, including those of earlier runs.
 
     :param status: as the stager reports it, with executions counted from 0 in this run.

@@ -6,6 +6,7 @@ affected.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import stat
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     class CanStop(Protocol):
         def stop(self, *, force: bool) -> None: ...
 
+    from kurma_core.linux.inotify import SharedWatch
     from kurma_core.models.pod import PodRecord
     from kurma_core.models.streams import LogText
     from kurma_core.pods.log_places import OutsideLog
@@ -48,7 +50,11 @@ def run_to_end(
     """
     from kurma_core.pods.inside.logs import Following, LogReader
 
-    with LogReader(pod.directory, apps, newcomers=True) as reader, Following(reader) as following:
+    with (
+        LogReader(pod.directory, apps, newcomers=True) as reader,
+        Following(reader) as following,
+        _watching(pod) as status,
+    ):
         shown = Shown(output)
         stops = Stops(pod, signals, ending)
         poll = select.poll()
@@ -56,6 +62,9 @@ def run_to_end(
             poll.register(each, select.POLLIN)
         if has_reader(stdout):
             poll.register(stdout, 0)
+        if status is not None:
+            poll.register(status, select.POLLIN)
+        pod.tell_apps()
         ready: list[int] = []
         while pod.fileno() not in ready:
             _show(reader.present(), shown, stops)
@@ -67,11 +76,30 @@ def run_to_end(
                 poll.unregister(stdout)
                 shown.close()
             stops.look()
+            if status is not None and status.fileno() in ready:
+                status.drain()
+                pod.tell_apps()
             following.more()
         following.over()
         stops.end()
         _show(reader.rest(), shown, stops)
         return pod.finish()
+
+
+@contextlib.contextmanager
+def _watching(pod: OwnedPod) -> Iterator[SharedWatch | None]:
+    """Watches the directory to which the stager writes its status; None: the host has no watches left."""
+    from kurma_core.linux.inotify import IN_CLOSE_WRITE, IN_MOVED_TO, SharedWatch
+
+    try:
+        watch = SharedWatch(f"{pod.directory}/pod", IN_MOVED_TO | IN_CLOSE_WRITE)
+    except OSError:
+        yield None
+        return
+    try:
+        yield watch
+    finally:
+        watch.close()
 
 
 def _show(lines: Iterator[LogText], shown: Shown, stops: Stops) -> None:

@@ -27,6 +27,7 @@ from kurma_core.pods.record.pod_directory import unwritable
 from kurma_core.pods.record.pod_record import conclusion, forced, pod_record, request_stop
 from kurma_core.pods.record.state import PodEnd, PodState, mark
 from kurma_core.pods.run import pod_restarts
+from kurma_core.pods.run.app_events import AppEvents
 from kurma_core.pods.run.launch import STEP_NAMES, Launch, bring_up, claim_places, not_complete, tear_down
 from kurma_core.staging.aci_stager import last_output
 from kurma_core.value import replace
@@ -117,6 +118,7 @@ class OwnedPod:
         self._launch = launch
         self._lock = lock
         self.events = events
+        self._app_events = AppEvents(launch.directory, launch.document, events)
         #: Whether its start is recorded.
         self._claimed = False
         self._over = False
@@ -147,12 +149,18 @@ class OwnedPod:
         except KurmaError as error:
             services.note(f"pod {document.name} runs without its metadata service: {error.message}")
         pod = cls(launch, lock, events)
+        pod._app_events = AppEvents(directory, document, events, doubtful=True)
         pod._claimed = True
         return pod
 
     def keep_few_files(self) -> None:
         """Holds fewer files open from now on, for an owner of many pods."""
         self._launch.directory.keep_state_only()
+
+    def tell_apps(self) -> None:
+        """Tells the events of apps that the stager's status has of new. Any thread may call it; it never fails."""
+        if not self._over:
+            self._app_events.look()
 
     def records(self) -> tuple[PodDirectory, PodDocument, PodState]:
         """The pod's directory, and the present content of its records. :raises KurmaError: they cannot be read."""
@@ -432,6 +440,7 @@ class OwnedPod:
                 self._unrecorded = error
             else:
                 failures.append(error)
+        self._app_events.over(end)
         self.events.ended(end, self._launch.document)
         return failures
 

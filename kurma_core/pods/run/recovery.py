@@ -16,6 +16,7 @@ from kurma_core.pods.record.pod_directory import REMAINS, unwritable
 from kurma_core.pods.record.pod_record import conclusion
 from kurma_core.pods.record.state import PodEnd, mark
 from kurma_core.pods.run import pod_restarts
+from kurma_core.pods.run.app_events import AppEvents
 from kurma_core.pods.run.launch import Launch, ends_now, incomplete, not_complete, tear_down
 from kurma_core.staging.aci_stager import last_output
 from kurma_core.staging.stager_status import read_status_file
@@ -127,6 +128,7 @@ def take_down(services: Services, directory: PodDirectory, events: Events, *, gi
     try:
         directory.change_state(**end.changes(), **when, owner=None, steps=left)
         directory.drop_spare()
+        AppEvents(directory, document, events, doubtful=True).over(end)
         events.ended(end, document)
     except HostError as error:
         if not unwritable(error):

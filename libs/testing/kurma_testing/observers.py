@@ -13,17 +13,24 @@ from typing import Any
 import pytest
 
 from kurma_core.hookspecs.observer import ObserverHooks
-from kurma_core.models.pod import PodEvent
+from kurma_core.models.pod import AppEvent, PodEvent
 from kurma_testing.contract import HOSTILE, DriverContract, nothing_left_open
 
 #: The kinds of events.
 KINDS = ("prepared", "starting", "running", "stopping", "stopped", "errored", "removed")
+#: The kinds of events of apps.
+APP_KINDS = ("created", "started", "stopped", "removed")
 POD = "146d7cef-fbf6-41da-a2f8-eba218597f9c"
 
 
 def event(kind: str = "running", **detail: Any) -> PodEvent:
     """An event of a pod named ``test``."""
     return PodEvent(kind=kind, pod=POD, name="test", at="2024-02-29T12:00:00Z", detail=detail)
+
+
+def app_event(kind: str = "started", app: str = "main", **detail: Any) -> AppEvent:
+    """An event of an app of the pod ``test``."""
+    return AppEvent(kind=kind, app=app, pod=POD, name="test", at="2024-02-29T12:00:00Z", detail=detail)
 
 
 class ObserverContract(DriverContract):
@@ -37,6 +44,10 @@ class ObserverContract(DriverContract):
     @pytest.mark.parametrize("kind", KINDS)
     def test_it_takes_every_kind(self, driver: ObserverHooks, kind: str) -> None:
         driver.pod_event(event(kind))
+
+    @pytest.mark.parametrize("kind", APP_KINDS)
+    def test_it_takes_every_kind_of_an_app(self, driver: ObserverHooks, kind: str) -> None:
+        driver.app_event(app_event(kind, instance=1, exitCode=0, reason="exited"))
 
     def test_it_takes_kinds_and_details_of_later_versions(self, driver: ObserverHooks) -> None:
         driver.pod_event(event("some-later-kind", exitCode=1, nested={"a": [None, "\u2028", 10**20]}))

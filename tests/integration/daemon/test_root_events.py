@@ -18,7 +18,7 @@ pytestmark = pytest.mark.root
 
 
 def of(events, uuid):
-    return [event.kind for event in events if event.id == uuid]
+    return [event.kind for event in events if event.id == uuid and event.subject == "pod"]
 
 
 def last_behind_start(daemon):
@@ -47,12 +47,13 @@ def test_the_life_of_a_pod_is_told_with_and_without_a_daemon(kurmad, ask):
     told = list(client.events(since))
     assert told == list(house.client.events(since))
     assert of(told, record.uuid) == ["prepared", "starting", "running", "stopped"]
-    (end,) = [event for event in told if (event.id, event.kind) == (record.uuid, "stopped")]
+    (end,) = [one for one in told if (one.id, one.subject, one.kind) == (record.uuid, "pod", "stopped")]
     assert end.detail == {"exitCode": 3}
     assert of(told, ours.uuid) == ["prepared", "starting", "running", "stopping", "stopped", "removed"]
     assert [event.seq for event in told] == list(range(told[0].seq, told[0].seq + len(told)))
     assert {event.id for event in client.events(since, pod=ours.uuid[:8])} == {ours.uuid}
-    assert [event.kind for event in client.events(since, pod=record.name, kind=["stopped"])] == ["stopped"]
+    ends = client.events(since, pod=record.name, kind=["stopped"])
+    assert [(event.subject, event.name) for event in ends] == [("app", "main"), ("pod", record.name)]
     assert list(client.events(since, subject=["image"])) == []
     assert list(client.events()) == []
 
@@ -138,15 +139,16 @@ def test_server_sent_events_go_on_from_the_last_one(kurmad, ask):
         connection.connect(daemon.socket)
         connection.sendall(
             f"GET /v1/events?follow=true HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n"
-            f"Last-Event-ID: {last - 1}\r\n\r\n".encode()
+            f"Last-Event-ID: {last - 2}\r\n\r\n".encode()
         )
         data = b""
         while b"\n\n" not in data.partition(b"\r\n\r\n")[2]:
             data += connection.recv(65536)
         head, _, body = data.partition(b"\r\n\r\n")
         assert b"text/event-stream" in head
-        fields = dict(line.split(": ", 1) for line in body.decode().splitlines() if ": " in line)
-        assert (fields["id"], fields["event"]) == (str(last), "prepared")
+        first = body.decode().partition("\n\n")[0]
+        fields = dict(line.split(": ", 1) for line in first.splitlines() if ": " in line)
+        assert (fields["id"], fields["event"]) == (str(last - 1), "prepared")
         assert json.loads(fields["data"])["id"] == record.uuid
         house.client.rm(record.uuid)
         while b"event: removed" not in data:
@@ -169,14 +171,19 @@ def test_the_command_prints_them(kurmad, by):
         while (event := json.loads(following.stdout.readline()))["kind"] != "running":
             assert event["id"] == run.uuid
         assert house.enter(run.uuid, "touch", "/dev/shm/go")[0] == 0
-        event = json.loads(following.stdout.readline())
+        while (event := json.loads(following.stdout.readline()))["subject"] == "app":
+            assert event["id"] == run.uuid
         assert (event["kind"], event["id"], event["detail"]) == ("stopped", run.uuid, {"exitCode": 5})
         assert run.wait() == 5
         following.send_signal(signal.SIGINT)
         assert following.wait(10) == 130
     done = subprocess.run([*words, "--no-follow", "--since", since], capture_output=True, text=True, timeout=30)
     kinds = [json.loads(line)["kind"] for line in done.stdout.splitlines()]
-    assert (kinds, done.stderr) == (["prepared", "starting", "running", "stopped"], "")
+    of_apps = [json.loads(line)["kind"] for line in done.stdout.splitlines() if '"app"' in line]
+    assert (of_apps, done.stderr) == (["created", "started", "stopped"], "")
+    assert [kind for kind in kinds if kind not in ("created", "started")] == [
+        *("prepared", "starting", "running", "stopped", "stopped"),
+    ]
 
 
 def test_the_journal_is_not_what_a_pod_fails_of(make_house):
