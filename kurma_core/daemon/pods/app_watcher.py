@@ -57,7 +57,7 @@ class AppWatcher:
             return  # its directory was removed: the pod ends
         except OSError as error:
             _LOG.warning("the apps of pod %s are not watched: %s", running.uuid, error.strerror)
-        # What has happened before the watch.
+        # Also tells the changes before the watch.
         running.pod.tell_apps()
 
     def remove(self, running: RunningPod) -> None:
