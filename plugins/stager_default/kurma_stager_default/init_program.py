@@ -1,4 +1,4 @@
-"""The program that a pod's PID 1 executes to wait: a page of machine code instead of the interpreter's memory.
+"""The program of an idle PID 1: a page of machine code instead of the interpreter's memory.
 
 It runs until its pod ends: an idle pod needs less memory. ``inside/pod/pid1.py`` prepares the process: SIGCHLD is
 ignored, so that the kernel itself reaps orphans; the signals to end are blocked; descriptor 3 is the pipe to the
