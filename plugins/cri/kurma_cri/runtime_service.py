@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import grpc
 
 from kurma_cri.containers import Containers
+from kurma_cri.events import ContainerEvents
 from kurma_cri.metrics import descriptors, metrics
 from kurma_cri.network import network_condition
 from kurma_cri.proto import runtime_pb2 as cri
@@ -44,14 +45,17 @@ class RuntimeService(services.RuntimeServiceServicer):
         self._sandboxes = Sandboxes(options, client, self._records)
         self._containers = Containers(client, self._records, self._sandboxes)
         self._stats = Stats(client, self._records)
+        self._events = ContainerEvents(client, self._records, log)
         self._streaming = StreamingServer(options.stream_address, options.stream_port, ClientBackend(client), log)
         self._urls = StreamUrls(self._records, self._streaming)
 
     def __enter__(self) -> RuntimeService:
         self._streaming.start()
+        self._events.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._events.stop()
         self._streaming.stop()
 
     # -- the runtime --
@@ -184,6 +188,16 @@ class RuntimeService(services.RuntimeServiceServicer):
 
     def PortForward(self, request: cri.PortForwardRequest, context: Context) -> cri.PortForwardResponse:
         return cri.PortForwardResponse(url=self._urls.port_forward(request))
+
+    # -- events --
+
+    def GetContainerEvents(
+        self, request: cri.GetEventsRequest, context: Context
+    ) -> Iterator[cri.ContainerEventResponse]:
+        events = self._events.read()
+        # Tells the client that it misses no event from here on.
+        context.send_initial_metadata(())
+        return events
 
     # -- statistics --
 
