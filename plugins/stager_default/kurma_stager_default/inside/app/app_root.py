@@ -13,7 +13,7 @@ import stat
 from kurma_core.linux import mounts, namespaces
 from kurma_core.linux.beneath import remove_tree
 from kurma_stager_default.inside import user_namespace
-from kurma_stager_default.inside.app import proc_sys_dev
+from kurma_stager_default.inside.app import cgroup_view, proc_sys_dev
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import App, Pod
 
@@ -38,6 +38,7 @@ def enter(
     notify: str = "",
     *,
     ahead: bool = False,
+    clones: list[tuple[str, int]] | None = None,
 ) -> str:
     """Makes the root and changes to it.
 
@@ -47,6 +48,7 @@ def enter(
     :param namespace: a descriptor of the pod's user namespace, to which the owners are mapped; -1: none.
     :param notify: path of the socket by which the app reports its readiness; empty: none.
     :param ahead: ``/proc``, ``/sys`` and ``/dev`` were mounted before, for this app.
+    :param clones: the app's cgroups, see :func:`.cgroup_view.clone`; None: :func:`show_cgroup` is called later.
     :returns: see :func:`.etc_hosts.write`.
     :raises SetupError: a step failed; the text names the step, the object and the reason.
     """
@@ -64,6 +66,13 @@ def enter(
             proc_sys_dev.move_ahead(root, pod.ids)
         else:
             proc_sys_dev.mount_all(root, SHM, pod.ids, app.plan, notify)
+        if clones:
+            cgroup_view.attach(root, clones, writable=app.plan.privileged)
+        if app.make_directory:
+            # Before the volumes are mounted, so that no directory is made in a volume of the host.
+            from kurma_core.trees import mount_targets  # not for the supervisor to hold
+
+            os.close(mount_targets.make_dirs(root, app.working_directory, 0o755, *pod.ids.root, symlinks=True))
         if app.mounts:
             from kurma_stager_default.inside.app import volumes  # not for the supervisor to hold
 
@@ -115,6 +124,20 @@ def _make_working_directory(app: App, root: int, ids: user_namespace.Ids) -> Non
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.ENOTDIR, errno.EACCES, errno.EPERM):
             raise
+
+
+def show_cgroup(clones: list[tuple[str, int]], app: App) -> None:
+    """Shows the app's cgroups in a root that is this process's own already. Nothing of the app has run in it.
+
+    :raises SetupError: one cannot be mounted.
+    """
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        cgroup_view.attach(root, clones, writable=app.plan.privileged)
+    except OSError as error:
+        raise SetupError(f"cannot show its cgroup: {error.filename or ''} {error.strerror}") from None
+    finally:
+        os.close(root)
 
 
 def _make_way(directory: str) -> None:

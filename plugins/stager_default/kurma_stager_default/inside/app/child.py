@@ -14,7 +14,7 @@ import stat
 from kurma_core.linux import clone, mounts, namespaces
 from kurma_core.linux.execute import ExecuteError
 from kurma_stager_default.inside import user_namespace
-from kurma_stager_default.inside.app import app_root, privileges
+from kurma_stager_default.inside.app import app_root, cgroup_view, privileges
 from kurma_stager_default.inside.errors import SetupError
 from kurma_stager_default.inside.manifest import POD_PID, App, Pod
 
@@ -206,7 +206,7 @@ def spawn(
 
     code = SETUP_FAILED
     try:
-        _run(pod, app, kind, argv, files, tell)
+        _run(pod, app, kind, argv, files, tree, tell)
     except SetupError as error:
         tell("S", str(error))
     except ExecuteError as error:
@@ -224,6 +224,7 @@ def _run(
     kind: str,
     argv: list[str],
     files: Files,
+    tree: CgroupTree,
     tell: Callable[..., None],
 ) -> None:
     """Sets up the child and executes the program. The child begins as the host's root with all capabilities. It
@@ -241,11 +242,22 @@ def _run(
     if files.namespace >= 0:
         namespaces.setns(files.namespace, namespaces.CLONE_NEWNS)
         os.chdir("/")
-    elif files.maker is None or not files.maker.enter():
-        own_files = app_root.enter(
-            pod, app, files.directory, lambda text: tell("N", text), namespace, files.notify, ahead=files.ahead
-        )
-        tell("F", own_files)
+    else:
+        clones = cgroup_view.clone(tree)
+        if files.maker is not None and files.maker.enter():
+            app_root.show_cgroup(clones, app)
+        else:
+            own_files = app_root.enter(
+                pod,
+                app,
+                files.directory,
+                lambda text: tell("N", text),
+                namespace,
+                files.notify,
+                ahead=files.ahead,
+                clones=clones,
+            )
+            tell("F", own_files)
     if kind == ROOT:
         if namespace >= 0:
             user_namespace.enter_with_mounts(namespace)
