@@ -1,7 +1,7 @@
 """One tree of errors. Each carries data; its message says what failed, on what, and why, in lower case.
 
 The command line prints ``kurma: MESSAGE`` on one line, then the hint (what to do) where there is one, and exits
-with :attr:`KurmaError.exit_code` (125 Kurma failed, 126 not executable, 127 not found,
+with :attr:`KurmaError.exit_code` (124 killed at a time limit, 125 Kurma failed, 126 not executable, 127 not found,
 137 killed with its pod, 2 usage).
 """
 
@@ -308,6 +308,13 @@ class StagerError(PodError):
 
 class StagerNotFoundError(StagerError):
     """There is no stager of that name."""
+
+
+class CommandTimeoutError(PodError):
+    """A command inside an app ran longer than its time limit, and was killed with all that it had started. Exit
+    code 124."""
+
+    exit_code = 124
 
 
 class CommandNotFoundError(PodError):

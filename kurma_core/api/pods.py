@@ -20,6 +20,7 @@ from kurma_core.schema import (
     Pairs,
     Parsed,
     Pid,
+    Seconds,
     Text,
     Whole,
     Words,
@@ -184,6 +185,9 @@ class EnterRequest(JsonValue):
     :param exec: the command and its arguments.
     :param app: may be left out where the pod has one.
     :param tty: it gets a terminal.
+    :param timeout: seconds; after that the command is killed with all that it has started. Null: there is no
+        limit.
+    :param contained: the command is killed, with all that it has started, also when the caller goes away.
     """
 
     JSON_NAME = "Command"
@@ -196,6 +200,8 @@ class EnterRequest(JsonValue):
     environment: tuple[tuple[str, str], ...] = field(default=(), shape=_ENVIRONMENT)
     working_directory: Path | None = None
     tty: bool = False
+    timeout: Seconds | None = None
+    contained: bool = False
 
 
 # --- answers ---------------------------------------------------------------------------------------------------

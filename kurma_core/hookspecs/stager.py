@@ -156,6 +156,18 @@ class CallInHooks(Hooks):
         :returns: its exit code, 128+N for signal N.
         """
 
+    @hookspec
+    def wait_contained(self, timeout: float | None) -> int | None:
+        """Waits for the end of a command whose document has ``contained``. At the end of the time, and when the
+        operation of this thread is cancelled (:mod:`kurma_core.cancellation`), it kills the command and all
+        processes that the command has started.
+
+        :called: by the caller of the call-in ``run``, if :meth:`StagerHooks.app_verbs` has ``run-contained``
+        :param timeout: seconds; None: without end.
+        :returns: its exit code, 128+N for signal N; None: the time was over.
+        """
+        return self.wait(timeout)
+
     @hookspec(required=True)
     def end(self) -> None:
         """Asks it to end, and waits until it has. It may be repeated.
@@ -338,8 +350,9 @@ class StagerHooks(AnyStagerHooks):
         """Tells how the apps of a running pod can change. A driver with this hook has the next six, too.
 
         :called: when a caller wants to add, start, stop or remove an app of a running pod
-        :returns: those of ``add``, ``start``, ``stop``, ``rm`` and ``reopen-log`` that the pod's stager supports;
-            without the hook, none.
+        :returns: those of ``add``, ``start``, ``stop``, ``rm`` and ``reopen-log`` that the pod's stager supports,
+            and ``run-contained`` if its commands can be killed with all that they have started; without the hook,
+            none.
         """
         return frozenset()
 

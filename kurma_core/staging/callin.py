@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from kurma_core.spawn_plan import Starter
 
 _SIOCOUTQ = 0x5411
+# The signal by which ``run`` kills a contained command, with all that it has started.
+_KILL_COMMAND = signal.SIGALRM
 # Seconds between SIGTERM and SIGKILL for a call-in.
 _PATIENCE = 3.0
 _ENVIRONMENT = {"PATH": DEFAULT_PATH}
@@ -168,6 +170,38 @@ class CallIn(CallInHooks):
             raise StagerError(f"the exit status of the stager's call-in {self._verb!r} is not known")
         return exit_code(code)
 
+    def wait_contained(self, timeout: float | None) -> int | None:
+        """Waits for the end of a contained command, as :meth:`wait`; see the hook of this name.
+
+        :returns: the exit code; None: the time was over.
+        :raises Cancelled: this thread's operation was cancelled.
+        """
+        from kurma_core.cancellation import CancellationFd
+
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with CancellationFd() as cancelled:
+            try:
+                if self._ours is not None:
+                    self._hand_over(self._ours)
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not (over := self._wait_ended(left, cancelled.fileno())):
+                    self._signal(_KILL_COMMAND)
+                    if not process.wait_pidfd(self._process.pidfd, _PATIENCE):
+                        raise StagerError(f"the stager's call-in {self._verb!r} does not end: its command hangs")
+                code = process.exit_status(self._process.pidfd)
+            except BaseException:
+                self._kill()
+                raise
+            finally:
+                with self._lock:
+                    self._ended = True
+                if self._ours is not None:
+                    self._ours.close()
+                os.close(self._process.pidfd)
+        if over and code is None:
+            raise StagerError(f"the exit status of the stager's call-in {self._verb!r} is not known")
+        return exit_code(code) if over and code is not None else None
+
     def end(self) -> None:
         """Ends the call-in by SIGTERM, or SIGKILL after a timeout.
 
@@ -197,19 +231,28 @@ class CallIn(CallInHooks):
             self._kill()
             raise
 
-    def _wait_ended(self, timeout: float | None) -> bool:
-        """Waits for the end, and passes signals on meanwhile. :returns: False: it has not ended in time."""
-        if self._signals < 0:
+    def _wait_ended(self, timeout: float | None, cancelled: int = -1) -> bool:
+        """Waits for the end, and passes signals on meanwhile. :returns: False: it has not ended in time.
+
+        :param cancelled: a descriptor that polls readable once the wait is to end; -1: there is none.
+        """
+        if self._signals < 0 and cancelled < 0:
             return process.wait_pidfd(self._process.pidfd, timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         poll = select.poll()
         poll.register(self._process.pidfd, select.POLLIN)
-        poll.register(self._signals, select.POLLIN)
+        for fd in (self._signals, cancelled):
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
         while True:
             left = None if deadline is None else min(max(0.0, deadline - time.monotonic()), process.LONGEST_POLL)
             ready = [fd for fd, _ in poll.poll(None if left is None else left * 1000)]
             if self._process.pidfd in ready or not ready:
-                return bool(ready)
+                if ready or (deadline is not None and time.monotonic() >= deadline):
+                    return bool(ready)
+                continue
+            if cancelled in ready:
+                return False
             numbers = os.read(self._signals, 64)
             if not numbers:  # the caller has gone
                 poll.unregister(self._signals)

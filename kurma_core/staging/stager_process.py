@@ -30,6 +30,8 @@ OWN_CGROUP = "stager"
 WAITS = "kurma.io/stager/waits"
 #: Annotation of an image: the stager's call-ins of ``app-add,app-start,app-stop,app-rm,app-reopen-log``.
 CALL_INS = "kurma.io/stager/callins"
+#: The word of the same annotation by which ``run`` kills a command with all that it has started.
+CONTAINS = "run-contained"
 _VERBS = ("add", "start", "stop", "rm", "reopen-log")
 
 
@@ -50,7 +52,9 @@ class StagerImage:
     def app_verbs(self) -> frozenset[str]:
         """The optional call-ins that the image declares: ``add`` for ``app-add``, and so on."""
         words = {word.strip() for word in (self.manifest.annotation(CALL_INS) or "").split(",")}
-        return frozenset(verb for verb in _VERBS if f"app-{verb}" in words)
+        return frozenset(
+            [*(verb for verb in _VERBS if f"app-{verb}" in words), *(word for word in words if word == CONTAINS)]
+        )
 
 
 @frozen

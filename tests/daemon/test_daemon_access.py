@@ -51,6 +51,7 @@ FULL = {
     "app_remove",
     "app_start",
     "app_stop",
+    "app_reopen_log",
     "image_archive",
     "image_extract",
     "image_fetch",

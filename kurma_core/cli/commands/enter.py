@@ -35,6 +35,7 @@ _ENTER_OPTIONS = (
         many=True,
     ),
     Option("workdir", "--workdir -w", "Run in this directory of the app's root.", metavar="PATH"),
+    Option("timeout", "--timeout", "Kill the command, and all that it has started, after TIME.", metavar="TIME"),
 )
 
 
@@ -51,18 +52,19 @@ def enter(
     group: str | None,
     env: tuple[str, ...],
     workdir: str | None,
+    timeout: str | None,
 ) -> int:
     """Run a shell or a command in an app of a running pod.
 
     The default of COMMAND is /bin/sh. Write options before COMMAND: all words after it belong to it. Kurma relays
-    standard input, output and error. The exit code is the command's, 126 if it cannot be executed, and 127 if it
-    is not found.
+    standard input, output and error. The exit code is the command's, 126 if it cannot be executed, 127 if it is
+    not found, and 124 if it was killed after the time of --timeout.
 
     If all three are a terminal, or with -t, the command gets a terminal of the same size. When the command ends,
     the kernel ends the other processes of its session. With -i alone the command gets pipes: input arrives line by
     line, and processes in the background keep running.
     """
-    return _run_inside(session, pod, app, words or _SHELL, interactive, tty, user, group, env, workdir)
+    return _run_inside(session, pod, app, words or _SHELL, interactive, tty, user, group, env, workdir, timeout)
 
 
 @command(
@@ -91,6 +93,7 @@ def _run_inside(
     group: str | None,
     env: tuple[str, ...],
     workdir: str | None,
+    timeout: str | None,
 ) -> int:
     import os
 
@@ -113,6 +116,7 @@ def _run_inside(
         environment=values.environment(env),
         working_directory=None if workdir is None else values.inner_path(workdir, "--workdir"),
         tty=terminal,
+        timeout=None if timeout is None else values.seconds(timeout, "--timeout"),
     )
     return session.client.enter(pod, request, session.stdio())
 

@@ -236,11 +236,14 @@ class LocalPods:
 
     def enter(self, pod: str, request: EnterRequest, stdio: Stdio) -> int:
         self._m.need_root("enter a pod")
-        from kurma_core.pods.inside.enter_and_attach import enter
+        from kurma_core.pods.inside.enter_and_attach import Limit, enter
 
         said = {key: value for key, value in request.to_json().items() if value not in (None, [], False)}
+        for name in ("timeout", "contained"):
+            said.pop(name, None)
+        limit = Limit(request.timeout) if request.contained or request.timeout is not None else None
         app = said.pop("app", None)
-        return enter(self._m.services, self._m.pods.finder.pod(pod), app, said, stdio)
+        return enter(self._m.services, self._m.pods.finder.pod(pod), app, said, stdio, limit)
 
     def attach(self, pod: str, app: str | None, stdio: Stdio, stdin: bool, detach_keys: str | None) -> int:
         self._m.need_root("attach to a pod")

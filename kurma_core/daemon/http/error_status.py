@@ -42,6 +42,7 @@ _STATUS: tuple[tuple[type[errors.KurmaError], int], ...] = (
     (errors.PodExistsError, 409),
     (errors.PodStateError, 409),
     (errors.PodEndedError, 409),
+    (errors.CommandTimeoutError, 408),
     (errors.PowerError, 403),
     (errors.PrivilegeError, 403),
     (errors.TrustError, 403),

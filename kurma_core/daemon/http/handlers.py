@@ -60,7 +60,8 @@ def pod_enter(call: Call) -> Json:
     request = call.arguments["request"]
     if not request.exec:
         raise UsageError("exec is empty: it is the command and its arguments")
-    with Caller(call.stream, call.arguments) as caller:
+    left = call.cancellation.cancel if request.contained else lambda: None
+    with Caller(call.stream, call.arguments, left=left) as caller:
         stdio = caller.open(terminal=request.tty)
         return {"exitCode": call.client.enter(call.arguments["pod"], request, stdio)}
 

@@ -9,7 +9,7 @@ import select
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kurma_core.errors import HostError, KurmaError, PodEndedError, PodStateError, StagerError
+from kurma_core.errors import CommandTimeoutError, HostError, KurmaError, PodEndedError, PodStateError, StagerError
 from kurma_core.linux import process
 from kurma_core.linux.programs import is_killed
 from kurma_core.models.streams import Stdio
@@ -17,6 +17,7 @@ from kurma_core.pods.prepare.app_settings import has_terminal
 from kurma_core.pods.record.pod_record import the_app
 from kurma_core.pods.run import recovery
 from kurma_core.staging.relay import CallerRelay
+from kurma_core.value import frozen
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.stager import CallInHooks, RunningStagerHooks
@@ -24,6 +25,25 @@ if TYPE_CHECKING:
     from kurma_core.models.streams import Stdio
     from kurma_core.pods.run.owner import OwnedPod
     from kurma_core.pods.services import Services
+
+
+@frozen
+class Limit:
+    """The limit of a contained command, which is killed with all that it has started.
+
+    :param seconds: None: only when the caller goes away.
+    """
+
+    seconds: float | None
+
+    def wait(self, call_in: CallInHooks) -> int:
+        """Waits for the command's end. :returns: its exit code. :raises CommandTimeoutError: the time is over."""
+        code = call_in.wait_contained(self.seconds)
+        if code is None:
+            raise CommandTimeoutError(
+                f"the command did not end within {self.seconds:g} s, and was killed with all that it had started"
+            )
+        return code
 
 
 _KILLED = 137
@@ -48,9 +68,11 @@ def call(
     what: str,
     terminal: bool,
     reads_input: bool = True,
+    limit: Limit | None = None,
 ) -> int:
     """Runs a call-in of the stager. :returns: its exit code.
 
+    :param limit: of a command that is contained.
     :param terminal: the call-in serves a terminal in the pod.
     :param reads_input: it reads standard input.
     :param what: the action, for messages: ``enter``, ``attach to``.
@@ -67,6 +89,8 @@ def call(
 
         def run(given: Stdio) -> int:
             try:
+                if limit is not None:
+                    return limit.wait(driver.begin(directory.path, stager, verb, arguments, given, document))
                 return driver.call(directory.path, stager, verb, arguments, given, document)
             except (HostError, StagerError):
                 if not _ends(stager):
@@ -96,21 +120,53 @@ def _ended(record: PodRecord) -> PodEndedError:
 
 
 def enter(
-    services: Services, record: PodRecord, app: str | None, document: Mapping[str, Any], stdio: Stdio
+    services: Services,
+    record: PodRecord,
+    app: str | None,
+    document: Mapping[str, Any],
+    stdio: Stdio,
+    limit: Limit | None = None,
 ) -> int:
     """Runs a command in an app. :returns: its exit code.
 
     :param document: the JSON of the ``run`` call-in; the app's own user, group, environment and working directory
         are used if it has none.
+    :param limit: kills the command, with all that it has started, at the end of a time, or when this thread's
+        operation is cancelled.
+    :raises CommandTimeoutError: it ran longer than its limit.
+    :raises StagerError: the pod's stager cannot kill all that a command has started.
     :raises PodStateError: the pod does not run.
     :raises PodEndedError: it has ended, and the command was killed.
     :raises AppNotFoundError: no such app, or several and none named.
     """
     app = the_app(record, app).name
     check_runs(record, "enter")
-    text = json.dumps({**_account(services, record, app, document.get("user")), **document}).encode()
+    whole = {**_account(services, record, app, document.get("user")), **document}
+    if limit is not None:
+        check_contains(services, record)
+        whole["contained"] = True
+    text = json.dumps(whole).encode()
     terminal = bool(document.get("tty"))
-    return call(services, record, "run", (app,), stdio, text, what="enter", terminal=terminal)
+    return call(services, record, "run", (app,), stdio, text, what="enter", terminal=terminal, limit=limit)
+
+
+def check_contains(services: Services, record: PodRecord) -> None:
+    """:raises StagerError: the pod's stager cannot kill all that a command has started."""
+    from kurma_core.hookspecs import implements
+    from kurma_core.hookspecs.stager import StagerHooks
+
+    directory = services.store.directory(record.uuid)
+    driver = services.stagers.of_pod(directory.read_document())
+    if not (
+        implements(driver, StagerHooks.begin)
+        and implements(driver, StagerHooks.app_verbs)
+        and "run-contained" in driver.app_verbs(directory.path)
+    ):
+        raise StagerError(
+            f"cannot limit the time of a command in pod {record.name}: its stager {record.stager} cannot kill all "
+            "that a command has started",
+            hint="leave the time limit out, or run the pod with another stager",
+        )
 
 
 def _account(services: Services, record: PodRecord, app: str, user: str | None) -> dict[str, Any]:

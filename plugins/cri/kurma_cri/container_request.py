@@ -34,7 +34,8 @@ def container_request(
     security = config.linux.security_context
     kept = cri.ContainerConfig()
     kept.CopyFrom(config)
-    kept.stop_signal = config.stop_signal or image.stop_signal
+    if not config.stop_signal:
+        kept.MergeFrom(cri.ContainerConfig(stop_signal=image.stop_signal))
     annotations = {CONTAINER: container_annotation(kept, image.id, image.reference, created_at)}
     annotations = {
         CONTAINER: container_annotation(config, image.id, image.reference, created_at),
@@ -45,7 +46,7 @@ def container_request(
     if config.stdin:
         annotations["kurma.io/stdin"] = "once" if config.stdin_once else "keep"
     if config.stop_signal:
-        annotations[STOP_SIGNAL] = signal_name(config.stop_signal)
+        annotations[STOP_SIGNAL] = signal_name(cri.Signal.Name(config.stop_signal))
     annotations.update(_log(sandbox, config))
     app: dict[str, Json] = {
         "name": id,

@@ -13,7 +13,7 @@ from kurma_cri.container_request import container_request
 from kurma_cri.images import run_image
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.records import Container, Records, containers_of, new_id
-from kurma_cri.rpc import RpcError, already_exists, failed_precondition, is_not_found
+from kurma_cri.rpc import RpcError, already_exists, failed_precondition, invalid, is_not_found
 from kurma_cri.statuses import chosen, container_item, container_state
 
 if TYPE_CHECKING:
@@ -88,6 +88,20 @@ class Containers:
         if container_state(container) != cri.CONTAINER_RUNNING:
             raise failed_precondition(f"container {container.id} does not run: it is {container.app.state}")
         self._client.app_reopen_log(container.sandbox.pod.uuid, container.id)
+
+    def exec_sync(self, reference: str, command: tuple[str, ...], timeout: int) -> cri.ExecSyncResponse:
+        """Runs a command in a running container. :param timeout: seconds; 0: there is no limit.
+
+        :raises RpcError: it does not run; the command was killed after its time.
+        """
+        from kurma_cri.exec_sync import exec_sync
+
+        container = self._records.container(reference)
+        if container_state(container) != cri.CONTAINER_RUNNING:
+            raise failed_precondition(f"container {container.id} does not run: it is {container.app.state}")
+        if not command:
+            raise invalid("cmd is empty: it is the command and its arguments")
+        return exec_sync(self._client, container.sandbox.pod.uuid, container.id, command, timeout)
 
     def remove(self, reference: str) -> None:
         """Removes a container; ends it first. Its log files stay. Repeatable."""

@@ -21,13 +21,13 @@ class RunImage:
     """An image that a container runs.
 
     :param id: its ID in the Container Runtime Interface. :param reference: name and digest, else the ID.
-    :param locator: the image in Kurma's store. :param stop_signal: that of the image.
+    :param locator: the image in Kurma's store. :param stop_signal: the image's, by its name in the enum.
     """
 
     id: str
     reference: str
     locator: str
-    stop_signal: cri.Signal = cri.SIGNAL_SIGTERM
+    stop_signal: str = "SIGNAL_SIGTERM"
 
 
 def run_image(client: Api, reference: str) -> RunImage:
@@ -36,20 +36,17 @@ def run_image(client: Api, reference: str) -> RunImage:
     :raises ImageNotFoundError: the store has no such image.
     """
     page = client.image(reference)
-    stop_signal = enum_signal(page.manifest.annotation(STOP_SIGNAL) or "")
+    stop_signal = enum_name(page.manifest.annotation(STOP_SIGNAL) or "")
     return RunImage(page.record.id, page.record.id, page.record.id, stop_signal)
 
 
-def enum_signal(text: str) -> cri.Signal:
-    """The value of the enum Signal for a signal's name or number; that of SIGTERM if there is none."""
+def enum_name(text: str) -> str:
+    """The name in the enum Signal of a signal's name or number; that of SIGTERM if there is none."""
     number = signal_number(text)
-    for value in cri.Signal.values():
-        if value and signal_number(signal_name(value)) == number:
-            return value
-    return cri.SIGNAL_SIGTERM
+    found = [name for name in cri.Signal.keys() if signal_number(signal_name(name)) == number]  # noqa: SIM118
+    return found[0] if found and number else "SIGNAL_SIGTERM"
 
 
-def signal_name(value: cri.Signal) -> str:
+def signal_name(name: str) -> str:
     """``SIGRTMIN+3`` for the enum's ``SIGNAL_SIGRTMINPLUS3``."""
-    name: str = cri.Signal.Name(value)
     return name.removeprefix("SIGNAL_").replace("PLUS", "+").replace("MINUS", "-")

@@ -80,6 +80,10 @@ def failed_precondition(message: str) -> RpcError:
     return RpcError(_CODES.FAILED_PRECONDITION, message)
 
 
+def deadline_exceeded(message: str) -> RpcError:
+    return RpcError(_CODES.DEADLINE_EXCEEDED, message)
+
+
 def already_exists(message: str) -> RpcError:
     return RpcError(_CODES.ALREADY_EXISTS, message)
 

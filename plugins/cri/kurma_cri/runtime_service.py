@@ -180,6 +180,9 @@ class RuntimeService(services.RuntimeServiceServicer):
 
     # -- streams --
 
+    def ExecSync(self, request: cri.ExecSyncRequest, context: Context) -> cri.ExecSyncResponse:
+        return self._containers.exec_sync(request.container_id, tuple(request.cmd), request.timeout)
+
     def Exec(self, request: cri.ExecRequest, context: Context) -> cri.ExecResponse:
         return cri.ExecResponse(url=self._urls.exec(request))
 

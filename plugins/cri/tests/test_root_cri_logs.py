@@ -1,4 +1,4 @@
-"""Logs, standard input and ends of containers over the socket (C9, C16)."""
+"""Logs, commands and ends of containers over the socket (C9, C16, C17)."""
 
 import os
 import threading
@@ -6,6 +6,7 @@ import threading
 import grpc
 import pytest
 from kurma_cri.proto import runtime_pb2 as cri
+from kurma_cri.proto import runtime_pb2_grpc as services
 
 from plugins.cri.tests.conftest import refused
 from tests.kit.waiting import until
@@ -65,6 +66,48 @@ def test_the_log_of_a_container(node, tmp_path):
     mute = node.started(sandbox, "sh", "-c", "echo never", name="mute")
     assert node.wait_exited(mute).log_path == ""
     assert sorted(os.listdir(tmp_path / "real/pod")) == ["main"]
+
+
+def run(node, container, *command, timeout=20):
+    return node.runtime.ExecSync(cri.ExecSyncRequest(container_id=container, cmd=command, timeout=timeout))
+
+
+def test_commands_in_a_container(node):
+    """Exit code and both outputs; at the time-out all of it is ended."""
+    sandbox = node.run()
+    container = node.started(sandbox, "sleep", "1000")
+    answer = run(node, container, "sh", "-c", "echo out; echo err >&2; exit 3", timeout=0)
+    assert (answer.exit_code, answer.stdout, answer.stderr) == (3, b"out\n", b"err\n")
+    with refused(CODES.DEADLINE_EXCEEDED, "killed"):
+        run(node, container, "sh", "-c", "(setsid sleep 1007 &) & sleep 1008", timeout=1)
+    seen = run(node, container, "sh", "-c", "ps -o args | grep -c 'sleep 100[78]' || true")
+    assert seen.stdout.strip() in (b"0", b"1"), "only the search itself"
+    # A child that keeps the output does not delay the answer.
+    assert run(node, container, "sh", "-c", "sleep 1009 & echo done", timeout=1000).stdout == b"done\n"
+    created = node.create(sandbox, node.container_config("true", name="second"))
+    with refused(CODES.FAILED_PRECONDITION, "does not run"):
+        run(node, created, "true")
+    with refused(CODES.INVALID_ARGUMENT, "cmd"):
+        run(node, container)
+    with refused(CODES.NOT_FOUND):
+        run(node, "f" * 64, "true")
+
+
+@pytest.mark.full
+def test_output_of_a_command_is_capped(node):
+    """The program is not blocked, and the answer is below 16 MiB as a whole."""
+    container = node.started(node.run(), "sleep", "1000")
+    script = "head -c 20000000 /dev/zero; head -c 20000000 /dev/zero >&2; exit 4"
+    channel = grpc.insecure_channel(
+        f"unix:{node.socket}",
+        [("grpc.default_authority", "localhost"), ("grpc.max_receive_message_length", (16 << 20) - 1)],
+    )
+    with channel:
+        stub = services.RuntimeServiceStub(channel)
+        answer = stub.ExecSync(cri.ExecSyncRequest(container_id=container, cmd=["sh", "-c", script]))
+    assert answer.exit_code == 4
+    assert len(answer.stdout) + len(answer.stderr) > 16_000_000
+    assert answer.ByteSize() < 16_777_216
 
 
 @pytest.mark.full

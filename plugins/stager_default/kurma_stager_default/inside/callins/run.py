@@ -71,7 +71,7 @@ class Command:
     :raises SetupError: a value is malformed.
     """
 
-    __slots__ = ("argv", "directory", "environment", "group", "groups", "terminal", "user")
+    __slots__ = ("argv", "contained", "directory", "environment", "group", "groups", "terminal", "user")
 
     def __init__(self, value: dict[str, Any], app: App) -> None:
         argv = value.get("exec")
@@ -98,6 +98,8 @@ class Command:
             raise SetupError("the command's workingDirectory is not an absolute path")
         self.directory: str = directory
         self.environment = _environment(value.get("environment") or [])
+        #: the command is in a group of its own, which SIGALRM kills
+        self.contained: bool = value.get("contained") is True
         self.terminal: bool = value.get("tty") or False
         if self.terminal is not True and self.terminal is not False:
             raise SetupError("the command's tty is neither true nor false")
@@ -188,10 +190,16 @@ def end_with_parent(report: int) -> None:
 
 
 def start(
-    pod: manifest.Pod, app: manifest.App, command: Command, pidfd: int, tree: CgroupTree, handover: Handover | None
+    pod: manifest.Pod,
+    app: manifest.App,
+    command: Command,
+    pidfd: int,
+    directories: list[str],
+    handover: Handover | None,
 ) -> tuple[int, int]:
     """Forks the child that becomes the command. :returns: its PID and the read end of its report.
 
+    :param directories: the command's cgroup on each hierarchy.
     :param handover: the command gets a terminal, and the child passes its master by this; None: no terminal.
     """
     flags = namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC | namespaces.CLONE_NEWUTS
@@ -199,7 +207,7 @@ def start(
     namespaces.setns(pidfd, flags)
     parent = os.getpid()
     try:
-        pid = clone.fork_into(tree.directories())
+        pid = clone.fork_into(directories)
     except BaseException:
         if os.getpid() == parent:
             raise
@@ -278,7 +286,30 @@ def run(pod: manifest.Pod, app: manifest.App, command: Command) -> int:
         handover = Handover(terminal.get_size(0) or terminal.get_size(1))
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _PASSED_ON)  # not in the child: see clean_process
     tree = PodGroups().app(app.name)
-    pid, report = start(pod, app, command, pidfd, tree, handover)
+    directories, group = tree.directories(), None
+    if command.contained:
+        from kurma_stager_default.inside.callins.command_group import CommandGroup
+
+        group = CommandGroup(tree)
+        directories = group.directories()
+        _signal.signal(_signal.SIGALRM, lambda _number, _frame: group.kill())
+    try:
+        return _run(pod, app, command, pidfd, tree, directories, handover)
+    finally:
+        if group is not None:
+            group.leave()
+
+
+def _run(
+    pod: manifest.Pod,
+    app: manifest.App,
+    command: Command,
+    pidfd: int,
+    tree: CgroupTree,
+    directories: list[str],
+    handover: Handover | None,
+) -> int:
+    pid, report = start(pod, app, command, pidfd, directories, handover)
     if handover is None:
         # The command may be running, and may be sent signals to end, before the report has been read.
         pass_on(pid)
