@@ -230,3 +230,21 @@ def test_an_empty_volumes_owner_must_be_in_it() -> None:
     check_owners(manifest, IdRange(1, 101))
     with pytest.raises(VolumeError, match=r"volume e: its owner 99:100 is outside .* the IDs 0 to 99"):
         check_owners(manifest, IdRange(1, 100))
+
+
+def test_pods_of_a_manager_may_share_ids_with_one_another(place: Place) -> None:
+    """And with no other pod: the claim of each lasts as long as that pod."""
+    ranges = place.ranges()
+    one, two, other = place.pod(1), place.pod(2), place.pod(3)
+    assert str(ranges.claim(one, "1000:100", managed=True)) == "1000:100"
+    assert str(ranges.claim(two, "1050:100", managed=True)) == "1050:100"
+    ranges.hold(one, IdRange(1000, 100), managed=True)
+    with pytest.raises(IdRangeError, match=f"pod {other}: user namespace 1000:10: pod {one} has the ids"):
+        ranges.claim(other, "1000:10")
+    place.remove(one)
+    assert str(ranges.claim(other, "1000:10")) == "1000:10"
+    with pytest.raises(IdRangeError, match=f"pod {other} has the ids 1000:10"):
+        ranges.claim(place.pod(4), "1000:100", managed=True)
+    with pytest.raises(IdRangeError, match=f"pod {two} has the ids"):
+        place.ranges("state2").claim(place.pod(5, "state2"), "1149:1")
+    assert not ranges.claim(place.pod(6), "auto").overlaps(IdRange(1000, 150))

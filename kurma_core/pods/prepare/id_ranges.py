@@ -4,13 +4,17 @@ A range is claimed by a symbolic link named ``FIRST:COUNT`` to the pod's directo
 the state directory, where the claim lasts until the pod is removed, and one in ``/run/kurma/ids/``, which all
 state directories of the host share. A dangling link claims nothing, since its pod is gone. A reboot empties the
 second directory; a pod claims its range there again when it is started.
+
+A manager (annotation ``kurma.io/manager``) chooses the ranges of its pods itself, and may give one range to
+several, for example to a pod that has ended and to its replacement. So pods with a manager may share ids with one
+another, and never with other pods. Their links are named ``FIRST:COUNT:UUID``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kurma_core.errors import HostError, IdRangeError, ManifestError
 from kurma_core.linux.files import lock_file
@@ -45,6 +49,25 @@ def wanted(asked: str | None, pod: PodManifest, usual: str) -> str:
         raise ManifestError(f"annotation {USERNS_ANNOTATION}", USERNS_WORDS, repr(word)) from None
 
 
+class _Claim(NamedTuple):
+    """A range of another pod. :ivar directory: that pod's. :ivar managed: that pod has a manager."""
+
+    ids: IdRange
+    directory: str
+    managed: bool
+
+
+def _refuse(uuid: str, ids: IdRange, taken: list[_Claim], *, managed: bool) -> None:
+    for claim in taken:
+        if ids.overlaps(claim.ids) and not (managed and claim.managed):
+            raise IdRangeError(
+                f"pod {uuid}: user namespace {ids}: pod {os.path.basename(claim.directory)} "
+                f"has the ids {claim.ids} of the host",
+                hint=f"choose other IDs, or auto; the directory of that pod is {claim.directory}",
+                pod=uuid,
+            )
+
+
 class IdRanges:
     """The ranges of one state directory's pods.
 
@@ -66,40 +89,31 @@ class IdRanges:
         self._host = host
         self._subordinate = subordinate
 
-    def claim(self, uuid: str, word: str) -> IdRange:
+    def claim(self, uuid: str, word: str, *, managed: bool = False) -> IdRange:
         """Claims a range for a pod with an existing directory, until that directory is gone.
 
-        :param word: ``auto``, or ``UID:COUNT``.
+        :param word: ``auto``, or ``UID:COUNT``. :param managed: the pod has a manager.
         :raises IdRangeError: the whole pool is taken; or another pod has some of these ids.
         """
         with self._locked():
             taken = self._taken(uuid)
             if word == "auto":
-                ids = self._free(list(taken))
+                ids = self._free([claim.ids for claim in taken])
             else:
                 ids = IdRange.parse(word)
-                self._refuse(uuid, ids, taken)
-            self._record(uuid, ids)
+                _refuse(uuid, ids, taken, managed=managed)
+            self._record(uuid, ids, managed=managed)
         return ids
 
-    def hold(self, uuid: str, ids: IdRange) -> None:
+    def hold(self, uuid: str, ids: IdRange, *, managed: bool = False) -> None:
         """Claims a pod's range on the whole host again, as the pod starts.
 
+        :param managed: the pod has a manager.
         :raises IdRangeError: meanwhile a pod of another state directory has some of these ids.
         """
         with self._locked():
-            self._refuse(uuid, ids, self._taken(uuid))
-            self._record(uuid, ids)
-
-    def _refuse(self, uuid: str, ids: IdRange, taken: dict[IdRange, str]) -> None:
-        for other, directory in taken.items():
-            if ids.overlaps(other):
-                raise IdRangeError(
-                    f"pod {uuid}: user namespace {ids}: pod {os.path.basename(directory)} "
-                    f"has the ids {other} of the host",
-                    hint=f"choose other IDs, or auto; the directory of that pod is {directory}",
-                    pod=uuid,
-                )
+            _refuse(uuid, ids, self._taken(uuid), managed=managed)
+            self._record(uuid, ids, managed=managed)
 
     def _free(self, taken: list[IdRange]) -> IdRange:
         """A free range. The search starts at a random place, so that files which a removed pod left on volumes do
@@ -128,19 +142,20 @@ class IdRanges:
                 with contextlib.suppress(ValueError):
                     yield IdRange.parse(line.decode(errors="replace").partition(":")[2])
 
-    def _taken(self, uuid: str) -> dict[IdRange, str]:
-        """Ranges of other pods, and their directories. Links of pods that are gone are removed.
+    def _taken(self, uuid: str) -> list[_Claim]:
+        """The ranges of other pods. Links of pods that are gone are removed.
 
         A pod is identified by its directory's inode: another state directory may have a pod of the same UUID, and
         this state directory may have two paths.
         """
-        found: dict[IdRange, str] = {}
+        found: list[_Claim] = []
         ours = os.stat(f"{self._store.root}/{uuid}")
         for place in (self._own, self._host):
             for name in os.listdir(place):
                 link = f"{place}/{name}"
                 try:
-                    ids = IdRange.parse(name)
+                    text, _, owner = name.partition(":")[2].partition(":")
+                    ids = IdRange.parse(f"{name.partition(':')[0]}:{text}")
                     directory = os.path.normpath(os.path.join(place, os.readlink(link)))
                 except (ValueError, OSError):
                     continue  # the lock, or a foreign file
@@ -152,16 +167,17 @@ class IdRanges:
                 except OSError:
                     same = False  # a disk error does not prove that the pod is gone
                 if not same:
-                    found[ids] = directory
+                    found.append(_Claim(ids, directory, bool(owner)))
         return found
 
-    def _record(self, uuid: str, ids: IdRange) -> None:
+    def _record(self, uuid: str, ids: IdRange, *, managed: bool) -> None:
+        name = f"{ids}:{uuid}" if managed else str(ids)
         for place, target in (
             (self._own, f"../{uuid}"),
             (self._host, f"{os.path.abspath(self._store.root)}/{uuid}"),
         ):
             with contextlib.suppress(FileExistsError):
-                os.symlink(target, f"{place}/{ids}")
+                os.symlink(target, f"{place}/{name}")
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -399,7 +399,7 @@ def _ids(word: str, pod: PodManifest, uuid: str, services: Services) -> IdRange 
     """Claims the ids of the pod's user namespace; None: it gets none."""
     if word == "none":
         return None
-    ids = services.id_ranges.claim(uuid, word)
+    ids = services.id_ranges.claim(uuid, word, managed=pod.annotation(MANAGER) is not None)
     volumes.check_owners(pod, ids)
     return ids
 

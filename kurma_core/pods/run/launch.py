@@ -27,6 +27,7 @@ from kurma_core.linux.cgroups import CgroupTree
 from kurma_core.models.isolator import needs_powers
 from kurma_core.models.network import Attachment
 from kurma_core.models.pod import LOG_DIRECTORY
+from kurma_core.models.summary import MANAGER
 from kurma_core.pods import log_places
 from kurma_core.pods.network import port_claims
 from kurma_core.pods.network.hosts_and_resolv_conf import findable
@@ -174,7 +175,8 @@ class UserNamespace:
                 f"stager {name} does not support user namespaces",
                 hint="run the pod with --userns none, or with another stager",
             )
-        launch.services.id_ranges.hold(launch.document.uuid, ids)
+        managed = launch.document.manifest.annotation(MANAGER) is not None
+        launch.services.id_ranges.hold(launch.document.uuid, ids, managed=managed)
         if path is None:
             return
         whole = ((0, ids.first, ids.count),)

@@ -9,6 +9,7 @@ from kurma_core.models.pod import LOG_PATH, STOP_SIGNAL
 from kurma_core.value import replace
 from kurma_cri.fields import refuse_undone
 from kurma_cri.images import signal_name
+from kurma_cri.namespaces import container_grants, container_pid
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.records import CONTAINER, container_annotation
 from kurma_cri.rpc import invalid
@@ -36,10 +37,10 @@ def container_request(
     kept.CopyFrom(config)
     if not config.stop_signal:
         kept.MergeFrom(cri.ContainerConfig(stop_signal=image.stop_signal))
-    annotations = {CONTAINER: container_annotation(kept, image.id, image.reference, created_at)}
     annotations = {
-        CONTAINER: container_annotation(config, image.id, image.reference, created_at),
+        CONTAINER: container_annotation(kept, image.id, image.reference, created_at),
         GROUP_POLICY: identity(security).policy,
+        **container_pid(sandbox, security.namespace_options),
     }
     if config.tty:
         annotations["kurma.io/terminal"] = "true"
@@ -56,7 +57,12 @@ def container_request(
         "annotations": [{"name": name, "value": value} for name, value in annotations.items()],
     }
     request = PodRequest.from_json({"pod": {"apps": [app]}})
-    return replace(request, pull="never", overrides={id: _overrides(config, sandbox)})
+    return replace(
+        request,
+        pull="never",
+        overrides={id: _overrides(config, sandbox)},
+        grants=container_grants(annotations),
+    )
 
 
 def _log(sandbox: Sandbox, config: cri.ContainerConfig) -> dict[str, str]:

@@ -10,6 +10,7 @@ from kurma_core.models.network import NetworkRequest, PortMapping
 from kurma_core.models.pod import LOG_DIRECTORY
 from kurma_core.value import replace
 from kurma_cri.fields import refuse_undone
+from kurma_cri.namespaces import sandbox_namespaces
 from kurma_cri.network import network_request
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.records import SANDBOX, pod_name, sandbox_annotation
@@ -49,6 +50,8 @@ def sandbox_request(
         if not config.log_directory.startswith("/"):
             raise invalid(f"log_directory {config.log_directory!r} must be an absolute path")
         annotations[LOG_DIRECTORY] = config.log_directory
+    own = sandbox_namespaces(config.linux, handler.userns)
+    annotations.update(own.annotations)
     pod: dict[str, Json] = {
         "apps": [],
         "annotations": [{"name": name, "value": value} for name, value in annotations.items()],
@@ -59,7 +62,8 @@ def sandbox_request(
         PodRequest.from_json(request),
         stager=handler.stager,
         renderer=handler.renderer,
-        userns=handler.userns,
+        userns=own.userns,
+        isolators=own.isolators,
         hostname=config.hostname or (socket.gethostname() if host_network else None),
         networks=_HOST if host_network else (network_request(options.network, id, meta),),
         ports=() if host_network else _ports(config),

@@ -190,3 +190,24 @@ def test_orphans_of_an_app_in_the_hosts_namespace_are_reaped(house):
         time.sleep(0.1)
         with open(f"/proc/{pod.stager.pid}/task/{pod.stager.pid}/children") as file:
             assert str(main) in file.read().split()
+
+
+@pytest.mark.full
+def test_a_pod_without_apps_in_the_hosts_namespaces(house):
+    """By the caller's own isolators, without a grant; its apps come later, and find the host's."""
+    host = (("os/linux/namespaces", {"pid": "host", "ipc": "host", "uts": "host"}),)
+    request = replace(house.request({}), isolators=host)
+    with house.started(house.client.prepare(request)) as pod:
+        name = f"kurma-test-{os.getpid()}"
+        script = f"echo {name} > /dev/shm/{name}; echo up; exec sleep 1000"
+        add(house, pod, "late", script, "pod")
+        try:
+            until(lambda: house.log(pod, "late"), "its output")
+            main = mains(house, pod)["late"]
+            for kind in ("pid", "ipc", "uts"):
+                assert os.stat(f"/proc/{main}/ns/{kind}").st_ino == os.stat(f"/proc/self/ns/{kind}").st_ino
+            with open(f"/dev/shm/{name}") as file:
+                assert file.read() == f"{name}\n"
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"/dev/shm/{name}")

@@ -34,8 +34,8 @@ def fork(word: str, directories: Iterable[str], main_of: Callable[[str], int]) -
     :raises SetupError: that app does not run. :raises OSError: no child was made.
     """
     if word in (OWN_PID, HOST_PID):
-        # The kernel makes a PID namespace only below the one that the calling process is in. So one of an app's
-        # own is beside the pod's.
+        # The kernel makes a PID namespace only below that of the calling process. So an app's own is beside the
+        # pod's.
         flags = namespaces.CLONE_NEWPID if word == OWN_PID else 0
         return _fork_in(os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC), directories, flags)
     name = word.removeprefix(OF_APP)
