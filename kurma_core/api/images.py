@@ -193,6 +193,21 @@ class Removal(JsonValue):
 
 
 @frozen
+class StoreUse(JsonValue):
+    """The size of the image store by its records: layers, archives and rendered trees.
+
+    :param path: its directory, or the nearest one that exists.
+    :param size: bytes on disk. :param files: number of files.
+    """
+
+    JSON_NAME = "StoreUse"
+
+    path: str
+    size: Count
+    files: Count
+
+
+@frozen
 class DiskUse(JsonValue):
     """Things of one kind that Kurma keeps on the disk.
 

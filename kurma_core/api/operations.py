@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         ImageRendered,
         Key,
         PullPolicy,
+        StoreUse,
         TrustChange,
         TrustedKey,
     )
@@ -98,7 +99,7 @@ else:
 _WHERE = {
     "AppOverrides AppRow PodRequest EnterRequest Exit Usage Process Collected LogLine": "kurma_core.api.pods",
     "ListedImage ImagePage ImageChecked ImageGc ImageId ImageRendered ImageSigned": "kurma_core.api.images",
-    "ImageVerified HostImage PullPolicy Key TrustChange TrustedKey DiskUse": "kurma_core.api.images",
+    "ImageVerified HostImage PullPolicy Key StoreUse TrustChange TrustedKey DiskUse": "kurma_core.api.images",
     "Pruned": "kurma_core.api.pods",
     "CheckLine ErrorBody Event EventKind EventSubject Health HostCheckInfo HostInfo": "kurma_core.api.host",
     "IsolatorInfo NetworkFinding NetworkInfo PluginInfo PluginPage ReloadReport": "kurma_core.api.host",
@@ -835,6 +836,10 @@ class Api:
     @operation("GET", "/v1/disk", name="disk", rights="read")
     def disk_use(self) -> list[DiskUse]:
         """Measure what is kept on the disk, by kind."""
+
+    @operation("GET", "/v1/disk/images", name="image_store_use", rights="read")
+    def image_store_use(self) -> StoreUse:
+        """Sum what the records of the image store say of its size, without walking through the files."""
 
     @operation("POST", "/v1/prune", body="PruneWish", body_needed=False)
     def prune(

@@ -294,3 +294,40 @@ def read_layer(path_in: StorePath, key: str) -> ImageLayer:
         opaque=tuple(document["opaque"]),
         implied=tuple(document["implied"]),
     )
+
+
+# --- sizes -------------------------------------------------------------------------------------------------------
+
+
+_DOCUMENTS = (("layers", "layer.json"), ("trees", "tree.json"))
+#: Bytes and files of layers and trees by path: they never change.
+_sizes: dict[str, tuple[int, int]] = {}
+
+
+def recorded_sizes(path_in: StorePath) -> tuple[int, int]:
+    """Bytes on disk and number of files of all layers, trees and archives. A damaged document counts nothing."""
+    size = files = 0
+    for kind, document in _DOCUMENTS:
+        place = path_in(kind)
+        found = {f"{place}/{name}" for name in _listed(place)}
+        for path in found:
+            if path not in _sizes:
+                with contextlib.suppress(OSError, ImageNotFoundError, StoreError, FormatVersionError):
+                    value = load(read_file(f"{path}/{document}", path), path)
+                    _sizes[path] = int(value.get("size", 0)), int(value.get("entries", 0))
+            each = _sizes.get(path, (0, 0))
+            size, files = size + each[0], files + each[1]
+        for path in [path for path in _sizes if path.startswith(f"{place}/") and path not in found]:
+            _sizes.pop(path, None)
+    place = path_in("archives")
+    for name in _listed(place):
+        with contextlib.suppress(FileNotFoundError):
+            size, files = size + os.stat(f"{place}/{name}").st_blocks * 512, files + 1
+    return size, files
+
+
+def _listed(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except FileNotFoundError:
+        return []

@@ -39,7 +39,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from kurma_core.api.images import ImageGc
+    from kurma_core.api.images import ImageGc, StoreUse
     from kurma_core.appc.image import ImageManifest
     from kurma_core.hookspecs.renderer import RenderCache
     from kurma_core.image_store.archive_stream import Decrypt
@@ -267,6 +267,16 @@ class ImageStore:
         from kurma_core.image_store import image_managers
 
         return image_managers.release(self, image_id, manager)
+
+    def use(self) -> StoreUse:
+        """Sums the sizes that its documents record."""
+        from kurma_core.api.images import StoreUse
+
+        size, files = records.recorded_sizes(self.path)
+        path = self.root
+        while not os.path.isdir(path):
+            path = os.path.dirname(path)
+        return StoreUse(path, size, files)
 
     # --- everything else -----------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ImagePage,
         ImageRendered,
         Key,
+        StoreUse,
         TrustChange,
         TrustedKey,
     )
@@ -107,6 +108,9 @@ class LocalHost:
         pods = self._m.pods
         kept, removable = pods.remover.disk_use()
         return [kept, *self._m.images.disk_use(lambda: pods.finder.used_images(without=removable))]
+
+    def image_store_use(self) -> StoreUse:
+        return self._m.images.store.use()
 
     def prune(self, all: bool, grace: float, only: Collection[str] | None, dry_run: bool) -> Pruned:
         """Pods go first: their images are unused then."""

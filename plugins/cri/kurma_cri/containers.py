@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kurma_core.cancellation import Cancellation, governing
 from kurma_core.errors import AppNotFoundError, PodNotFoundError, PodStateError
 from kurma_cri.container_request import container_request
-from kurma_cri.images import run_image
+from kurma_cri.images import Images
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.records import Container, Records, containers_of, new_id
 from kurma_cri.rpc import RpcError, already_exists, failed_precondition, invalid, is_not_found
@@ -28,6 +28,7 @@ class Containers:
         self._client = client
         self._records = records
         self._sandboxes = sandboxes
+        self._images = Images(client)
         self._lock = threading.Lock()
 
     def create(self, sandbox_id: str, config: cri.ContainerConfig) -> str:
@@ -43,7 +44,7 @@ class Containers:
                     f"container {other.id} of this sandbox has the name {config.metadata.name!r} and attempt "
                     f"{config.metadata.attempt}"
                 )
-        image = run_image(self._client, config.image.image)
+        image = self._images.run_image(config.image.image)
         id = new_id()
         request = container_request(id, sandbox, config, image, self._records.now())
         try:

@@ -237,12 +237,12 @@ DECISIONS: dict[str, str] = {
     "PullImageRequest.image": HONOURED,
     "PullImageRequest.auth": HONOURED,
     "PullImageRequest.sandbox_config": HONOURED,
-    "AuthConfig.username": REFUSED,
-    "AuthConfig.password": REFUSED,
-    "AuthConfig.auth": REFUSED,
-    "AuthConfig.server_address": REFUSED,
-    "AuthConfig.identity_token": REFUSED,
-    "AuthConfig.registry_token": REFUSED,
+    "AuthConfig.username": HONOURED,
+    "AuthConfig.password": HONOURED,
+    "AuthConfig.auth": HONOURED,
+    "AuthConfig.server_address": HONOURED,
+    "AuthConfig.identity_token": HONOURED,
+    "AuthConfig.registry_token": HONOURED,
     "RemoveImageRequest.image": HONOURED,
 }
 

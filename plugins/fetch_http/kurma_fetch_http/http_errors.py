@@ -30,7 +30,9 @@ def translated(error: BaseException, url: str) -> FetchError:
         return _tls_error(tls if isinstance(tls, ssl.SSLError) else None, str(error), url)
     if isinstance(error, exceptions.NameResolutionError):
         whose = "proxy's" if proxied else "host's"
-        return FetchError(f"{url}: the {whose} name does not resolve", hint="check the name and the DNS", url=url)
+        return FetchError(
+            f"{url}: the {whose} name does not resolve", hint="check the name and the DNS", url=url, reason="name"
+        )
     if isinstance(error, exceptions.NewConnectionError):
         cause = _within(error, OSError)
         if isinstance(cause, ConnectionRefusedError):
