@@ -295,7 +295,7 @@ class _Compilers:
                 self._gave_way.setdefault(scope, set()).add(name)
             # The core applies limits of traffic and the API itself; the stager applies all else.
             each_apps = compiled.apps is not None and compiled.apps.api is None
-            sets = each_apps or replace(compiled.plan, traffic=(), api=None) != IsolatorPlan()
+            sets = each_apps or replace(compiled.plan, traffic=(), api=None, environment={}) != IsolatorPlan()
             if self._unapplied and sets:
                 how = ("modified", self._partly[name]) if name in self._partly else ("ignored", self._unapplied)
                 compiled = replace(compiled, outcome=how[0], note=how[1])

@@ -356,6 +356,7 @@ class IsolatorPlan(JsonValue):
         place. Missing ones are ignored. None: the stager's own, in ``/proc`` and ``/sys``.
     :param read_only_paths: as ``masked_paths``, of paths that the app cannot write to. ``/sys`` is always
         read-only.
+    :param environment: variables that the app gets in place of its own; the core passes them to the stager.
     """
 
     COMPUTED = {"version": int}  # noqa: RUF012 - of the class
@@ -383,6 +384,7 @@ class IsolatorPlan(JsonValue):
     keyrings: bool = False
     masked_paths: tuple[InnerPath, ...] | None = None
     read_only_paths: tuple[InnerPath, ...] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def version(self) -> int:
@@ -426,7 +428,7 @@ _POD_ONLY = frozenset(("sysctls", "namespaces"))
 _APP_ONLY = frozenset(
     (
         *("rlimits", "umask", "io_priority", "scheduling", "memory_policy"),
-        *("keyrings", "masked_paths", "read_only_paths"),
+        *("keyrings", "masked_paths", "read_only_paths", "environment"),
     )
 )
 _EMPTY = JsonValue.to_json(_NONE)

@@ -272,4 +272,4 @@ def _of_volume(volume: VolumeSetup) -> dict[str, Any]:
 def _plan(plan: IsolatorPlan) -> dict[str, Any]:
     """The plan for the stager, without the traffic limits, which the core applies to the pod's network namespace,
     and without the app's rights on the daemon's API."""
-    return replace(plan, traffic=(), api=None).to_json()
+    return replace(plan, traffic=(), api=None, environment={}).to_json()

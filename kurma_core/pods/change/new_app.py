@@ -113,7 +113,7 @@ def new_app(
     volumes.check_stager(reified.pod, added.values(), document.stager, stager.features)
     pod, mounts = isolators.with_host_mounts(reified.pod, added, replace(isolation, pod=document.pod_plan))
     pod, mounts = isolators.with_api(pod, mounts, isolation.apps)
-    told = isolators.api_environment(reified.pod.apps[-1], image[1], isolation.apps[app.name])
+    told = isolators.environment(reified.pod.apps[-1], image[1], isolation.apps[app.name])
     new = tuple(volume.name for volume in pod.volumes if volume.name not in had)
     changed = replace(
         document,

@@ -118,6 +118,7 @@ def _api(services: Services, pod: tuple[Isolator, ...], apps: Mapping[str, tuple
 STAGER_NAMESPACES = ("ipc", "pid", "uts")
 #: The isolator by which users choose namespaces.
 NAMESPACES = "os/linux/namespaces"
+_NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the host's shared memory, which is meant
 
 
@@ -198,10 +199,14 @@ def with_api(
     return replace(pod, apps=tuple(apps), volumes=tuple(volumes.values())), found
 
 
-def api_environment(app: PodApp, image: ImageManifest, plan: IsolatorPlan) -> tuple[tuple[str, str], ...]:
-    """The environment variables by which an app finds kurmad's API, unless the app sets them itself."""
+def environment(app: PodApp, image: ImageManifest, plan: IsolatorPlan) -> tuple[tuple[str, str], ...]:
+    """The environment variables of an app's plan, and those by which it finds kurmad's API, unless the app sets
+    these itself."""
+    found = tuple(plan.environment.items())
+    if plan.api is None:
+        return found
     own = {pair.name for pair in effective_app(app, image).environment}
-    return () if plan.api is None or API_VARIABLE[0] in own else (API_VARIABLE,)
+    return found if API_VARIABLE[0] in own else (*found, API_VARIABLE)
 
 
 def api_users(document: PodDocument) -> tuple[str, ...]:
@@ -245,5 +250,10 @@ def with_host_mounts(
 
 
 def _volume_name(mount: HostMount) -> str:
-    """``/host/root`` as ``kurma-host-root``."""
-    return "kurma" + mount.target.replace("/", "-")
+    """``/host/root`` as ``kurma-host-root``; a digest of the path, if that is not a name."""
+    name = "kurma" + mount.target.replace("/", "-")
+    if _NAME_LETTERS.issuperset(name) and "--" not in name and name[-1] != "-":
+        return name
+    import hashlib
+
+    return f"kurma-{hashlib.sha256(mount.target.encode()).hexdigest()[:32]}"

@@ -363,17 +363,16 @@ def _judged(
 def _with_host_mounts(
     reified: Reified, isolation: Isolation, resolved: Mapping[str, tuple[str, ImageManifest]]
 ) -> tuple[PodManifest, Mapping[str, tuple[MountSetup, ...]], dict[str, tuple[tuple[str, str], ...]]]:
-    """The manifest and the mounts with those that isolators add, and the environment variables for the API, by
+    """The manifest and the mounts with those that isolators add, and the environment variables of isolators, by
     app."""
     pod, mounts = reified.pod, mount_setups(reified)
     if any(plan.mounts for plan in (isolation.pod, *isolation.apps.values())):
         pod, mounts = isolators.with_host_mounts(pod, mounts, isolation)
-    if not any(plan.api for plan in isolation.apps.values()):
+    if not any(plan.api or plan.environment for plan in isolation.apps.values()):
         return pod, mounts, {}
     manifest, mounts = isolators.with_api(pod, mounts, isolation.apps)
     told = {
-        app.name: isolators.api_environment(app, resolved[app.name][1], isolation.apps[app.name])
-        for app in pod.apps
+        app.name: isolators.environment(app, resolved[app.name][1], isolation.apps[app.name]) for app in pod.apps
     }
     return manifest, mounts, {app: pairs for app, pairs in told.items() if pairs}
 

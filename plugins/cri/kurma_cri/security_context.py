@@ -110,6 +110,8 @@ def isolators(config: cri.ContainerConfig, sandbox: str, pod: cri.LinuxSandboxSe
     devices = _devices(config.devices)
     if devices:
         found.append(("kurma.io/devices", devices))
+    if config.CDI_devices:
+        found.append(("kurma.io/cdi", [one.name for one in config.CDI_devices]))
     return found
 
 

@@ -98,6 +98,7 @@ ABOUT: dict[str, tuple[str, Any]] = {
         "{add, drop, ambient}: changes of the default set; or {bounding, ambient}: the whole sets",
         {"add": ["CAP_NET_ADMIN"], "drop": ["ALL"], "ambient": ["CAP_NET_BIND_SERVICE"]},
     ),
+    "kurma.io/cdi": ("a list of devices of the Container Device Interface, such as vendor.com/gpu=0", []),
     "kurma.io/masked-paths": ("a list of the paths that are hidden from the app", ["/proc/kcore", "/secret"]),
     "kurma.io/read-only-paths": ("a list of the paths that the app cannot write to", ["/proc/sys", "/etc"]),
 }

@@ -47,6 +47,7 @@ _COMPILERS = {
     "os/linux/seccomp-retain-set": "seccomp:retain_set",
     "os/linux/seccomp-remove-set": "seccomp:remove_set",
     "kurma.io/seccomp-profile": "seccomp_profile:profile",
+    "kurma.io/cdi": "cdi:cdi",
     "kurma.io/masked-paths": "path_lists:masked_paths",
     "kurma.io/read-only-paths": "path_lists:read_only_paths",
     "os/linux/apparmor-profile": "apparmor_selinux:apparmor_profile",
@@ -85,6 +86,7 @@ _GATED = {
     "host/api-access": "host_access:api_powers",
     "host/privileged": "host_access:powers",
     "kurma.io/capabilities": "capabilities:exact_powers",
+    "kurma.io/cdi": "cdi:powers",
     "kurma.io/devices": "devices:powers",
     "kurma.io/linux-resources": "linux_resources:powers",
     "kurma.io/masked-paths": "path_lists:powers",
@@ -105,6 +107,7 @@ _GATED = {
 _PARTS: dict[str, tuple[str, ...] | None] = {
     "host/api-access": ("full", "read"),
     "kurma.io/capabilities": NAMES,
+    "kurma.io/cdi": None,
     "kurma.io/devices": None,
     "kurma.io/seccomp-profile": ("none", "path", "unconfined"),
     "os/linux/apparmor-profile": None,

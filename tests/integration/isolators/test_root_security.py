@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 
 import pytest
 
@@ -150,3 +152,39 @@ def test_the_caller_is_told_of_files_and_powers(make_house, image, tmp_path):
         with pytest.raises(PowerError, match=power):
             run(isolator, value, typed=False)
     assert house.uuids() == []
+
+
+def test_a_device_by_its_name(make_house, image, tmp_path):
+    """Node, mount and variable of a description; an image needs a grant for it."""
+    place = "/run/cdi"
+    name = f"test-{os.getpid()}"
+    (tmp_path / "Lib.so.1").write_text("library\n")
+    edits = {
+        "env": ["DEVICE=given"],
+        "deviceNodes": [{"path": "/dev/seed", "hostPath": "/dev/urandom"}],
+        "mounts": [
+            {"hostPath": f"{tmp_path}/Lib.so.1", "containerPath": "/usr/lib/Lib.so.1", "options": ["ro", "bind"]}
+        ],
+    }
+    os.makedirs(place, exist_ok=True)
+    file = f"{place}/{name}.json"
+    with open(file, "w") as stream:
+        json.dump(
+            {"cdiVersion": "0.6.0", "kind": f"{name}/x", "devices": [{"name": "0", "containerEdits": edits}]},
+            stream,
+        )
+    script = "echo $DEVICE; head -c 4 /dev/seed | wc -c; cat /usr/lib/Lib.so.1"
+    overrides = AppOverrides(isolators=(("kurma.io/cdi", [f"{name}/x=0"]),))
+    try:
+        house = make_house({"stop_timeout": 2})
+        own = template(image, main=(script, {}))
+        _, output = house.run({}, template=own, overrides={"main": overrides})
+        assert output == "given\n4\nlibrary\n"
+        asked = template(image, main=("true", {}))
+        asked["apps"][0]["app"]["isolators"] = [{"name": "kurma.io/cdi", "value": [f"{name}/x=0"]}]
+        with pytest.raises(PowerError, match=f"kurma.io/cdi={name}/x=0"):
+            house.run({}, template=asked)
+    finally:
+        os.unlink(file)
+        with contextlib.suppress(OSError):
+            os.rmdir(place)
