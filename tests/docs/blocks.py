@@ -5,6 +5,7 @@ A comment says what a page needs; the site does not show it. These apply to the 
 - ``<!-- run: registry NAME:TAG … -->`` a registry has small images of these names, and is the mirror of docker.io
 - ``<!-- run: image NAME … -->`` the store has an App Container image of that name, with a shell
 - ``<!-- run: daemon -->`` kurmad runs, with its socket in ``/run/kurma``
+- ``<!-- run: crictl -->`` the shell has the stand-in for crictl (``crictl.py``)
 - ``<!-- run: environment -->`` the page has a virtual environment of its own, in which Kurma is
 
 These apply to the next block:
@@ -30,6 +31,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -270,9 +272,15 @@ def run_page(path: Path, place: Path, dist: Path | None = None, **environment: A
         if dist is not None:
             (place / "here/dist").symlink_to(dist)
         stack.callback(clean_up, kurma)
+        tools = place / "tools"
+        tools.mkdir()
+        if has(text, "crictl"):
+            stand_in_for = ROOT / "tests/docs/crictl.py"
+            (tools / "crictl").write_text(f'#!/bin/sh\nexec {sys.executable} {stand_in_for} "$@"\n')
+            (tools / "crictl").chmod(0o755)
         variables = {
             **kurma.environment,
-            "PATH": f"{program.parent}:{os.environ['PATH']}",
+            "PATH": f"{program.parent}:{tools}:{os.environ['PATH']}",
             **{name: str(value) for name, value in environment.items()},
         }
         run = stack.enter_context(Shell(place / "here", variables))
