@@ -23,10 +23,17 @@ from kurma_core.models.isolator import needs_powers
 from kurma_core.models.pod import PID, PID_POD
 from kurma_core.models.streams import Stdio
 from kurma_core.schema import fit
+from kurma_core.spawn_plan import cgroups
 from kurma_core.staging import stager_status
 from kurma_core.staging.callin import CallIn, StagerTimes
 from kurma_core.staging.stager_process import StagerImage, StagerProcess, begin, find_again
-from kurma_core.staging.stager_root import of_volume, places_of_pod, pod_parts, stager_manifest, stager_root
+from kurma_core.staging.stager_root import (
+    of_volume,
+    places_of_pod,
+    pod_parts,
+    stager_manifest,
+    stager_root,
+)
 
 if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup
@@ -207,8 +214,11 @@ class AciStager(StagerHooks):
             manifest = self.manifest(pod)
             waiting.move_to(pod.cgroup)
             operations = pod_parts(pod, manifest)
+            moved = pod.cgroup != waiting.place.cgroup
             if not waiting.place.own:
                 operations[:0] = places_of_pod(pod.directory, CgroupTree(pod.cgroup))
+            elif moved:
+                operations[:0] = cgroups(CgroupTree(pod.cgroup))
 
             def meanwhile() -> None:
                 image = self._image(files=False)
@@ -217,13 +227,15 @@ class AciStager(StagerHooks):
                 )
                 self._check_powers(pod, lambda: image)
                 self._check_logs(pod, lambda: image)
-                self._keep(pod, image, manifest, called=bool(waiting.place.own))
+                self._keep(pod, image, manifest, called=bool(waiting.place.own) and not moved)
                 os.rename(waiting.output, f"{pod.directory}/stager/output")
 
             try:
                 self.spawner.bind_into(waiting.pid, operations, pidfd=waiting.pidfd, meanwhile=meanwhile)
             except HostError as error:
                 raise of_volume(error, pod.volumes) from None
+            if moved:
+                waiting.remove_cgroup()
             pidfd, ready = waiting.go()
         except OSError as error:
             raise HostError(

@@ -124,7 +124,7 @@ class PrestartedStager:
         return None
 
     def move_to(self, cgroup: str) -> None:
-        """Moves the stager and its children to the pod's cgroup."""
+        """Moves the stager and its children to the pod's cgroup. Their own one stays (:meth:`remove_cgroup`)."""
         if cgroup == self.place.cgroup:
             return
         mine, home = CgroupTree(self.place.cgroup), CgroupTree(cgroup).leaf(OWN_CGROUP)
@@ -136,7 +136,10 @@ class PrestartedStager:
                 for pid in pids:
                     with open(f"{directory}/cgroup.procs", "w") as file:
                         file.write(str(pid))
-        mine.remove()
+
+    def remove_cgroup(self) -> None:
+        """Removes the cgroup that it has waited in, after :meth:`move_to`. :raises OSError: it is still in use."""
+        CgroupTree(self.place.cgroup).remove()
 
 
 def prestart(spawner: Starter, name: str, image: StagerImage, place: PrestartPlace) -> PrestartedStager:

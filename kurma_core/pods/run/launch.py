@@ -33,6 +33,7 @@ from kurma_core.pods.network import port_claims
 from kurma_core.pods.network.hosts_and_resolv_conf import findable
 from kurma_core.pods.prepare import pid_modes, volumes
 from kurma_core.pods.prepare.app_settings import pod_setup
+from kurma_core.pods.record.document import cgroup_of
 from kurma_core.pods.record.pod_directory import unwritable
 from kurma_core.pods.run import pod_limits
 
@@ -152,6 +153,11 @@ class Cgroup:
             launch.discard_unused()
             tree.kill(launch.patience)
             tree.remove()
+            if launch.document.cgroup_parent is not None:
+                # A prestarted stager has waited in this one.
+                before = CgroupTree(cgroup_of(launch.document.uuid))
+                before.kill(launch.patience)
+                before.remove()
             if pod_limits.requested_memory(launch.document):
                 pod_limits.keep_memory(launch.document)
         except OSError as error:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kurma_core.cancellation import shielded
 from kurma_core.errors import HostError, KurmaError, PodNotFoundError, StagerError
 from kurma_core.linux.cgroups import CgroupTree
-from kurma_core.models.isolator import CGROUP_PARENT, USERNS_ANNOTATION
+from kurma_core.models.isolator import USERNS_ANNOTATION
 from kurma_core.networking.network_records import pin_path
 from kurma_core.pods.prepare.isolators import NAMESPACES
 from kurma_core.pods.record.document import cgroup_of
@@ -81,7 +81,6 @@ class PrestartedPod(NewPod):
             and document.network_namespace is not None
             and document.user_namespace is None
             and document.interactive is None
-            and document.cgroup_parent is None
             and self.alive()
         )
 
@@ -119,7 +118,8 @@ class PrestartedPod(NewPod):
             self._services,
             self.directory,
             document,
-            made=PRESTARTED,
+            # The hand-over moves the stager to a cgroup with a parent, and removes the one that it has waited in.
+            made=PRESTARTED if document.cgroup_parent is None else PRESTARTED[1:],
             waiting=self.waiting,
             listener=listener,
             rendered=rendered,
@@ -195,7 +195,6 @@ def fits_request(request: PodRequest, config: Config) -> bool:
         and request.interactive is None
         and request.stager in (None, config.stager)
         and (request.userns or pod.annotation(USERNS_ANNOTATION) or config.userns) == "none"
-        and pod.annotation(CGROUP_PARENT) is None
         and "host" not in networks
         and NAMESPACES not in isolators
     )

@@ -111,6 +111,31 @@ def test_a_pod_takes_over_what_there_is(house, make):
     assert left(house, record.uuid) == []
 
 
+def test_a_pod_whose_cgroup_has_a_parent_takes_it_over(house, make):
+    """The stager moves there with all its processes, and sees that cgroup as its own; the other one goes."""
+    prestarted = make()
+    parent = f"kurmatest-{prestarted.uuid[:8]}"
+    place = [{"name": "kurma.io/cgroup-parent", "value": f"/{parent}/pods"}]
+    pod, record = begin(house, prestarted, "echo up; exec sleep 1000", annotations=place)
+    try:
+        assert (record.uuid, pod.stager.pid) == (prestarted.uuid, prestarted.waiting.pid)
+        until(lambda: "up" in house.log(record), lambda: house.log(record))
+        assert not CgroupTree(f"kurma/{record.uuid}").exists()
+        tree = CgroupTree(f"{parent}/pods/kurma-{record.uuid}")
+        app = house.client.pod(record.uuid).apps[0].pid
+        assert {pod.stager.pid, app} < set(tree.pids())
+        assert app in CgroupTree(f"{tree.name}/app-main").pids()
+        if tree.layout.versions().get("devices") == 1:
+            assert not tree.read("devices", "devices.list").startswith("a "), "its devices are limited"
+        assert house.enter(record.uuid, "echo", "well")[:2] == (0, "well\n")
+        finish(pod)
+        house.client.rm(record.uuid)
+        assert (left(house, record.uuid), tree.exists()) == ([], False)
+    finally:
+        CgroupTree(parent).kill()
+        CgroupTree(parent).remove()
+
+
 def mounts_in(text):
     """What an app sees mounted, without what differs from pod to pod. :param text: its ``mountinfo``."""
     found = set()

@@ -54,8 +54,10 @@ def main() -> int:
             if not _told_to_go():
                 house.end()
                 return 0
-            if ahead is not None and ahead.maker is not None:
-                ahead.maker.begin()
+            if ahead is not None:
+                ahead.look_again()
+                if ahead.maker is not None:
+                    ahead.maker.begin()
         pod = manifest.load()
         code, serving = serve(pod, house, ahead, supervisor.Supervisor, RUNNING)
         said = last_word(serving)
@@ -199,6 +201,7 @@ class _Ahead:
         self.groups.wall = wall
         #: a note for the user on how access to devices is limited
         self.devices = device_cgroup.close(self.groups.layout, wall)
+        self._place = self._inodes()
         for directory, mode in (("/pod/logs", 0o755), ("/pod/apps", 0o700)):
             os.makedirs(directory, mode, exist_ok=True)
         self.control = control_socket.Control(Loop())
@@ -219,6 +222,16 @@ class _Ahead:
             finally:
                 os._exit(code)
         self.mounts = os.waitpid(pid, 0)[1] == 0
+
+    def _inodes(self) -> list[int]:
+        return [os.stat(hierarchy.directory).st_ino for hierarchy in self.groups.layout.hierarchies]
+
+    def look_again(self) -> None:
+        """Sets up the cgroup again, if the core has moved this stager to another one: the pod has a parent for its
+        cgroup. :raises OSError: the kernel refuses."""
+        if self._inodes() != self._place:
+            self.groups.make_way()
+            self.devices = device_cgroup.close(self.groups.layout, self.groups.wall)
 
     def give(self, wall: list[str] | None) -> None:
         """Allows the apps these devices. :raises OSError: the kernel refuses."""
