@@ -328,6 +328,7 @@ def _page(record: PodRecord, width: int) -> Iterator[str]:
             ("stager", _stager(record)),
             *fields(record, "renderer", "network_namespace"),
             ("user namespace", _ids(record)),
+            ("cgroup", _cgroup(record)),
             ("metadata service", _metadata(record)),
             ("restart", _restart(record)),
             ("labels", pairs(record.labels)),
@@ -370,6 +371,11 @@ def _stager(record: PodRecord) -> str:
 def _ids(record: PodRecord) -> str | None:
     ids = record.userns
     return None if ids is None else f"{ids} (ids 0 to {ids.count - 1} are the host's {ids.first} to {ids.last})"
+
+
+def _cgroup(record: PodRecord) -> str | None:
+    """The path of the pod's cgroup, if the pod has a parent for it."""
+    return None if record.cgroup in ("", f"kurma/{record.uuid}") else f"/{record.cgroup}"
 
 
 def _restart(record: PodRecord) -> str | None:

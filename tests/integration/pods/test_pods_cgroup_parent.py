@@ -69,6 +69,7 @@ def test_the_command_line_places_a_pod(kurma):
     uuid = kurma.out("prepare", "--cgroup-parent", "a-b.slice", kurma.image, "true").strip()
     try:
         assert kurma.pod(uuid)["cgroup"] == f"a.slice/a-b.slice/kurma-{uuid}"
+        assert f"/a.slice/a-b.slice/kurma-{uuid}" in kurma.out("show", uuid)
     finally:
         kurma("rm", uuid)
     one_line(
