@@ -38,6 +38,7 @@ _VOLUME = (
     Key("kurma.io/propagation", "`private`, `rslave` or `rshared`", "`private`", "of a host volume: whether later mounts below `source` propagate: not at all; those of the host to the apps; and those of the apps to the host, for which images need the grant `kurma.io/propagation=rshared`"),
     Key("kurma.io/create", "true or false", "`false`", "of a host volume: makes a missing `source` and its parents as directories, mode 0755"),
     Key("kurma.io/recursive-read-only", "true or false", "`readOnly`", "of a host volume with `readOnly`: whether the mounts below `source` are read-only, too. `true` is refused with another `kurma.io/propagation` than `private`"),
+    Key("kurma.io/options", "list of `noexec`, `nosuid`, `nodev`", "`[]`", "of a host or image volume: options of its mounts"),
     Key("kurma.io/image", "text", "required for `image`", "of an image volume: locator or ID of the image, as `image` of an app"),
     Key("kurma.io/sub-path", "path", "the whole image", "of an image volume: the directory or file of the image that is mounted, as a relative path"),
     Key("kurma.io/memory", "true or false", "`false`", "of an empty volume: keeps it in memory"),
@@ -145,5 +146,6 @@ ANNOTATIONS = (
     ("kurma.io/stop-signal", "app", "signal", "asks the app to end by this signal, by name or number, instead of the image's; as `--stop-signal`"),
     ("kurma.io/log-dir", "pod", "path", "directory of the host for the apps' [logs](../howto/changing_pods.md#logs-that-other-programs-rotate), as `--log-dir`"),
     ("kurma.io/log-path", "app", "path", "the app's log below `kurma.io/log-dir`; default: the app's name with `.log`; empty: the app has no log"),
+    ("kurma.io/make-working-directory", "app", "`true`, `false`", "makes a missing working directory, owned by root, mode 0755, after the volumes are mounted; images from registries have it anyway"),
     ("kurma.io/userns", "pod", "`none`, `auto`, `UID:COUNT`", "gives the pod a user namespace, as `--userns` does"),
 )  # fmt: skip

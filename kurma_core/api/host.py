@@ -129,6 +129,8 @@ class StagerInfo(JsonValue):
     :param kind: source of the stager. :param image: its locator; null: it is a plugin's.
     :param default: whether it is used without ``--stager``.
     :param config: from ``kurma.yml``: its section of ``stagers``, and the options of its plugin.
+    :param features: its abilities, by the names of :class:`~kurma_core.hookspecs.stager.StagerFeatures`. Empty:
+        its plugin cannot be loaded. An image may declare fewer.
     """
 
     JSON_NAME = "Stager"
@@ -138,6 +140,7 @@ class StagerInfo(JsonValue):
     image: str | None
     default: bool
     config: Mapping[str, Json]
+    features: tuple[str, ...] = ()
 
 
 @frozen

@@ -108,17 +108,21 @@ class _Overrides(Map):
 
 @frozen
 class DnsRequest(JsonValue):
-    """Contents of ``/etc/resolv.conf``."""
+    """Contents of ``/etc/resolv.conf``.
+
+    :param exact: these contents alone, as they are written: nothing from the networks or the host, no limit.
+    """
 
     PARTIAL = True
 
     nameservers: tuple[Nonempty, ...] = ()
     search: tuple[Nonempty, ...] = ()
     options: tuple[Nonempty, ...] = ()
+    exact: bool = False
 
     @property
     def by_name(self) -> dict[str, tuple[str, ...]]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {"nameservers": self.nameservers, "search": self.search, "options": self.options}
 
 
 @frozen

@@ -45,6 +45,9 @@ _CREATE = "kurma.io/create"
 _RECURSIVE_READ_ONLY = "kurma.io/recursive-read-only"
 _IMAGE = "kurma.io/image"
 _SUB_PATH = "kurma.io/sub-path"
+_OPTIONS = "kurma.io/options"
+#: Options of a volume's mount.
+OPTIONS = ("noexec", "nosuid", "nodev")
 #: Whether later mounts below a host volume propagate: not at all, to the app, in both directions.
 PROPAGATIONS = ("private", "rslave", "rshared")
 _KINDS = ("host", "empty", "image")
@@ -54,7 +57,7 @@ _OF_IMAGE = (_IMAGE, _SUB_PATH)
 #: Keys that a volume of a kind must not have.
 _FOREIGN = {
     "host": (*_OF_EMPTY, *_OF_IMAGE),
-    "empty": (*_OF_HOST, *_OF_IMAGE),
+    "empty": (*_OF_HOST, *_OF_IMAGE, _OPTIONS),
     "image": (*_OF_HOST, *_OF_EMPTY),
 }
 _ISOLATORS = "kurma.io/isolators"
@@ -104,6 +107,8 @@ class Volume:
     :param create: of a host volume: a missing source is made as a directory. Written as ``kurma.io/create``.
     :param recursive_read_only: of a read-only host volume: whether mounts below ``source`` are read-only, too.
         True is a demand, which excludes propagation; None: they are. Written as ``kurma.io/recursive-read-only``.
+    :param options: of a host or image volume: some of ``noexec``, ``nosuid`` and ``nodev``. Written as
+        ``kurma.io/options``.
     :param image: of an image volume: in a template a locator, in a manifest the image's ID. Written as
         ``kurma.io/image``.
     :param sub_path: of an image volume: the directory or file of the image that is mounted; empty: its root.
@@ -126,6 +131,7 @@ class Volume:
     propagation: str = "private"
     create: bool = False
     recursive_read_only: bool | None = None
+    options: tuple[str, ...] = ()
     image: str | None = None
     sub_path: str = ""
     extra: Mapping[str, Json] = field(default_factory=dict)
@@ -157,6 +163,7 @@ class Volume:
         put(out, _PROPAGATION, self.propagation, "private")
         put(out, _CREATE, self.create, False)
         put(out, _RECURSIVE_READ_ONLY, self.recursive_read_only)
+        put(out, _OPTIONS, list(self.options), [])
         put(out, _IMAGE, self.image)
         put(out, _SUB_PATH, self.sub_path, "")
         return {**out, **self.extra}
@@ -380,6 +387,7 @@ def _read_volume(reader: Reader) -> Volume:
             propagation=propagation,
             create=reader.boolean(_CREATE, False),
             recursive_read_only=_read_recursive_read_only(reader, read_only, propagation),
+            options=reader.strings(_OPTIONS, _option),
             extra=reader.extra(),
         )
     memory = reader.boolean(_MEMORY, False)
@@ -408,8 +416,16 @@ def _read_image_volume(reader: Reader, name: str, read_only: bool, fulfills: tup
         fulfills=fulfills,
         image=reader.string(_IMAGE, types.nonempty, "the locator or the ID of an image"),
         sub_path=reader.optional(_SUB_PATH, _sub_path) or "",
+        options=reader.strings(_OPTIONS, _option),
         extra=reader.extra(),
     )
+
+
+def _option(value: object, path: str) -> str:
+    word = types.text(value, path)
+    if word not in OPTIONS:
+        raise ManifestError(path, f"one of {', '.join(OPTIONS)}", describe(value))
+    return word
 
 
 def _sub_path(value: object, path: str) -> str:

@@ -83,6 +83,7 @@ POD_OPTIONS: tuple[Argument | Option | Rest, ...] = (
     Option("dns", "--dns", "Use this name server.", metavar="ADDRESS", many=True),
     Option("dns_search", "--dns-search", "Search for names in this domain.", metavar="DOMAIN", many=True),
     Option("dns_opt", "--dns-opt", "Set an option of resolv.conf.", metavar="OPTION", many=True),
+    Option("dns_exact", "--dns-exact", "Write these DNS settings alone, without networks' and the host's."),
     Option("hostname", "--hostname", "Set the pod's host name.", metavar="NAME"),
     Option("hosts_entry", "--hosts-entry", "Add a line to /etc/hosts.", metavar="IP=NAME[,NAME]", many=True),
     Option("user", "--user -u", "Run as this user and group, by name or number.", metavar="USER[:GROUP]"),
@@ -500,8 +501,9 @@ def _dns(options: dict[str, Any]) -> DnsRequest | None:
         values.domain(domain, "--dns-search")
     for word in options["dns_opt"]:
         values.word(word, "--dns-opt")
-    if not (options["dns"] or options["dns_search"] or options["dns_opt"]):
+    exact: bool = options["dns_exact"]
+    if not (options["dns"] or options["dns_search"] or options["dns_opt"] or exact):
         return None
     from kurma_core.api.pods import DnsRequest
 
-    return DnsRequest(options["dns"], options["dns_search"], options["dns_opt"])
+    return DnsRequest(options["dns"], options["dns_search"], options["dns_opt"], exact)

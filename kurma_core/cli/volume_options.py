@@ -50,6 +50,8 @@ _WORDS: dict[str, tuple[str, Json]] = {
     "rslave": ("kurma.io/propagation", "rslave"),
     "rshared": ("kurma.io/propagation", "rshared"),
 }
+#: Words of ``-v`` that are options of the mount.
+_OPTIONS = ("noexec", "nosuid", "nodev")
 #: The power that a volume with the propagation ``rshared`` needs. Its option gives the power.
 _SHARED = "kurma.io/propagation=rshared"
 
@@ -103,9 +105,11 @@ def _bind(text: str) -> tuple[str, dict[str, Json]]:
     source, colon, rest = text.partition(":")
     target, more, last = rest.partition(":")
     words = last.split(",") if more else []
-    keys = [_WORDS[word][0] for word in words if word in _WORDS]
+    mount_options = [word for word in words if word in _OPTIONS]
+    keys = [*(_WORDS[word][0] for word in words if word in _WORDS), *mount_options]
     if not (source and colon and target.startswith("/")) or len({*keys}) < len(words):
-        hint = f"write SOURCE:TARGET[:OPTION,…], e.g. ./data:/data:ro; options: {', '.join(_WORDS)}"
+        known = ", ".join((*_WORDS, *_OPTIONS))
+        hint = f"write SOURCE:TARGET[:OPTION,…], e.g. ./data:/data:ro; options: {known}"
         if {"z", "Z"}.intersection(words):
             hint = "Kurma sets no SELinux labels: leave out z and Z, and use chcon(1)"
         raise UsageError(f"-v: malformed {text!r}", hint=hint)
@@ -115,7 +119,9 @@ def _bind(text: str) -> tuple[str, dict[str, Json]]:
             hint=f"write ./{source}, or --volume name={source},kind=empty --mount volume={source},target={target}",
         )
     volume: dict[str, Json] = {"kind": "host", "source": _absolute(source, "-v"), "readOnly": "rro" in words}
-    volume.update(_WORDS[word] for word in words)
+    volume.update(_WORDS[word] for word in words if word in _WORDS)
+    if mount_options:
+        volume["kurma.io/options"] = mount_options
     return values.inner_path(target, "-v: target"), volume
 
 

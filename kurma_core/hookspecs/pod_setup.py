@@ -67,7 +67,9 @@ class VolumeSetup:
         volume needs no map: its files belong to ids of the namespace.
     :param propagation: of later mounts below ``source``: ``private``; ``rslave``: those of the host appear in the
         apps; ``rshared``: and those of the apps on the host.
-    :param read_only_submounts: ``read_only`` applies to mounts below ``source``, too.
+    :param read_only_submounts: whether ``read_only`` applies to mounts below ``source``, too; None: the user does
+        not say, and it does if the stager can do that.
+    :param attributes: of the mount: some of ``noexec``, ``nosuid`` and ``nodev``.
     :param image: ID of the image whose files the volume has, read-only; None: it is another volume.
     :param layers: of an image volume, which has no ``source``: its files, top first; never write to them. Empty:
         no app of this setup mounts it.
@@ -81,7 +83,8 @@ class VolumeSetup:
     idmap: bool = False
     tmpfs: Mapping[str, str] | None = None
     propagation: str = "private"
-    read_only_submounts: bool = True
+    read_only_submounts: bool | None = None
+    attributes: tuple[str, ...] = ()
     image: str | None = None
     layers: tuple[RenderedLayer, ...] = ()
     sub_path: str = ""
@@ -101,8 +104,11 @@ def needed_kind(volumes: Mapping[str, VolumeSetup], mounts: Iterable[Iterable[Mo
                 return f"volume {volume.name} is of an image"
             if volume.propagation != "private":
                 return f"volume {volume.name} has the propagation {volume.propagation}"
-            if not volume.read_only_submounts:
-                return f"volume {volume.name} is read-only without the mounts below it"
+            if volume.read_only_submounts is not None:
+                below = "including" if volume.read_only_submounts else "without"
+                return f"volume {volume.name} is read-only {below} the mounts below it"
+            if volume.attributes:
+                return f"volume {volume.name} has the options {', '.join(volume.attributes)}"
             outer = [path for path in paths if mount.path.startswith(f"{path}/")]
             if outer:
                 return f"volume {volume.name} is mounted below the one at {outer[0]}"

@@ -31,8 +31,9 @@ class StagerFeatures:
         part that it applies: they are reported as modified.
     :param host_powers: it applies the parts of plans about the host's devices and namespaces, and about privileged
         apps (version 3). Otherwise the core refuses pods that need them.
-    :param volume_kinds: it mounts volumes of images, volumes whose mounts propagate, read-only volumes with
-        writable submounts, and volumes below others. Otherwise the core refuses pods that have such volumes.
+    :param volume_kinds: it mounts volumes of images, volumes whose mounts propagate, volumes with mount options,
+        volumes below others, and read-only volumes with submounts as the user says. Otherwise the core refuses
+        pods that have such volumes.
     :param user_namespaces: it applies :attr:`PodSetup.userns`. Otherwise pods with a user namespace are refused.
     :param pid_namespaces: it gives apps the PID namespace that their annotation ``kurma.io/pid`` names. Otherwise
         apps that ask for another one than the pod's are refused.

@@ -30,6 +30,9 @@ STOP_SIGNAL = "kurma.io/stop-signal"
 PID = "kurma.io/pid"
 PID_POD, PID_OWN, PID_HOST, PID_OF_APP = "pod", "own", "host", "app:"
 
+#: An app's annotation: a missing working directory is made, as for images whose format expects it.
+MAKE_WORKING_DIRECTORY = "kurma.io/make-working-directory"
+
 #: States in which nothing of the pod runs and its teardown is complete.
 ENDED_STATES = ("stopped", "errored")
 

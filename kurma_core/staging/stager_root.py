@@ -124,7 +124,7 @@ def _volume_mount(volume: VolumeSetup, links: bool) -> Operation:
         recursive=volume.recursive,
         links=links,
         propagation=volume.propagation,
-        read_only_submounts=volume.read_only_submounts,
+        read_only_submounts=volume.read_only_submounts is not False,
     )
 
 
@@ -261,8 +261,10 @@ def _of_volume(volume: VolumeSetup) -> dict[str, Any]:
     found: dict[str, Any] = {"idmap": volume.idmap}
     if volume.propagation != "private":
         found["propagation"] = volume.propagation
-    if not volume.read_only_submounts:
+    if volume.read_only_submounts is False:
         found["readOnlySubmounts"] = False
+    if volume.attributes:
+        found["options"] = list(volume.attributes)
     if volume.layers:
         found["layers"] = [layer.id for layer in volume.layers]
         found["subPath"] = volume.sub_path

@@ -211,6 +211,13 @@ def test_volumes_of_many_kinds(fakes: ModuleType) -> None:
     assert found["a"]["kurma.io/create"] is True
     assert found["b"]["kurma.io/recursive-read-only"] is True
     assert "kurma.io/propagation" not in found["c"]
+    (noexec,) = volumes(request_of(fakes, "-v", "/a:/a:ro,noexec,nodev", "img"))
+    assert (noexec["readOnly"], noexec["kurma.io/options"]) == (True, ["noexec", "nodev"])
+    assert request_of(fakes, "img").dns is None
+    for words in ((), ("--dns", "9.9.9.9")):
+        dns = request_of(fakes, "--dns-exact", *words, "img").dns
+        assert dns is not None
+        assert (dns.exact, dns.nameservers) == (True, words[1:])
     assert request.grants == ()
     for options in (("-v", "/a:/a:rshared"), ("--volume", "name=a,source=/a,propagation=rshared")):
         assert request_of(fakes, *options, "img").grants == ("kurma.io/propagation=rshared",)

@@ -43,6 +43,7 @@ def value(key: Key) -> object:
         "list of texts": ["/bin/true"],
         "list of numbers": [1],
         "list of names": ["lo"],
+        "list of `noexec`, `nosuid`, `nodev`": ["noexec"],
         "object of texts": {"a": "b"},
         "`PodManifest`": "PodManifest",
         "list of `name` and `value`": [{"name": "a", "value": "b"}],
@@ -75,10 +76,11 @@ def filled(table: str, *without: str) -> dict[str, object]:
 def test_a_file_with_every_key_is_read() -> None:
     of_host = ("source", "recursive", *(f"kurma.io/{one}" for one in ("idmap", "propagation", "create")))
     of_host = (*of_host, "kurma.io/recursive-read-only")
+    options = "kurma.io/options"
     of_empty = ("mode", "uid", "gid", "kurma.io/memory", "kurma.io/size", "kurma.io/seed")
     of_image = ("kurma.io/image", "kurma.io/sub-path")
     host = filled("volume", *of_empty, *of_image)
-    empty = filled("volume", *of_host, *of_image) | {"kind": "empty", "name": "empty"}
+    empty = filled("volume", *of_host, *of_image, options) | {"kind": "empty", "name": "empty"}
     image = filled("volume", *of_host, *of_empty) | {"kind": "image", "name": "image"}
     image["kurma.io/sub-path"] = "srv"
     app = filled("app")

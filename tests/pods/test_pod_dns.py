@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kurma_core.models.isolator import IsolatorPlan
 from kurma_core.models.network import AddressResult, Attachment, NetworkRequest, NetworkResult
-from kurma_core.pods.network.hosts_and_resolv_conf import parse_resolv_conf, pod_dns
+from kurma_core.pods.network.hosts_and_resolv_conf import parse_resolv_conf, pod_dns, replaced_files
 from kurma_core.pods.record.document import PodDocument
 from kurma_core.value import replace
 from tests.pods.documents import pod_document
@@ -254,3 +254,19 @@ def test_the_document_survives_the_disk() -> None:
         environment={"a": (("K", "V"),)},
     )
     assert PodDocument.from_json(document.to_json()) == document
+
+
+def test_exact_contents_are_written_as_they_are(ask: Asked) -> None:
+    """C6: whatever networks and the host say, without limits and without notes."""
+    said = {
+        "nameservers": ("127.0.0.1", "9.9.9.1", "9.9.9.2", "9.9.9.3", "9.9.9.3"),
+        "search": (".", *(f"d{number}.example" for number in range(40))),
+        "options": ("trust-ad", "ndots:5"),
+    }
+    result = replace(NetworkResult((AddressResult("10.1.2.3/16"),)), nameservers=("10.1.0.1",), search=("net",))
+    joined = (LO, replace(ETH, result=result))
+    for dns in (said, dict.fromkeys(said, ())):
+        document = replace(DOCUMENT, dns=dns, dns_exact=True)
+        assert pod_dns(document, joined, ask.notes.append) == dns
+        assert ask.notes == []
+        assert replaced_files(document, False, joined) == ("resolv.conf",)

@@ -111,6 +111,7 @@ def test_a_source_that_cannot_be_made(tmp_path: Path) -> None:
             {"kurma.io/recursive-read-only": True, "readOnly": True, "kurma.io/propagation": "rslave"},
             "a volume with kurma.io/propagation private",
         ),
+        ({"kurma.io/options": ["exec"]}, "one of noexec, nosuid, nodev"),
         ({"kurma.io/image": "x"}, "no kurma.io/image in a volume of kind host"),
         ({"kind": "image", "source": None}, "the locator or the ID of an image"),
         ({"kind": "image", "kurma.io/image": "x"}, "no source in a volume of kind image"),
@@ -139,6 +140,7 @@ def test_keys_that_do_not_fit(fields: dict[str, object], said: str) -> None:
         {"kind": "host", "source": "/x", "kurma.io/propagation": "rslave", "kurma.io/create": True},
         {"kind": "host", "source": "/x", "readOnly": True, "kurma.io/recursive-read-only": True},
         {"kind": "host", "source": "/x", "readOnly": True, "kurma.io/recursive-read-only": False},
+        {"kind": "host", "source": "/x", "kurma.io/options": ["noexec", "nodev"]},
         {"kind": "image", "readOnly": True, "kurma.io/image": "docker://x", "kurma.io/sub-path": "a/b"},
     ],
 )
@@ -153,11 +155,14 @@ def test_volumes_that_not_every_stager_mounts() -> None:
     shared, plain = volume(**{"kurma.io/propagation": "rshared"}), volume()
     image = Volume.parse({"name": "v", "kind": "image", "kurma.io/image": "sha512-x"}, "$")
     loose = volume(**{"readOnly": True, "kurma.io/recursive-read-only": False})
+    strict = volume(**{"readOnly": True, "kurma.io/recursive-read-only": True})
     one, below = MountSetup("v", "/a", False), MountSetup("v", "/a/b", False)
     for given, mounts, said in (
         (shared, [one], "volume v has the propagation rshared"),
         (image, [one], "volume v is of an image"),
         (loose, [one], "volume v is read-only without the mounts below it"),
+        (strict, [one], "volume v is read-only including the mounts below it"),
+        (volume(**{"kurma.io/options": ["noexec"]}), [one], "volume v has the options noexec"),
         (plain, [one, below], "volume v is mounted below the one at /a"),
     ):
         manifest = PodManifest(apps=(), volumes=(given,))

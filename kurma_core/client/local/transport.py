@@ -148,7 +148,8 @@ class LocalHost:
             section = config.stagers.get(name)
             image = None if section is None else section.image
             kind = "plugin" if image is None else "image"
-            found.append(StagerInfo(name, kind, image, name == config.stager, dict(known.config(name))))
+            options = dict(known.config(name))
+            found.append(StagerInfo(name, kind, image, name == config.stager, options, known.feature_names(name)))
         return found
 
     def stager_build(self, stager: str, force: bool) -> HostImage:

@@ -3,7 +3,7 @@
 The hosts file holds the pod's own lines and the lines of other pods, which change while the pod runs. Each part of
 resolv.conf (name servers, search domains and options) comes from the first source that sets it: the results of the
 networks, then the user's options, then the host's own file. Values from the host's file are used only if they work
-in the pod's network namespace.
+in the pod's network namespace. The user may also demand that the file has the user's settings alone.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def parse_resolv_conf(text: str) -> dict[str, tuple[str, ...]]:
 
 def says_dns(document: PodDocument, attachments: Iterable[Attachment]) -> bool:
     """Whether the user or a network sets name servers, search domains or options."""
-    said = document.dns is not None and any(document.dns.values())
+    said = document.dns_exact or (document.dns is not None and any(document.dns.values()))
     results = [one.result for one in attachments if one.result is not None]
     return said or any(getattr(result, part) for result in results for part in PARTS)
 
@@ -197,6 +197,8 @@ def pod_dns(
     :param note: called with warnings for the user: a requested server is not used, or no server is left.
     :returns: ``nameservers``, ``search`` and ``options``; each may be empty.
     """
+    if document.dns_exact and document.dns is not None:
+        return document.dns
     joined = [one for one in attachments if one.result is not None and not one.base]
     found = {part: _unique(v for one in joined for v in getattr(one.result, part)) for part in PARTS}
     said = document.dns or {}

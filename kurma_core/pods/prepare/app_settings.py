@@ -7,7 +7,15 @@ from kurma_core.appc.image import App, Isolator, NameValue
 from kurma_core.errors import UsageError
 from kurma_core.hookspecs.pod_setup import AppSetup, PodSetup, UserNamespace
 from kurma_core.models.image import Conventions
-from kurma_core.models.pod import GROUP_POLICIES, GROUP_POLICY, LOG_DIRECTORY, STDIN, STOP_SIGNAL, TERMINAL
+from kurma_core.models.pod import (
+    GROUP_POLICIES,
+    GROUP_POLICY,
+    LOG_DIRECTORY,
+    MAKE_WORKING_DIRECTORY,
+    STDIN,
+    STOP_SIGNAL,
+    TERMINAL,
+)
 from kurma_core.pods import log_places
 from kurma_core.pods.network.hosts_and_resolv_conf import findable, pod_dns, pod_hosts, replaced_files
 from kurma_core.pods.prepare import volumes
@@ -147,6 +155,7 @@ def _over(base: tuple[Isolator, ...], given: tuple[tuple[str, Any], ...]) -> tup
 def check_annotations(pod: PodManifest, app: PodApp) -> None:
     """:raises UsageError: one of the app's annotations has an invalid value."""
     _says(app, TERMINAL)
+    _says(app, MAKE_WORKING_DIRECTORY)
     stdin_ends(app)
     stop_signal(app)
     log_places.check_path(pod, app)
@@ -295,7 +304,7 @@ def _app_setup(
         stdin_open=keeps_stdin(document, runtime),
         stdin_ends=stdin_ends(runtime) or "last",
         terminal=terminal,
-        make_working_directory=expected.make_working_directory,
+        make_working_directory=expected.make_working_directory or _says(runtime, MAKE_WORKING_DIRECTORY),
         stop_signal=stop_signal(runtime) or expected.stop_signal,
         replace_files=replaced_files(document, expected.replace_files, attachments),
         log_path=log_places.log_path(document.manifest, runtime),

@@ -139,6 +139,7 @@ def pod_document(
         interactive=request.interactive,
         terminal=request.terminal,
         dns=request.dns.by_name if request.dns is not None else None,
+        dns_exact=request.dns is not None and request.dns.exact,
         hosts=request.hosts,
         ephemeral=request.ephemeral,
         foreground=request.foreground,

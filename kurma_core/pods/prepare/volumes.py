@@ -366,7 +366,8 @@ def _setup(
             volume.recursive,
             idmap=volume.idmap,
             propagation=volume.propagation,
-            read_only_submounts=volume.recursive_read_only is not False,
+            read_only_submounts=volume.recursive_read_only,
+            attributes=volume.options,
         )
     if volume.kind == "image":
         image = rendered.get(key_of(volume))
@@ -378,6 +379,7 @@ def _setup(
             image=volume.image,
             layers=() if image is None else image.layers,
             sub_path=volume.sub_path,
+            attributes=volume.options,
         )
     if volume.memory:
         return VolumeSetup(volume.name, "", volume.read_only, recursive=False, tmpfs=_tmpfs(volume, ids))

@@ -64,6 +64,7 @@ class PodDocument(JsonValue):
         namespace.
     :param keep: the pod was made without apps, and ends only when it is stopped.
     :param added_volumes: names of volumes that came with an app while the pod ran.
+    :param dns_exact: ``dns`` is all of ``/etc/resolv.conf``.
     :param own_networks: the stager joins the pod to the networks, in namespaces that the stager makes (network and
         user namespace).
     :param held: by app, the isolators of ``required_isolators`` that the app has.
@@ -94,6 +95,7 @@ class PodDocument(JsonValue):
     interactive: str | None = None
     terminal: str | None = None
     dns: Mapping[str, tuple[str, ...]] | None = None
+    dns_exact: bool = False
     hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
     ephemeral: bool = False
     foreground: bool = False

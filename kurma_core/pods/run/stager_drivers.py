@@ -185,6 +185,16 @@ class Stagers:
         except (StagerError, PluginError):
             return None
 
+    def feature_names(self, name: str) -> tuple[str, ...]:
+        """The names of the features that the stager has; empty: its driver cannot be loaded."""
+        from kurma_core.value import fields
+
+        try:
+            found = self.get(name).features()
+        except (StagerError, PluginError):
+            return ()
+        return tuple(one.name for one in fields(found) if getattr(found, one.name) is True)
+
     def follows_ours(self, name: str) -> bool:
         """Whether that stager is an image that follows the Kurma Stager Specification."""
         driver, locator = self._meant(name)

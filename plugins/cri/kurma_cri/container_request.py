@@ -5,17 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.api.pods import AppOverrides, PodRequest
-from kurma_core.models.pod import LOG_PATH, STOP_SIGNAL
+from kurma_core.models.pod import LOG_PATH, MAKE_WORKING_DIRECTORY, STOP_SIGNAL
 from kurma_core.value import replace
 from kurma_cri.fields import refuse_undone
 from kurma_cri.images import signal_name
+from kurma_cri.mounts import app_mounts, grants
 from kurma_cri.namespaces import container_grants, container_pid
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.records import CONTAINER, container_annotation
 from kurma_cri.rpc import invalid
+from kurma_cri.sandbox_request import host_name
 from kurma_cri.security_context import GROUP_POLICY, identity, isolators
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from kurma_cri.images import RunImage
     from kurma_cri.records import Sandbox
 
@@ -23,9 +27,14 @@ Json = Any
 
 
 def container_request(
-    id: str, sandbox: Sandbox, config: cri.ContainerConfig, image: RunImage, created_at: int
+    id: str,
+    sandbox: Sandbox,
+    config: cri.ContainerConfig,
+    image: RunImage,
+    mounted: Mapping[str, str],
+    created_at: int,
 ) -> PodRequest:
-    """:param image: that it runs.
+    """:param image: that it runs. :param mounted: the images that it mounts, by ID.
 
     :raises RpcError: the configuration is wrong, or asks for something that this runtime does not do.
     """
@@ -40,6 +49,7 @@ def container_request(
     annotations = {
         CONTAINER: container_annotation(kept, image.id, image.reference, created_at),
         GROUP_POLICY: identity(security).policy,
+        MAKE_WORKING_DIRECTORY: "true",
         **container_pid(sandbox, security.namespace_options),
     }
     if config.tty:
@@ -53,7 +63,7 @@ def container_request(
         "name": id,
         "image": image.locator,
         "readOnlyRootFS": security.readonly_rootfs,
-        "mounts": [_mount(number, mount) for number, mount in enumerate(config.mounts)],
+        "mounts": app_mounts(sandbox, config, mounted),
         "annotations": [{"name": name, "value": value} for name, value in annotations.items()],
     }
     request = PodRequest.from_json({"pod": {"apps": [app]}})
@@ -61,7 +71,8 @@ def container_request(
         request,
         pull="never",
         overrides={id: _overrides(config, sandbox)},
-        grants=container_grants(annotations),
+        grants=(*container_grants(annotations), *grants(config)),
+        allow_volume_links=True,
     )
 
 
@@ -76,16 +87,6 @@ def _log(sandbox: Sandbox, config: cri.ContainerConfig) -> dict[str, str]:
     return {LOG_PATH: path}
 
 
-def _mount(number: int, mount: cri.Mount) -> Json:
-    if not mount.container_path.startswith("/"):
-        raise invalid(f"mounts: container_path {mount.container_path!r} must be absolute")
-    if not mount.host_path.startswith("/"):
-        raise invalid(f"mounts: host_path {mount.host_path!r} must be absolute")
-    name = f"mount-{number}"
-    volume = {"name": name, "kind": "host", "source": mount.host_path, "readOnly": mount.readonly}
-    return {"volume": name, "path": mount.container_path, "appVolume": volume}
-
-
 def _overrides(config: cri.ContainerConfig, sandbox: Sandbox) -> AppOverrides:
     """The command, environment and user, over those of the image: ``command`` replaces its entrypoint and its
     arguments, ``args`` its arguments alone."""
@@ -97,6 +98,11 @@ def _overrides(config: cri.ContainerConfig, sandbox: Sandbox) -> AppOverrides:
         group=who.group,
         supplementary_gids=who.groups,
         working_directory=config.working_dir or None,
-        environment=tuple((one.key, one.value.decode("utf-8", "surrogateescape")) for one in config.envs),
+        environment=(("HOSTNAME", host_name(sandbox.id, sandbox.config)), *_environment(config)),
         isolators=tuple(isolators(config, sandbox.id, sandbox.config.linux.security_context)),
     )
+
+
+def _environment(config: cri.ContainerConfig) -> Iterator[tuple[str, str]]:
+    for one in config.envs:
+        yield one.key, one.value.decode("utf-8", "surrogateescape")

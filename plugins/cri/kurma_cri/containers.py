@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import Cancellation, governing
-from kurma_core.errors import AppNotFoundError, PodNotFoundError, PodStateError
+from kurma_core.errors import AppNotFoundError, KurmaError, PodNotFoundError, PodStateError
 from kurma_cri.container_request import container_request
 from kurma_cri.images import Images
+from kurma_cri.mounts import explained, with_image_ids
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.records import Container, Records, containers_of, new_id
 from kurma_cri.rpc import RpcError, already_exists, failed_precondition, invalid, is_not_found
@@ -45,11 +46,14 @@ class Containers:
                     f"{config.metadata.attempt}"
                 )
         image = self._images.run_image(config.image.image)
+        config, mounted = with_image_ids(self._images, config)
         id = new_id()
-        request = container_request(id, sandbox, config, image, self._records.now())
+        request = container_request(id, sandbox, config, image, mounted, self._records.now())
         try:
             self._client.app_add(sandbox.pod.uuid, request)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, KurmaError):
+                explained(error, config)
             with governing(Cancellation()), contextlib.suppress(PodNotFoundError, AppNotFoundError, PodStateError):
                 self._client.app_rm(sandbox.pod.uuid, id, force=True)
             raise

@@ -42,6 +42,8 @@ class RuntimeService(services.RuntimeServiceServicer):
         self._client = client
         self._log = log
         self._records = Records(client)
+        #: Features by stager; None: the default one. Kubelet asks every few seconds.
+        self._stagers: dict[str | None, tuple[str, ...]] = {}
         self._sandboxes = Sandboxes(options, client, self._records)
         self._containers = Containers(client, self._records, self._sandboxes)
         self._stats = Stats(client, self._records)
@@ -77,11 +79,24 @@ class RuntimeService(services.RuntimeServiceServicer):
         answer = cri.StatusResponse(status=cri.RuntimeStatus(conditions=conditions))
         answer.features.supplemental_groups_policy = True
         answer.runtime_handlers.extend(
-            cri.RuntimeHandler(name=name, features=cri.RuntimeHandlerFeatures()) for name in self._options.handlers
+            cri.RuntimeHandler(name=name, features=self._features(handler.stager))
+            for name, handler in self._options.handlers.items()
         )
         if request.verbose:
             answer.info["config"] = json.dumps({"network": self._options.network, "socket": self._options.socket})
         return answer
+
+    def _features(self, stager: str | None) -> cri.RuntimeHandlerFeatures:
+        """The features of a runtime handler with this stager; None: the default one."""
+        if not self._stagers:
+            for one in self._client.stagers():
+                self._stagers[one.name] = one.features
+                if one.default:
+                    self._stagers[None] = one.features
+        features = self._stagers.get(stager, ())
+        return cri.RuntimeHandlerFeatures(
+            recursive_read_only_mounts="volume_kinds" in features, user_namespaces="user_namespaces" in features
+        )
 
     def RuntimeConfig(self, request: cri.RuntimeConfigRequest, context: Context) -> cri.RuntimeConfigResponse:
         return cri.RuntimeConfigResponse(linux=cri.LinuxRuntimeConfiguration(cgroup_driver=cri.CGROUPFS))

@@ -24,6 +24,8 @@ Json = Any
 #: The program that manages sandboxes and images, as Kurma's listings and refusals name it.
 MANAGER = "kubelet"
 MANAGER_ANNOTATION, DISPLAY_NAME = "kurma.io/manager", "kurma.io/display-name"
+#: Most characters of a host name that Kurma makes.
+_HOST_NAME = 63
 #: Most characters of a display name.
 _LONGEST = 512
 _HOST = (NetworkRequest("host"),)
@@ -64,7 +66,7 @@ def sandbox_request(
         renderer=handler.renderer,
         userns=own.userns,
         isolators=own.isolators,
-        hostname=config.hostname or (socket.gethostname() if host_network else None),
+        hostname=host_name(id, config),
         networks=_HOST if host_network else (network_request(options.network, id, meta),),
         ports=() if host_network else _ports(config),
         dns=_dns(config),
@@ -78,11 +80,19 @@ def display_name(metadata: cri.PodSandboxMetadata) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+def host_name(id: str, config: cri.PodSandboxConfig) -> str:
+    """The host name of a sandbox: the given one; without one, the node's in the node's network."""
+    if config.hostname:
+        return config.hostname
+    host_network = config.linux.security_context.namespace_options.network == cri.NODE
+    return socket.gethostname() if host_network else pod_name(id)[:_HOST_NAME]
+
+
 def _dns(config: cri.PodSandboxConfig) -> DnsRequest | None:
     if not config.HasField("dns_config"):
         return None
     dns = config.dns_config
-    return DnsRequest(tuple(dns.servers), tuple(dns.searches), tuple(dns.options))
+    return DnsRequest(tuple(dns.servers), tuple(dns.searches), tuple(dns.options), exact=True)
 
 
 def _ports(config: cri.PodSandboxConfig) -> tuple[PortMapping, ...]:

@@ -240,3 +240,29 @@ def test_mapped_volumes_of_every_kind(house, tmp_path, read_only):
     if not read_only:
         assert (tmp_path / "dir" / "x").stat().st_uid == 0
         assert (tmp_path / "dir" / "sub" / "file").stat().st_uid == 0
+
+
+def test_options_of_a_mount(house, tmp_path, files):
+    (tmp_path / "run").write_text("#!/bin/sh\necho ran\n")
+    (tmp_path / "run").chmod(0o755)
+    script = "/d/run 2>&1 | grep -c 'Permission denied'; /f/share/run 2>&1 | grep -c 'Permission denied'"
+    options = {"kurma.io/options": ["noexec", "nosuid"]}
+    volumes = [host("dir", tmp_path, **options), image_volume(files, **options)]
+    assert house.run({"main": app(script, ("dir", "/d"), ("files", "/f"))}, volumes=volumes)[1] == "1\n1\n"
+
+
+@pytest.mark.parametrize("userns", ["none", pytest.param("auto", marks=pytest.mark.full)])
+def test_a_missing_working_directory_is_made(house, tmp_path, userns):
+    """C8: as Docker does, in a volume too; what cannot be made is an error of the change to it."""
+    (tmp_path / "vol").mkdir()
+    notes = [{"name": "kurma.io/make-working-directory", "value": "true"}]
+    volumes = [host("vol", tmp_path / "vol", **{"kurma.io/idmap": True})]
+    for place in ("/vol/a/b", "/own/dir"):
+        main = app("pwd; stat -c '%a %u' .", ("vol", "/vol"), workingDirectory=place)
+        record, output = house.run({"main": {**main, "annotations": notes}}, volumes=volumes, userns=userns)
+        assert output == f"{place}\n755 0\n", record
+    assert (tmp_path / "vol" / "a" / "b").stat().st_uid == 0
+    volumes[0]["readOnly"] = True
+    main = app("pwd", ("vol", "/vol"), workingDirectory="/vol/none")
+    with pytest.raises(StagerError, match="the working directory /vol/none does not exist"):
+        house.run({"main": {**main, "annotations": notes}}, volumes=volumes, userns=userns)

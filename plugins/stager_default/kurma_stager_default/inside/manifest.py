@@ -41,6 +41,7 @@ class Mount:
         "device",
         "idmap",
         "layers",
+        "options",
         "path",
         "propagation",
         "read_only",
@@ -66,6 +67,8 @@ class Mount:
         #: the volume is the files of an image, with these layers
         self.layers: list[str] = value.get("layers", [])
         self.sub_path: str = value.get("subPath", "")
+        #: names of mount attributes
+        self.options: list[str] = value.get("options", [])
 
 
 class Port:

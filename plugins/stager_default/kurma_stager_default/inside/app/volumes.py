@@ -170,6 +170,8 @@ def _bind(target: _Target, app: App, namespace: int) -> None:
         read_only = mounts.ATTR_RDONLY if mount.read_only else 0
         if mount.read_only_submounts:
             attributes |= read_only
+        for option in mount.options:
+            attributes |= mounts.ATTRIBUTES[option]
         mounts.set_attributes(tree, attributes, clear=mounts.ATTR_NODEV if mount.device else 0)
         if read_only:
             mounts.set_attributes(tree, read_only, recursive=False)
