@@ -201,8 +201,6 @@ def serve_channels(request: PortForward, encoded: bool, websocket: WebSocket, wo
     def forward(number: int, port: int) -> None:
         data, error = channels.output(2 * number), channels.output(2 * number + 1)
         with contextlib.suppress(BrokenPipeError):
-            if not number:
-                data.write_empty()
             for output in (data, error):
                 output.write(port.to_bytes(2, "little"))
             connected, reason = connect(request, port, work)
