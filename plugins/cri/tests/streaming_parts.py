@@ -10,6 +10,7 @@ from kurma_cri.streaming.requests import AttachStreams, ExecStreams, PortForward
 from kurma_cri.streaming.server import StreamingServer
 from kurma_cri.streaming.sessions import Times
 from kurma_cri.streaming.wire import GoneError
+from websockets.exceptions import ConnectionClosedOK
 
 from tests.kit.waiting import until
 
@@ -84,6 +85,15 @@ def read_to_the_end(source):
     except GoneError:
         return found, False
     return found, True
+
+
+def messages(websocket):
+    """Yields the messages until the server closes the connection."""
+    while True:
+        try:
+            yield websocket.recv(timeout=20)
+        except ConnectionClosedOK:
+            return
 
 
 def threads():

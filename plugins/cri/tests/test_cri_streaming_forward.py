@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 
 from kurma_core.errors import HostError
 from plugins.cri.tests.spdy_client import SpdyClient, Tunnel
-from plugins.cri.tests.streaming_parts import FORWARD, ScriptedBackend, serving
+from plugins.cri.tests.streaming_parts import FORWARD, ScriptedBackend, messages, serving
 
 
 def upper(connected):
@@ -213,4 +213,4 @@ def test_the_older_protocol_ends_with_its_connections():
     with serving(backend()) as server:
         url = server.url(PortForward(pod="pod", ports=(82,))).replace("http:", "ws:")
         with connect(url, subprotocols=["v4.channel.k8s.io"], compression=None, proxy=None) as client:
-            assert b"".join(message[1:] for message in client) == b"\x52\x00\x52\x00hello"
+            assert b"".join(message[1:] for message in messages(client)) == b"\x52\x00\x52\x00hello"

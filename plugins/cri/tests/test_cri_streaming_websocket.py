@@ -13,6 +13,7 @@ from plugins.cri.tests.streaming_parts import (
     ScriptedBackend,
     attach_request,
     exec_request,
+    messages,
     read_to_the_end,
     serving,
     until_gone,
@@ -35,7 +36,7 @@ def said(client):
     """Everything until the end, by channel. The first message is returned apart."""
     first = client.recv(timeout=20)
     channels = {}
-    for message in client:
+    for message in messages(client):
         if isinstance(message, str):
             number, data = int(message[0]), base64.b64decode(message[1:], validate=True)
         else:
@@ -118,7 +119,7 @@ def test_a_terminal_is_resized():
             client.send(b'\x04{"Width":80,"Height":24}')
             client.recv(timeout=20)
             client.send(b'\x04{"Width":100,"Height":50}')
-            *_, last = client
+            *_, last = messages(client)
             assert last[:1] == b"\x03"
     assert sizes[-1] == (50, 100)
 
@@ -146,7 +147,7 @@ def test_malformed_messages_end_the_connection(version, message):
             client.send(message)
             client.recv(timeout=20)
             with pytest.raises(ConnectionClosedError):
-                list(client)
+                list(messages(client))
             assert client.protocol.close_code == 1002
 
 
@@ -184,7 +185,7 @@ def test_a_client_that_does_not_read_slows_the_program_down():
         with websocket(server, exec_request("stdout"), "v5.channel.k8s.io", max_size=None) as client:
             client.recv(timeout=20)
             assert len(count) < 32
-            total = sum(len(message) - 1 for message in client if message[0] == 1)
+            total = sum(len(message) - 1 for message in messages(client) if message[0] == 1)
     assert total == 32 << 20
 
 

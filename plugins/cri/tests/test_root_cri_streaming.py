@@ -12,6 +12,7 @@ from websockets.sync.client import connect
 
 from plugins.cri.tests.conftest import refused
 from plugins.cri.tests.spdy_client import Refused, SpdyClient
+from plugins.cri.tests.streaming_parts import messages
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.root
@@ -80,8 +81,8 @@ def test_a_terminal_over_websocket(node):
         client.send(b'\x04{"Width":102,"Height":42}')
         client.send(b"\x00sleep 0.1; stty size\n")
         read_until(client, b"42 102")
-        client.send(b"\xff\x00")  # the end of input is the terminal's end-of-file character
-        *_, last = client
+        client.send(b"\x00exit\n")
+        *_, last = messages(client)
         assert last == b"\x03" + b'{"metadata": {}, "status": "Success"}'
 
 
@@ -99,6 +100,31 @@ def test_attach(node):
         stdin.send(b"two\n")
         assert json.loads(error.read_all())["status"] == "Success"
     assert node.wait_exited(container).exit_code == 4
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("way", ["closes its input", "vanishes"])
+@pytest.mark.parametrize("once", [True, False])
+def test_the_input_of_an_app_ends_with_its_first_client_only_if_that_is_asked_for(node, once, way):
+    command = (*SHELL, "while read line; do echo got $line; done; echo end; exec sleep 1000")
+    container = node.started(node.run(), *command, stdin=True, stdin_once=once)
+    fields = {"stdin": True, "stdout": True}
+    with spdy(attach_url(node, container, stdout=True), "stdout") as (_, _, watched):
+        with spdy(attach_url(node, container, **fields), *fields) as (client, _, stdin, stdout):
+            stdin.send(b"one\n")
+            stdout.read(8)
+            if way == "vanishes":
+                client.close()
+            else:
+                stdin.close()
+                if once:
+                    stdout.wait(lambda stream: b"end" in stream.data)
+        if once:
+            watched.wait(lambda stream: b"end" in stream.data)
+        else:
+            with spdy(attach_url(node, container, **fields), *fields) as (_, _, stdin, stdout):
+                stdin.send(b"two\n")
+                assert stdout.read(8) == b"got two\n"
 
 
 @pytest.mark.parametrize("host_network", [True, pytest.param(False, marks=pytest.mark.full)])
