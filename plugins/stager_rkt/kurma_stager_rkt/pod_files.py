@@ -242,13 +242,19 @@ def network_names(pod: PodSetup) -> tuple[str, ...]:
 
 def _with_arguments(one: Attachment) -> str:
     """The network with its arguments: CNI's ``IP`` argument takes one address, without a prefix length."""
-    return ":IP=".join((one.network, *(ip.partition("/")[0] for ip in one.request.ips[:1])))
+    return ":IP=".join((name_of(one), *(ip.partition("/")[0] for ip in one.request.ips[:1])))
+
+
+def name_of(attachment: Attachment) -> str:
+    """The network's name in its configuration, by which plugins keep addresses. A network that is chosen from a
+    directory of files has another name as well, by which pods request it."""
+    return str(attachment.config.get("name") or attachment.network)
 
 
 def networks(pod: PodSetup) -> dict[str, Mapping[str, Any]]:
     """The CNI configurations of networks, by name. stage1 itself must know the other names."""
     return {
-        one.network: {**one.config, "name": one.network}
+        name_of(one): {**one.config, "name": name_of(one)}
         for one in pod.attachments
         if not one.base and ("type" in one.config or "plugins" in one.config)
     }

@@ -210,7 +210,7 @@ def decide(
 def _check_networks(name: str, pod: PodSetup) -> None:
     theirs = pod_files.networks(pod)
     for one in pod.attachments:
-        if one.config.get("isolated") and one.network not in theirs:
+        if one.config.get("isolated") and pod_files.name_of(one) not in theirs:
             raise StagerError(
                 f"stager {name}: network {one.network} keeps its pods from each other (`isolated`), and its "
                 "stage1 would have another of that name",
@@ -273,14 +273,14 @@ def check(name: str, pod: PodSetup, note: Callable[[str], None], local_config: s
 def _networks(pod: PodSetup, local_config: str) -> list[str]:
     found, theirs = [], pod_files.networks(pod)
     for one in pod.attachments:
-        if one.request.ips[1:] or one.request.mac or one.request.interface:
+        if one.request.ips[1:] or one.request.mac or one.request.interface or one.request.args:
             found.append(
-                f"network {one.network}: its stage1 is told of one IP address at most, and of no MAC address or "
-                "interface"
+                f"network {one.network}: its stage1 is told of one IP address at most, and of no MAC address, "
+                "interface or arguments"
             )
         if one.request.optional:
             found.append(f"network {one.network}: its stage1 is not told that the pod may go without it")
-        if not one.base and one.network not in theirs and one.network not in _KNOWN_NETWORKS:
+        if not one.base and pod_files.name_of(one) not in theirs and one.network not in _KNOWN_NETWORKS:
             found.append(f"network {one.network}: it is Kurma's own, of which its stage1 gets the name alone")
     if local_config.startswith("/"):
         found += [

@@ -68,6 +68,11 @@ def test_what_stage1_is_not_told_of(pod):
     )
     assert pod_files.network_names(replace(pod, attachments=known)) == ("default", "back:IP=10.1.0.9")
     assert told(replace(pod, attachments=known)) == []
+    # Addresses are kept by CNI's own name of a network, which pods request by another.
+    chosen = (attachment("cni", {"name": "node", "plugins": [{"type": "bridge"}]}),)
+    assert pod_files.network_names(replace(pod, attachments=chosen)) == ("node",)
+    assert pod_files.networks(replace(pod, attachments=chosen)) == {"node": chosen[0].config}
+    assert told(replace(pod, attachments=chosen)) == []
     mac = "02:00:00:00:00:01"
     networks = (
         attachment("own", {"driver": "bridge"}),
@@ -88,7 +93,8 @@ def test_what_stage1_is_not_told_of(pod):
     )
     assert told(asking) == [
         "network own: it is Kurma's own, of which its stage1 gets the name alone",
-        "network back: its stage1 is told of one IP address at most, and of no MAC address or interface",
+        "network back: its stage1 is told of one IP address at most, and of no MAC address, interface or "
+        "arguments",
         "network back: its stage1 is not told that the pod may go without it",
         "volume fast: its stage1 does not keep it in memory",
         "volume data: its stage1 makes an empty one, without what the image has there",

@@ -139,7 +139,7 @@ def test_published_ports_have_a_name_each(prepare):
 
 
 def test_networks_of_cni(prepare):
-    """Each by a name that is its network's, in a file that says which kind it is; no others."""
+    """Each by the name that its configuration has, in a file that says which kind it is; no others."""
     chain = {"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "bridge"}]}
     plain, own = {"type": "ptp"}, {"bridge": "kurma0"}
     prepare(
@@ -150,10 +150,10 @@ def test_networks_of_cni(prepare):
             network("default", own),
         )
     )
-    assert prepare.json("local-config/net.d/chain.conflist") == {**chain, "name": "chain"}
+    assert prepare.json("local-config/net.d/other.conflist") == chain
     assert prepare.json("local-config/net.d/plain.conf") == {"type": "ptp", "name": "plain"}
     place = Places.of(prepare.context).path("prepared", prepare.pod.uuid)
-    assert sorted(os.listdir(f"{place}/local-config/net.d")) == ["chain.conflist", "plain.conf"]
+    assert sorted(os.listdir(f"{place}/local-config/net.d")) == ["other.conflist", "plain.conf"]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_networks_of_cni(prepare):
 def test_what_stage1_is_not_told_of_a_network(prepare, request_):
     plain = {"type": "ptp"}
     prepare(attachments=(network("front", plain), network("back", plain, **request_)))
-    why = "its stage1 is told of one IP address at most, and of no MAC address or interface"
+    why = "its stage1 is told of one IP address at most, and of no MAC address, interface or arguments"
     assert prepare.notes == [f"network back: {why}"]
 
 
