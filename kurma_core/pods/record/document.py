@@ -43,7 +43,7 @@ class Need(JsonValue):
 
 
 #: Keys that records of earlier versions lack.
-_LATER: Mapping[str, object] = {"addedAt": {}}
+_LATER: Mapping[str, object] = {"addedAt": {}, "dnsExact": False}
 #: Sources of a need: the image's manifest; the pod manifest, for that app; the pod manifest, for all apps. An
 #: app's name never contains a space.
 OF_IMAGE, OF_APP, OF_POD = "its image", "its app", "the pod"
