@@ -91,10 +91,10 @@ def test_what_stage1_is_not_told_of(pod):
         plans={"app": IsolatorPlan(devices=(Device("/dev/kvm", "c", 10, 232),))},
         pod_plan=IsolatorPlan(namespaces={"ipc": "host", "uts": "host"}),
     )
+    of_network = "its stage1 is told of one IP address at most, and of no MAC address, interface or arguments"
     assert told(asking) == [
         "network own: it is Kurma's own, of which its stage1 gets the name alone",
-        "network back: its stage1 is told of one IP address at most, and of no MAC address, interface or "
-        "arguments",
+        f"network back: {of_network}",
         "network back: its stage1 is not told that the pod may go without it",
         "volume fast: its stage1 does not keep it in memory",
         "volume data: its stage1 makes an empty one, without what the image has there",
