@@ -364,7 +364,9 @@ def plain(rootfs: str) -> None:
         os.chmod(directory, 0o755)  # noqa: S103 - as directories are
         for name in names:
             path = f"{directory}/{name}"
-            os.chmod(path, 0o755 if os.stat(path).st_mode & 0o100 else 0o644)
+            # PID 1 may execute its program, and not read it: see ``inside/pod/pid1.py``.
+            program = 0o711 if path.endswith(f"/{INIT}") else 0o755
+            os.chmod(path, program if os.stat(path).st_mode & 0o100 else 0o644)
             os.utime(path, (0, 0))
         os.utime(directory, (0, 0))
 

@@ -155,9 +155,10 @@ def _be(stop_fd: int, told: int) -> None:
 
 
 def _program() -> int:
-    """A descriptor of the program that waits; -1: the image has none."""
+    """A descriptor of the program that waits; -1: the image has none. PID 1 may execute the file, and not read it:
+    so the kernel keeps apps with CAP_SYS_PTRACE in the pod's user namespace away from the process."""
     try:
-        return os.open(_PROGRAM, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(_PROGRAM, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
         return -1
 
