@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 
+from kurma_core.daemon.pods import app_api_sockets
 from kurma_core.errors import KurmaError, ManifestError
 from kurma_core.linux.cgroups import CgroupTree
 from tests.kit.command import one_line
@@ -53,6 +54,8 @@ def test_a_pod_in_a_parent(house, parent):
         own = f"/{record.cgroup}/app-main"
         assert [path for path in groups(main.pid) if path.endswith(own)]
         assert set(tree.pids()) >= {main.pid, pod.stager.pid}
+        # So kurmad knows whose request comes from a socket of its API.
+        assert app_api_sockets._pods(main.pid) == {pod.uuid}
         (usage,) = house.client.usage([pod.uuid])
         assert usage.total.memory
         assert set(usage.apps) == {"main", "hog"}
