@@ -117,6 +117,12 @@ def namespaces(isolators: Iterable[DeclaredIsolator], plugins: Iterable[Isolator
     return found
 
 
+def changed(name: str, before: Json, value: Json, plugins: Iterable[IsolatorPlugin]) -> Json:
+    """The value of an isolator after an update, as its plugin makes it. :raises IsolatorError: it is wrong."""
+    driver = _Compilers(plugins).driver(name)
+    return value if driver is None else driver.changed(name, before, value)
+
+
 def compile_isolators(
     pod: Iterable[DeclaredIsolator] | None,
     apps: Mapping[str, Iterable[DeclaredIsolator]],

@@ -573,6 +573,26 @@ class Api:
         :returns: the app's exit code if it ends meanwhile, 0 if the person left it.
         """
 
+    @operation("POST", "/v1/pods/{pod}/annotations", body="Annotations")
+    def pod_annotate(
+        self,
+        pod: str,
+        *,
+        set: Mapping[str, str] | None = None,
+        remove: Collection[str] = (),
+        app: str | None = None,
+        managed: bool = False,
+    ) -> PodRecord:
+        """Set and remove annotations of a pod or of an app of it, in any state, in one step.
+
+        Annotations that Kurma acts on cannot be changed.
+
+        :param set: values by name
+        :param remove: names; missing ones are ignored
+        :param app: change the annotations of this app, not the pod's
+        :param managed: do it also if a program manages the pod, as that program itself does
+        """
+
     # -- apps --
 
     @operation("POST", "/v1/pods/{pod}/apps", given_up=True)
@@ -624,6 +644,17 @@ class Api:
 
         When it returns, the new file exists, and the old one gets nothing more. It is for apps whose logs are in
         the pod's log directory.
+        """
+
+    @operation("POST", "/v1/pods/{pod}/apps/{app}/update", body="AppUpdate")
+    def app_update(self, pod: str, app: str, isolators: Mapping[str, Json], *, managed: bool = False) -> PodRecord:
+        """Change the resources of an app, also while it runs: all of them or none.
+
+        A later start of the app or the pod keeps them.
+
+        :param isolators: by name; each replaces the app's. Members of kurma.io/linux-resources that are missing,
+            0 or empty stay as they are
+        :param managed: do it also if a program manages the pod, as that program itself does
         """
 
     @operation("DELETE", "/v1/pods/{pod}/apps/{app}", name="app_remove")

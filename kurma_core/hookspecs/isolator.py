@@ -181,6 +181,20 @@ class IsolatorHooks(Hooks):
         return {}
 
     @hookspec
+    def changed(self, name: str, before: Json, value: Json) -> Json:
+        """Makes the value of an isolator after an update of its app. Without the hook, the new value replaces the
+        earlier one.
+
+        :called: by ``kurma app update``, if the app has an isolator of that name
+        :param name: of the isolator, one of ``Driver.isolators``.
+        :param before: the app's present value.
+        :param value: the caller's.
+        :returns: the whole value.
+        :raises IsolatorError: the value is wrong.
+        """
+        return value
+
+    @hookspec
     def limit_traffic(
         self, namespace: str, limits: Collection[TrafficLimit], held: Mapping[str, Collection[TrafficLimit]]
     ) -> tuple[str, ...]:

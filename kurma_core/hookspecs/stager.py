@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     from kurma_core.errors import StagerError
     from kurma_core.hookspecs.driver import Json
     from kurma_core.hookspecs.pod_setup import PodSetup
+    from kurma_core.models.isolator import IsolatorPlan
     from kurma_core.models.pod import AppStatus
     from kurma_core.models.streams import Stdio
 
-_WHERE = {"AppStatus": "kurma_core.models.pod", "StagerError": "kurma_core.errors"}
+_WHERE = {
+    "AppStatus": "kurma_core.models.pod",
+    "IsolatorPlan": "kurma_core.models.isolator",
+    "StagerError": "kurma_core.errors",
+}
 
 
 @frozen
@@ -348,12 +353,12 @@ class StagerHooks(AnyStagerHooks):
 
     @hookspec
     def app_verbs(self, directory: str) -> frozenset[str]:
-        """Tells how the apps of a running pod can change. A driver with this hook has the next six, too.
+        """Tells how the apps of a running pod can change. A driver with this hook has those of its verbs, too.
 
-        :called: when a caller wants to add, start, stop or remove an app of a running pod
-        :returns: those of ``add``, ``start``, ``stop``, ``rm`` and ``reopen-log`` that the pod's stager supports,
-            and ``run-contained`` if its commands can be killed with all that they have started; without the hook,
-            none.
+        :called: when a caller wants to change an app of a running pod
+        :returns: those of ``add``, ``start``, ``stop``, ``rm``, ``reopen-log`` and ``update`` that the pod's
+            stager supports, and ``run-contained`` if its commands can be killed with all that they have started;
+            without the hook, none.
         """
         return frozenset()
 
@@ -362,7 +367,7 @@ class StagerHooks(AnyStagerHooks):
         """Explains why the stager does not support a verb.
 
         :called: for a verb that ``app_verbs`` lacks
-        :param verb: ``add``, ``start``, ``stop``, ``rm`` or ``reopen-log``.
+        :param verb: ``add``, ``start``, ``stop``, ``rm``, ``reopen-log`` or ``update``.
         :returns: the error that the caller gets.
         """
         from kurma_core.errors import StagerError
@@ -403,6 +408,17 @@ class StagerHooks(AnyStagerHooks):
         :called: by ``kurma app stop``; for each app, when a pod is stopped by force
         :param app: its name.
         :param timeout: seconds until it is killed; None: the stager's own stop timeout.
+        """
+
+    @hookspec
+    def update_app(self, directory: str, running: RunningStagerHooks, app: str, plan: IsolatorPlan) -> None:
+        """Changes the settings of the app's cgroup and its OOM score, also while it runs: all of them or none.
+        Repeatable.
+
+        :called: by ``kurma app update``, and after one whose process has died
+        :param app: its name.
+        :param plan: the new plan; only ``cgroup`` and ``oom_score_adj`` differ from the present one. A setting
+            that it does not have any more is set to no limit.
         """
 
     @hookspec

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_core.hookspecs.stager import RunningStagerHooks
     from kurma_core.linux.process import ProcessIdentity
+    from kurma_core.models.isolator import IsolatorPlan
     from kurma_core.models.pod import AppStatus
     from kurma_core.spawn_plan import Starter
     from kurma_core.staging.prestarted import PrestartedStager, PrestartPlace
@@ -437,6 +438,11 @@ class AciStager(StagerHooks):
         from kurma_core.staging import app_callins
 
         app_callins.ask(self, directory, running, ("app-reopen-log", app), self.times.change)
+
+    def update_app(self, directory: str, running: RunningStagerHooks, app: str, plan: IsolatorPlan) -> None:
+        from kurma_core.staging import app_callins
+
+        app_callins.update(self, directory, running, app, plan)
 
     def stop(self, directory: str, running: RunningStagerHooks, force: bool) -> None:
         running.signal(signal.SIGKILL if force else signal.SIGTERM)

@@ -24,6 +24,7 @@ from kurma_core.staging.stager_root import (
     layer_binds,
     layers_of,
     of_volume,
+    plan_json,
     volume_mounts,
 )
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from kurma_core.hookspecs.pod_setup import PodSetup
     from kurma_core.hookspecs.stager import RunningStagerHooks
+    from kurma_core.models.isolator import IsolatorPlan
     from kurma_core.spawn_plan import Operation, Starter
     from kurma_core.staging.callin import CallIn, StagerTimes
 
@@ -160,6 +162,17 @@ def remove(
             *(f"{VOLUMES}/{name}" for name in sorted(live.bound(VOLUMES) - named)),
         ]
     )
+
+
+def update(
+    stager: ChangeableStager, directory: str, running: RunningStagerHooks, app: str, plan: IsolatorPlan
+) -> None:
+    """Gives the app another plan by the stager's call-in. It can be repeated.
+
+    :raises StagerError: the stager refuses; the earlier plan is in force.
+    """
+    document = json.dumps({"plan": plan_json(plan)}, separators=(",", ":")).encode()
+    ask(stager, directory, running, ("app-update", app), stager.times.change, document)
 
 
 def stop(

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 OWN_CGROUP = "stager"
 #: Annotation of an image whose stager may be prestarted.
 WAITS = "kurma.io/stager/waits"
-#: Annotation of an image: the stager's call-ins of ``app-add,app-start,app-stop,app-rm,app-reopen-log``.
+#: Annotation of an image: the stager's call-ins of ``app-add,app-start,app-stop,app-rm,app-reopen-log,
+#: app-update``.
 CALL_INS = "kurma.io/stager/callins"
 #: The word of the same annotation by which ``run`` kills a command with all that it has started.
 CONTAINS = "run-contained"
-_VERBS = ("add", "start", "stop", "rm", "reopen-log")
+_VERBS = ("add", "start", "stop", "rm", "reopen-log", "update")
 
 
 @frozen

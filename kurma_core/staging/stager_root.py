@@ -204,7 +204,7 @@ def stager_manifest(
                 "dns": None if pod.dns is None else {key: list(values) for key, values in pod.dns.items()},
                 "hosts": [[address, list(names)] for address, names in pod.hosts],
                 "names": NAMES if pod.names else None,
-                "podPlan": _plan(pod.pod_plan),
+                "podPlan": plan_json(pod.pod_plan),
                 "keep": pod.keep,
                 "stopTimeout": stop_timeout,
                 "logs": {
@@ -252,7 +252,7 @@ def _app(pod: PodSetup, app: AppSetup, size: tuple[int, int] | None) -> dict[str
         "makeWorkingDirectory": app.make_working_directory,
         "replaceFiles": list(app.replace_files),
         "stopSignal": app.stop_signal,
-        "plan": _plan(pod.plans[app.name]),
+        "plan": plan_json(pod.plans[app.name]),
     }
 
 
@@ -271,7 +271,7 @@ def _of_volume(volume: VolumeSetup) -> dict[str, Any]:
     return found
 
 
-def _plan(plan: IsolatorPlan) -> dict[str, Any]:
+def plan_json(plan: IsolatorPlan) -> dict[str, Any]:
     """The plan for the stager, without the traffic limits, which the core applies to the pod's network namespace,
     and without the app's rights on the daemon's API."""
     return replace(plan, traffic=(), api=None, environment={}).to_json()

@@ -75,6 +75,7 @@ SECTIONS: dict[str, dict[str, Entry | Alias | Group]] = {
         "stop": Entry("pods", "stop", "Stop pods.", harm=True),
         "kill": Entry("pods", "kill", "Send a signal to the apps of pods.", harm=True),
         "rm": Entry("pods", "rm", "Remove pods that do not run.", harm=True),
+        "annotate": Entry("pods", "annotate", "Set and remove annotations of a pod or of an app."),
         "wait": Entry("pods", "wait", "Wait until a pod ends, and exit with its exit code."),
         "app": Group(
             "List and change the apps of a running pod.",
@@ -85,6 +86,7 @@ SECTIONS: dict[str, dict[str, Entry | Alias | Group]] = {
                 "start": Entry("app", "start", "Start added or ended apps of a running pod."),
                 "stop": Entry("app", "stop", "Stop apps of a running pod.", harm=True),
                 "reopen-log": Entry("app", "reopen_log", "Continue the logs of apps in new files."),
+                "update": Entry("app", "update", "Change the resources of an app."),
                 "rm": Entry("app", "rm", "Remove ended apps from a pod.", harm=True),
             },
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kurma_core.cli import values
 from kurma_core.cli.command_line import FORMAT, MANAGED, NO_LEGEND, Argument, Option, command
+from kurma_core.cli.isolator_options import OPTIONS, isolators
 from kurma_core.cli.pod_options import app_options, app_request
 
 TYPE_CHECKING = False
@@ -117,3 +118,22 @@ def rm(session: Session, *, pod: str, apps: tuple[str, ...], force: bool) -> int
     The pod runs or has ended. Also removes their logs, and the volumes that kurma app add created for them.
     """
     return session.each(apps, lambda app: session.client.app_rm(pod, app, force=force, managed=force))
+
+
+@command(
+    _POD,
+    Argument("app", "APP", "The app."),
+    *(option for option in OPTIONS if option.name in ("memory", "cpus", "isolator")),
+    root=True,
+    example="kurma app update --memory 512Mi shop web",
+)
+def update(session: Session, *, pod: str, app: str, **options: Any) -> None:
+    """Change the resources of an app.
+
+    A running app has them at once, and a later start keeps them. If the kernel refuses one, all stay as they were.
+    Isolators are those of processors, memory, processes and devices, and os/linux/oom-score-adj.
+    """
+    from kurma_core.cli.commands.run import tell_of_isolators
+
+    wanted = dict(isolators({"caps_retain": (), "caps_remove": (), "device": (), **options}))
+    tell_of_isolators(session, session.client.app_update(pod, app, wanted), app)

@@ -258,6 +258,33 @@ def status(session: Session, *, pod: str, wait: bool) -> None:
     session.show(value, text)
 
 
+@command(
+    _POD,
+    Argument("annotations", "NAME=VALUE|NAME-", "What to set, or to remove.", many=True),
+    Option("app", "--app", "Change the annotations of this app.", metavar="APP"),
+    root=True,
+    example="kurma annotate web example.com/owner=lab example.com/old-",
+)
+def annotate(session: Session, *, pod: str, annotations: tuple[str, ...], app: str | None) -> None:
+    """Set and remove annotations of a pod or of an app.
+
+    The pod may be in any state. Annotations that Kurma acts on cannot be changed.
+    """
+    from kurma_core.errors import UsageError
+
+    values: dict[str, str] = {}
+    gone = []
+    for text in annotations:
+        name, equals, value = text.partition("=")
+        if equals:
+            values[name] = value
+        elif text.endswith("-"):
+            gone.append(text[:-1])
+        else:
+            raise UsageError(f"expected NAME=VALUE or NAME-, found {text!r}")
+    session.client.pod_annotate(pod, set=values, remove=gone, app=app)
+
+
 @command(_POD, example="kurma wait web")
 def wait(session: Session, *, pod: str) -> int:
     """Wait until a pod ends, and exit with its exit code."""

@@ -6,7 +6,7 @@ from kurma_core.errors import KurmaError, PodNotFoundError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from typing import Any
 
     from kurma_core.api.operations import Progress
@@ -277,10 +277,28 @@ class LocalPods:
         self._m.need_root("change a pod")
         self._m.pods.apps.reopen_log(pod, app)
 
+    def app_update(self, pod: str, app: str, isolators: Mapping[str, Any], managed: bool) -> PodRecord:
+        """:raises UsageError: nothing is to be changed."""
+        self._m.need_root("change a pod")
+        self._m.pods.finder.check_manager("change an app of", pod, managed=managed)
+        if not isolators:
+            raise UsageError("nothing is to be changed", hint="for instance --memory 512Mi")
+        self._m.services.spawner.open()
+        return self._m.pods.apps.update(pod, app, isolators)
+
     def app_rm(self, pod: str, app: str, force: bool, managed: bool) -> None:
         self._m.need_root("change a pod")
         self._m.pods.finder.check_manager("remove an app of", pod, managed=managed)
         self._m.pods.apps.remove(pod, app, force=force)
+
+    def pod_annotate(
+        self, pod: str, set: Mapping[str, str] | None, remove: Collection[str], app: str | None, managed: bool
+    ) -> PodRecord:
+        self._m.need_root("change a pod")
+        self._m.pods.finder.check_manager("annotate", pod, managed=managed)
+        from kurma_core.pods.change.annotate import annotate
+
+        return annotate(self._m.pods.finder, pod, app, set or {}, remove)
 
     def stop(self, pod: str, force: bool, timeout: float | None, again: bool, managed: bool) -> PodRecord:
         self._m.need_root("stop a pod")

@@ -1,4 +1,4 @@
-"""Adds, starts, stops and removes apps of a running pod.
+"""Adds, starts, stops, updates and removes apps of a running pod.
 
 One process at a time changes a pod's apps: it holds the pod's *apps* lock. Before each change it records its
 intention in ``state.json`` (``change``); the new definition then replaces ``pod.json`` in one step. If the process
@@ -8,7 +8,7 @@ dies, the next one finds ``pod.json`` either unchanged, and undoes the rest, or 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kurma_core.errors import (
@@ -188,6 +188,42 @@ class PodApps:
                 )
             driver.reopen_log(directory.path, stager, app)
 
+    def update(self, reference: str, app: str, isolators: Mapping[str, Json]) -> PodRecord:
+        """Changes the resources of an app: of one that runs at once; of a pod that does not run, for its start.
+
+        :param isolators: by name.
+        :raises StagerError: the kernel refuses a value, or the stager cannot change it; all is as before.
+        :raises KurmaError: see :func:`kurma_core.pods.change.app_update.updated`.
+        """
+        from kurma_core.pods.change.app_update import updated
+
+        directory = self._finder.find(reference)
+        if directory.read_state().startable:
+            with directory.apps_lock(APPS_PATIENCE):
+                if directory.read_state().startable:
+                    document = updated(self._services, directory.read_document(), app, isolators)
+                    directory.write_pod(document.to_json())
+                    return self._finder.read(directory)
+        with self._changeable(directory, "update", app) as pod:
+            document = updated(self._services, pod.document, app, isolators)
+            change = AppChange("update", app)
+            _change_state(pod, change=change)
+            try:
+                pod.driver.update_app(directory.path, pod.stager, app, document.plans[app])
+                self._commit(pod, document)
+            except BaseException:
+                # If this fails, too, the change stays on record, and the next change of the pod's apps undoes it.
+                with contextlib.suppress(KurmaError, OSError):
+                    self._finish_change(pod, change)
+                raise
+            self._finish_update(pod, document, pod.document)
+        return self._finder.read(directory)
+
+    def _finish_update(self, pod: Changeable, document: PodDocument, before: PodDocument) -> None:
+        if pod_limits.requested_memory(document) != pod_limits.requested_memory(before):
+            pod_limits.keep_memory(document)
+        pod.directory.change_state(change=None)
+
     def remove(self, reference: str, app: str, *, force: bool = False) -> None:
         """Removes an app that does not run: its root, its logs, and the volumes that came with it. The pod may
         have ended.
@@ -347,6 +383,11 @@ class PodApps:
         if not pod.stager.alive():
             # The rest of the app is removed with the pod.
             raise StagerError(f"pod {document.name} has ended")
+        if change.do == "update":
+            if there:
+                pod.driver.update_app(directory.path, pod.stager, app, document.plans[app])
+            directory.change_state(change=None)
+            return
         gone = change.volumes
         if there:
             document, gone = without(document, app)
@@ -415,4 +456,5 @@ _WORDS = {
     "stop": "stop an app of",
     "rm": "remove an app of",
     "reopen-log": "reopen the log of an app of",
+    "update": "change an app of",
 }

@@ -30,7 +30,7 @@ else:
     Object = dict
     Owner = Whole(1, (1 << 31) - 1)
     Status = Whole(-(1 << 31), (1 << 31) - 1)
-    ChangeKind = Words("add", "rm")
+    ChangeKind = Words("add", "rm", "update")
 
 #: States in which a pod has a stager, or is about to have one: a pod that is being prepared lives without.
 STARTED_STATES = tuple(state for state in LIVE_STATES if state != "preparing")

@@ -189,6 +189,13 @@ class LinuxIsolators(IsolatorHooks):
         return found
 
     @hookimpl
+    def changed(self, name: str, before: Any, value: Any) -> Any:
+        """:raises IsolatorError: the value is wrong."""
+        if name != "kurma.io/linux-resources":
+            return value
+        return _function("linux_resources:changed")(name, before, value)
+
+    @hookimpl
     def limit_traffic(
         self, namespace: str, limits: Collection[TrafficLimit], held: Mapping[str, Collection[TrafficLimit]]
     ) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ PROGRAMS = {
     "attach": "callins.attach",
 }
 #: Call-ins that the specification does not define; an annotation of the image declares them.
-OPTIONAL = ("app-add", "app-start", "app-stop", "app-rm", "app-reopen-log")
+OPTIONAL = ("app-add", "app-start", "app-stop", "app-rm", "app-reopen-log", "app-update")
 PROGRAMS.update(dict.fromkeys(OPTIONAL, "callins.apps"))
 #: ``-I``: ignore the environment and the current directory; ``-S``: do not import ``site``.
 _OPTIONS = "-IS"

@@ -1,8 +1,8 @@
-"""The call-ins ``app-add``, ``app-start``, ``app-stop``, ``app-rm`` and ``app-reopen-log``, which change a
-running pod.
+"""The call-ins ``app-add``, ``app-start``, ``app-stop``, ``app-rm``, ``app-update`` and ``app-reopen-log``, which
+change a running pod.
 
-Each takes the app's name. ``app-add`` reads the app's part of the manifest from descriptor 3; ``app-stop`` takes
-``--timeout SECONDS``. They send a request to the supervisor, and print its error.
+Each takes the app's name. ``app-add`` reads the app's part of the manifest from descriptor 3, ``app-update`` its
+new plan; ``app-stop`` takes ``--timeout SECONDS``. They send a request to the supervisor, and print its error.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def main() -> int:
     try:
         if verb == "app-add":
             ask({"do": "add", "app": name}, _document())
+        elif verb == "app-update":
+            ask({"do": "update", "app": name}, _document())
         elif verb == "app-stop":
             ask({"do": "stop", "app": name, "timeout": timeout})
         elif verb == "app-rm":

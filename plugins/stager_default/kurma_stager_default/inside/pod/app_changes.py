@@ -1,6 +1,6 @@
 """Adds, starts, stops and removes apps of a running pod.
 
-The call-ins ``app-add``, ``app-start``, ``app-stop`` and ``app-rm`` send requests on the control socket. A request
+The call-ins ``app-add``, ``app-start`` and the like send requests on the control socket. A request
 is answered when the app runs or has ended; no function here blocks. Imported at the first request.
 """
 
@@ -47,9 +47,7 @@ def _add(supervisor: Supervisor, conversation: Conversation, request: dict[str, 
         raise Refusal("the pod is being stopped")
     if any(run.app.name == name for run in supervisor.runs):
         raise Refusal(f"the pod has an app {name} already")
-    text = os.pread(conversation.fds[0], DOCUMENT + 1, 0) if conversation.fds else b""
-    if len(text) > DOCUMENT:
-        raise Refusal(f"app {name}: its part of the manifest has more than {DOCUMENT} bytes")
+    text = _document(conversation, name)
     tree = supervisor.groups.app(name)
     try:
         app = manifest.parse(text, f"app {name}").app(name)
@@ -134,6 +132,37 @@ def _stop(supervisor: Supervisor, conversation: Conversation, request: dict[str,
         return
     patience = supervisor.pod.stop_timeout if seconds is None else seconds
     supervisor.loop.sooner((run, "stop"), time.monotonic() + patience, lambda: supervisor.life.insist(run))
+
+
+def _document(conversation: Conversation, name: str) -> bytes:
+    text = os.pread(conversation.fds[0], DOCUMENT + 1, 0) if conversation.fds else b""
+    if len(text) > DOCUMENT:
+        raise Refusal(f"app {name}: its part of the manifest has more than {DOCUMENT} bytes")
+    return text
+
+
+def _update(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
+    """Changes the cgroup's settings and the OOM score of an app, which may run. The request carries a descriptor
+    of a file with its new plan."""
+    from kurma_stager_default.inside.pod import cgroup_update
+
+    run = _run_of(supervisor, request["app"])
+    name, old = run.app.name, run.app.plan
+    value = small_json.decode(_document(conversation, name).decode())["plan"]
+    try:
+        new = manifest.Plan(value)
+        cgroup_update.change(run.tree, old, new)
+        try:
+            whole = _read()
+            _extras(whole).setdefault(name, {})["plan"] = value
+            _write(whole)
+        except OSError:
+            cgroup_update.change(run.tree, new, old)
+            raise
+    except (manifest.ManifestError, SetupError) as error:
+        raise Refusal(str(error)) from None
+    old.cgroup, old.oom_score_adj = new.cgroup, new.oom_score_adj
+    _answer(supervisor, conversation)
 
 
 def _reopen_log(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
@@ -242,7 +271,14 @@ def _extras(whole: dict[str, Any]) -> dict[str, Any]:
 
 
 _VERBS: dict[str, Callable[[Supervisor, Conversation, dict[str, Any]], None]]
-_VERBS = {"add": _add, "start": _start, "stop": _stop, "rm": _remove, "reopen-log": _reopen_log}
+_VERBS = {
+    "add": _add,
+    "start": _start,
+    "stop": _stop,
+    "rm": _remove,
+    "reopen-log": _reopen_log,
+    "update": _update,
+}
 
 
 def do(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:

@@ -86,7 +86,7 @@ class Supervisor:
         self.control.verbs["status"] = self._tell_status
         self.control.verbs["follow"] = self._take_reader
         self.control.verbs["attach"] = self.life.attach
-        for verb in ("add", "start", "stop", "rm", "reopen-log"):
+        for verb in ("add", "start", "stop", "rm", "reopen-log", "update"):
             self.control.verbs[verb] = self._change
 
     def run(self) -> int:
