@@ -72,6 +72,7 @@ def given(operation: Operation, tmp_path: Any) -> dict[str, Any]:
         "tell": print,
         "output": print,
         "since": 1,
+        "isolators": {"os/linux/oom-score-adj": 5},
     }
     names = [name for name in operation.names if name not in operation.defaults or name == "since"]
     return {name: known.get(name, name) for name in names}

@@ -150,6 +150,7 @@ _NO_OBJECT = (None, 1, "a", OBJECT, ())
 #: Answers that a hook of that type cannot have: another type, a wrong element, True for 1, None.
 WRONG: dict[str, tuple[Any, ...]] = {
     "None": (0, "", (), OBJECT),
+    "Json": (),  # any value of JSON
     "bool": (None, 1, "yes"),
     "bool | str": (None, 1, ()),
     "int": (None, True, "1", 1.0),

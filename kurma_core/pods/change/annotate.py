@@ -30,11 +30,11 @@ def annotate(
 ) -> PodRecord:
     """Sets and removes annotations in one step.
 
-    A name that the pod has as a user annotation stays one, and so becomes a name that is no identifier of the App
-    Container specification. All others are annotations of the pod, or of the app.
+    A pod's user annotations keep their kind. A new name that is not an identifier of the App Container
+    specification becomes a user annotation of the pod. All others are annotations of the pod, or of the app.
 
     :param app: None: those of the pod.
-    :param remove: names; those that are missing are ignored.
+    :param remove: names; missing ones are ignored.
     :raises UsageError: Kurma acts on one of them, an app cannot have it, or they are too long.
     :raises AppNotFoundError: the pod has no such app.
     """

@@ -2,7 +2,7 @@
 
 It runs until its pod ends: an idle pod needs less memory. ``inside/pod/pid1.py`` prepares the process: SIGCHLD is
 ignored, so that the kernel itself reaps orphans; the signals to end are blocked; descriptor 3 is the pipe to the
-stager, descriptor 4 the one that says that PID 1 is ready.
+stager; descriptor 4 says that PID 1 is ready.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def test_the_programs_of_the_image(tmp_path):
     rootfs = tmp_path / "rootfs"
     rootfs.mkdir()
     make_driver(tmp_path).build(str(rootfs))
-    changes = ["app-add", "app-reopen-log", "app-rm", "app-start", "app-stop"]
+    changes = ["app-add", "app-reopen-log", "app-rm", "app-start", "app-stop", "app-update"]
     assert sorted(os.listdir(rootfs / "opt/stager")) == [
         *changes,
         *("attach", "bin", "lib", "logs", "run", "start", "status"),
