@@ -118,7 +118,7 @@ def _document(path: str, image_id: str) -> dict[str, Any]:
 _known: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
 #: Documents that are known at a time, and the bytes of one at most; nanoseconds after which a change is sure to be
 #: seen by a file's times.
-_MOST, _SHORT, _SETTLED = 64, 16384, 1_000_000_000
+_MOST, _SHORT, _SETTLED = 256, 16384, 1_000_000_000
 
 
 def load(content: bytes, path: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Collection
 
 from kurma_core.errors import StoreError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from kurma_core.api.images import Removal
 
 _VERSION = 2
+#: Nanoseconds after which a change is sure to be seen by the directory's time.
+_SETTLED = 1_000_000_000
 #: Shape of an entry.
 _ENTRY = {
     "version": COUNT,
@@ -76,6 +79,8 @@ class LocatorCache:
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
+        #: What :meth:`last` has found, and when the directory had changed then.
+        self._last: tuple[int, dict[str, tuple[str, ...]]] | None = None
 
     def get(self, locator: str, platform: str) -> KnownImage | None:
         """None: never fetched, or the entry is damaged."""
@@ -110,6 +115,23 @@ class LocatorCache:
         """IDs of the images that locators with that prefix gave last."""
         entries = [_read(path) for path in self._files()]
         return {entry["image"] for entry in entries if entry is not None and entry["locator"].startswith(prefix)}
+
+    def last(self) -> dict[str, tuple[str, ...]]:
+        """By image ID, the locators that gave this image last, of any platform."""
+        try:
+            changed = os.stat(self.directory).st_mtime_ns
+        except FileNotFoundError:
+            return {}
+        if self._last is None or self._last[0] != changed:
+            found: dict[str, list[str]] = {}
+            for entry in [_read(path) for path in self._files()]:
+                if entry is not None and entry["version"] == _VERSION:
+                    found.setdefault(entry["image"], []).append(entry["locator"])
+            last = {image: tuple(dict.fromkeys(locators)) for image, locators in found.items()}
+            if time.time_ns() - changed < _SETTLED:
+                return last  # another change may have the same time
+            self._last = changed, last
+        return self._last[1]
 
     def forget(self, images: Collection[str]) -> None:
         """Drops the entries of those images, and damaged entries."""

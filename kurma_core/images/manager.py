@@ -472,6 +472,12 @@ class ImageManager:
         """All images of the store, and the errors of damaged ones; see :meth:`ImageStore.scan`."""
         return self.store.scan()
 
+    def last_locators(self) -> dict[str, tuple[str, ...]]:
+        """By image ID, the locators that gave this image last, without passwords."""
+        from kurma_core.appc.template import without_passwords
+
+        return {image: tuple(map(without_passwords, found)) for image, found in self._known.last().items()}
+
     def get(self, reference: str) -> ImageRecord:
         """By ID, the start of one, name, or the address that it came by. :raises ImageNotFoundError:
 

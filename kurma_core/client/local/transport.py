@@ -265,7 +265,10 @@ class LocalImages:
         from kurma_core.api.images import ImageListing, ListedImage
 
         found, damaged = self._m.images.scan()
-        return ImageListing(tuple(ListedImage(one, self._m.images.trust(one)) for one in found), damaged)
+        images = self._m.images
+        last = images.last_locators()
+        listed = [ListedImage(one, images.trust(one), last.get(one.id, ())) for one in found]
+        return ImageListing(tuple(listed), damaged)
 
     def image(self, image: str) -> ImagePage:
         """:raises ImageNotFoundError: :raises AmbiguousReferenceError:"""
@@ -273,7 +276,8 @@ class LocalImages:
 
         images = self._m.images
         record = images.get(image)
-        return ImagePage(record, images.trust(record), images.lapse(record), images.manifest(record.id))
+        lapse, manifest = images.lapse(record), images.manifest(record.id)
+        return ImagePage(record, images.trust(record), lapse, manifest, images.last_locators().get(record.id, ()))
 
     def image_manifest(self, image: str, original: bool) -> bytes:
         return self._m.images.cat_manifest(self._m.images.get(image).id, original=original)

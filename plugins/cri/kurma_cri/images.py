@@ -6,6 +6,8 @@ store has an image for each name that brought it: those with one configuration a
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ from kurma_cri.rpc import RpcError
 from kurma_cri.sandbox_request import MANAGER
 
 if TYPE_CHECKING:
+    from kurma_core.api.images import ListedImage
     from kurma_core.api.operations import Api
     from kurma_core.appc.image import ImageManifest
     from kurma_core.models.image import ImageRecord, Provenance
@@ -92,18 +95,21 @@ class Images:
         self._client = client
         #: By ID of Kurma's: an image never changes.
         self._facts: dict[str, ImageFacts] = {}
+        #: By ID of the node's, as they were last listed.
+        self._run: dict[str, RunImage] = {}
 
     def all(self) -> list[NodeImage]:
         """The images of the node, in order of their first name.
 
         Images that kubelet has removed while containers run them are left out, and so are those of stagers.
         """
-        records = [one.record for one in self._client.images_list().images]
-        self._facts = {key: facts for key, facts in self._facts.items() if key in {one.id for one in records}}
+        listed = sorted(self._client.images_list().images, key=lambda one: one.record.age_order, reverse=True)
+        known = {one.record.id for one in listed}
+        self._facts = {key: facts for key, facts in self._facts.items() if key in known}
         others = _used_by_others(self._client)
-        newest = _newest(records)
+        newest = _newest(listed)
         groups: dict[str, list[ImageRecord]] = {}
-        for record in sorted(records, key=lambda one: one.age_order, reverse=True):
+        for record in (one.record for one in listed):
             if record.released or all(came.trust == "built" for came in record.provenance):
                 continue
             try:
@@ -111,6 +117,15 @@ class Images:
             except ImageNotFoundError:
                 continue  # it was removed meanwhile
         found = [self._image(id, group, newest, others) for id, group in groups.items()]
+        self._run = {
+            image.id: RunImage(
+                image.id,
+                (image.digests or (image.id,))[0],
+                image.records[0].id,
+                enum_name(image.facts.config.get("StopSignal", "")),
+            )
+            for image in found
+        }
         return sorted(found, key=lambda one: (one.tags or one.digests or (one.id,))[0])
 
     def _image(
@@ -161,11 +176,16 @@ class Images:
 
         :raises ImageNotFoundError: the node has no such image.
         """
+        known = self._run.get(reference)
+        if known is not None:
+            # Kubelet names an image by its ID, and often the same. It may be removed since.
+            with contextlib.suppress(ImageNotFoundError):
+                if not self._client.image(known.locator).record.released:
+                    return known
         image = self.find(reference)
         if image is None:
             raise ImageNotFoundError(f"the node has no image {reference}", hint="pull it first")
-        stop_signal = enum_name(image.facts.config.get("StopSignal", ""))
-        return RunImage(image.id, (image.digests or (image.id,))[0], image.records[0].id, stop_signal)
+        return self._run[image.id]
 
 
 def _by_id(images: Iterable[NodeImage], digits: str) -> NodeImage | None:
@@ -186,25 +206,32 @@ def _used_by_others(client: Api) -> frozenset[str]:
 
 def _names(record: ImageRecord) -> list[tuple[Provenance, references.Reference]]:
     """The whole names by which an image was fetched from registries."""
-    found = []
-    for came in record.provenance:
-        if came.locator.startswith(_ADDRESS):
-            try:
-                found.append((came, references.parse(came.locator.removeprefix(_ADDRESS).removeprefix("/"))))
-            except RpcError:
-                continue
-    return found
+    found = [(came, _name(came.locator)) for came in record.provenance]
+    return [(came, name) for came, name in found if name is not None]
 
 
-def _newest(records: Iterable[ImageRecord]) -> dict[str, str]:
-    """By whole name with a tag, the ID of the image that came last by it."""
-    newest: dict[str, tuple[str, str]] = {}
-    for record in records:
-        for came, name in _names(record):
-            if name.tag:
-                at = came.fetched_at.removesuffix("Z")
-                newest[str(name)] = max(newest.get(str(name), ("", "")), (at, record.id))
-    return {name: image for name, (_, image) in newest.items()}
+def _newest(images: Iterable[ListedImage]) -> dict[str, str]:
+    """By whole name with a tag, the ID of the image that came last by it.
+
+    :param images: the newest first.
+    """
+    newest: dict[str, str] = {}
+    for one in images:
+        for locator in one.locators:
+            name = _name(locator)
+            if name is not None and name.tag:
+                newest.setdefault(str(name), one.record.id)
+    return newest
+
+
+def _name(locator: str) -> references.Reference | None:
+    """The whole name that the address of a registry's image has; None: it is none."""
+    if not locator.startswith(_ADDRESS):
+        return None
+    try:
+        return references.parse(locator.removeprefix(_ADDRESS).removeprefix("/"))
+    except RpcError:
+        return None
 
 
 def _facts(record: ImageRecord, manifest: ImageManifest) -> ImageFacts:
@@ -265,6 +292,7 @@ def _list(text: str) -> Json:
         return text.split()
 
 
+@functools.lru_cache(maxsize=256)
 def enum_name(text: str) -> str:
     """The name in the enum Signal of a signal's name or number; that of SIGTERM if there is none."""
     number = signal_number(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from kurma_core.value import frozen
@@ -38,6 +39,7 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+@functools.lru_cache(maxsize=4096)
 def parse(text: str) -> Reference:
     """Completes ``[HOST[:PORT]/]NAME[:TAG][@DIGEST]``; with a digest, the tag does not matter.
 

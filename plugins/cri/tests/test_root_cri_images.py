@@ -171,8 +171,12 @@ def test_a_tag_moves_to_the_newer_image(node, image, registry, oci, layers):
     second = pull(node, name)
     assert first != second
     assert (status(node, name).id, status(node, name).username) == (second, "daemon")
-    old = status(node, first)
-    assert (list(old.repo_tags), list(old.repo_digests)) == ([], [f"{name.rpartition(':')[0]}@{digest}"])
+    for _ in range(2):
+        old = status(node, first)
+        assert (list(old.repo_tags), list(old.repo_digests)) == ([], [f"{name.rpartition(':')[0]}@{digest}"])
+        # The tag does not come back to the older one with the removal of the newer one.
+        remove(node, second)
+        assert status(node, name) is None
 
 
 @pytest.mark.full
