@@ -200,6 +200,7 @@ PAST_THE_CLIENT = {
     ("http.streams", "staging.relay"),
     ("metrics", "fetching.download"),
     ("metrics", "pods.inside.usage"),
+    ("operations", "pods.inside.usage"),
 }
 
 

@@ -14,11 +14,11 @@ from kurma_core.errors import UsageError
 from kurma_core.value import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from kurma_core.api.host import HostInfo, PluginInfo, ReloadReport
     from kurma_core.api.operations import Operation, Progress
-    from kurma_core.api.pods import PodRequest
+    from kurma_core.api.pods import PodRequest, Usage
     from kurma_core.daemon.http.calls import Daemon
     from kurma_core.daemon.pods.owned import RunningPod
     from kurma_core.models.pod import PodRecord
@@ -62,6 +62,13 @@ class _Operations:
 
     def summaries(self) -> list[PodSummary]:
         return self._daemon.listing.summaries()
+
+    def usage(self, pod: Collection[str], details: bool) -> list[Usage]:
+        if pod:
+            return self._local.usage(pod, details=details)
+        from kurma_core.pods.inside.usage import usage
+
+        return usage(self._daemon.listing.records(), self._daemon.managers.services.store if details else None)
 
     def prepare(self, request: PodRequest, progress: Progress | None, start: bool) -> PodRecord:
         if start:

@@ -237,10 +237,14 @@ class CgroupTree:
             found.append(path)
         return found
 
-    def pids(self) -> list[int]:
-        """The processes in the tree and below it, each once, by their PIDs in this PID namespace."""
+    def pids(self, controller: str | None = None) -> list[int]:
+        """The processes in the tree and below it, each once, by their PIDs in this PID namespace.
+
+        :param controller: look only at the hierarchy with this controller, if the host has it.
+        """
         found: set[int] = set()
-        for path in self.directories():
+        hierarchy = None if controller is None else self.layout.of(controller)
+        for path in self.directories() if hierarchy is None else [self._path(hierarchy)]:
             for directory in _below(path):
                 found.update(_read_pids(directory))
         return sorted(found)

@@ -51,14 +51,16 @@ def _usage(record: PodRecord, tree: CgroupTree, versions: dict[str, int], direct
     mains = {app.name: app.pid for app in record.apps}
 
     def measured(group: CgroupTree, app: str | None = None) -> ResourceUsage:
-        found = figures(group, versions)
         if directory is None:
-            return found
-        from kurma_core.pods.inside.usage_details import Files, details, writable_layer
+            return figures(group, versions)
+        from kurma_core.pods.inside.usage_details import CachedTree, Files, details, writable_layer
 
+        cached = CachedTree(group.name, group.layout)
         main = None if app is None else mains[app]
         writable = None if main is None else writable_layer(main, directory)
-        return replace(found, details=details(Files(group, versions), group.pids(), main, writable))
+        # Each controller has all processes of the pod, since only root can move one on a single hierarchy.
+        found = details(Files(cached, versions), group.pids("memory"), main, writable)
+        return replace(figures(cached, versions), details=found)
 
     return Usage(
         record.uuid,

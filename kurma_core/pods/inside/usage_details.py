@@ -17,11 +17,12 @@ from kurma_core.api.usage_details import (
     UsageDetails,
 )
 from kurma_core.image_store.durable import Usage as DiskUsage
+from kurma_core.linux.cgroups import CgroupTree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kurma_core.linux.cgroups import CgroupTree
+    from kurma_core.linux.cgroups import Layout
 
 #: cgroup v1 reports "no limit" as a number above this one.
 ENDLESS = 1 << 60
@@ -29,6 +30,29 @@ ENDLESS = 1 << 60
 _TICKS = os.sysconf("SC_CLK_TCK")
 #: Sizes of huge pages, as the names of cgroup files have them.
 _PAGES = ("64KB", "1MB", "2MB", "16MB", "32MB", "512MB", "1GB", "16GB")
+
+
+class CachedTree(CgroupTree):
+    """Reads each file of a cgroup once: several values come from the same file."""
+
+    __slots__ = ("_read",)
+
+    def __init__(self, name: str, layout: Layout | None = None) -> None:
+        super().__init__(name, layout)
+        self._read: dict[tuple[str, str], str | OSError] = {}
+
+    def read(self, controller: str, file: str) -> str:
+        """See :meth:`CgroupTree.read`."""
+        found = self._read.get((controller, file))
+        if found is None:
+            try:
+                found = super().read(controller, file)
+            except OSError as error:
+                found = error
+            self._read[controller, file] = found
+        if isinstance(found, OSError):
+            raise found
+        return found
 
 
 class Files:
