@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kurma_core.api.pods import AppOverrides, PodRequest
 from kurma_core.models.pod import LOG_PATH, MAKE_WORKING_DIRECTORY, STOP_SIGNAL
 from kurma_core.value import replace
+from kurma_cri import resources
 from kurma_cri.fields import refuse_undone
 from kurma_cri.images import signal_name
 from kurma_cri.mounts import app_mounts, grants
@@ -99,7 +100,10 @@ def _overrides(config: cri.ContainerConfig, sandbox: Sandbox) -> AppOverrides:
         supplementary_gids=who.groups,
         working_directory=config.working_dir or None,
         environment=(("HOSTNAME", host_name(sandbox.id, sandbox.config)), *_environment(config)),
-        isolators=tuple(isolators(config, sandbox.id, sandbox.config.linux.security_context)),
+        isolators=(
+            *isolators(config, sandbox.id, sandbox.config.linux.security_context),
+            *resources.isolators(config.linux.resources),
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from kurma_cri.images import Images
 from kurma_cri.mounts import explained, with_image_ids
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.records import Container, Records, containers_of, new_id
+from kurma_cri.resources import RESOURCES, to_isolator
 from kurma_cri.rpc import RpcError, already_exists, failed_precondition, invalid, is_not_found
 from kurma_cri.statuses import chosen, container_item, container_state
 
@@ -83,6 +84,17 @@ class Containers:
             self._client.app_stop(
                 container.sandbox.pod.uuid, container.id, force=timeout <= 0, timeout=float(max(timeout, 0))
             )
+
+    def update(self, reference: str, resources: cri.LinuxContainerResources) -> None:
+        """Changes the resources of a container, also of one that was not started: all of them or none. Fields that
+        are 0 or empty stay as they are.
+
+        :raises KurmaError: a value is wrong, or the kernel refuses it; all is as before.
+        """
+        container = self._records.container(reference)
+        value = to_isolator(resources)
+        if value:
+            self._client.app_update(container.sandbox.pod.uuid, container.id, {RESOURCES: value}, managed=True)
 
     def reopen_log(self, reference: str) -> None:
         """Goes on with a new log file of a running container, after the caller has renamed the present one.

@@ -16,6 +16,7 @@ from kurma_cri.network import network_condition
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.proto import runtime_pb2_grpc as services
 from kurma_cri.records import Records, containers_of
+from kurma_cri.resources import to_isolator
 from kurma_cri.rpc import RpcError
 from kurma_cri.sandboxes import Sandboxes
 from kurma_cri.stats import Stats
@@ -135,6 +136,10 @@ class RuntimeService(services.RuntimeServiceServicer):
         )
         if request.verbose:
             answer.info["pod"] = _info(uuid=sandbox.pod.uuid, name=sandbox.pod.name, state=sandbox.pod.state)
+            linux = sandbox.config.linux
+            answer.info["resources"] = _info(
+                overhead=to_isolator(linux.overhead), resources=to_isolator(linux.resources)
+            )
         return answer
 
     def ListPodSandbox(self, request: cri.ListPodSandboxRequest, context: Context) -> cri.ListPodSandboxResponse:
@@ -186,6 +191,18 @@ class RuntimeService(services.RuntimeServiceServicer):
         if request.verbose:
             answer.info["app"] = _info(pod=container.sandbox.pod.uuid, app=container.id, pid=container.app.pid)
         return answer
+
+    def UpdateContainerResources(
+        self, request: cri.UpdateContainerResourcesRequest, context: Context
+    ) -> cri.UpdateContainerResourcesResponse:
+        self._containers.update(request.container_id, request.linux)
+        return cri.UpdateContainerResourcesResponse()
+
+    def UpdatePodSandboxResources(
+        self, request: cri.UpdatePodSandboxResourcesRequest, context: Context
+    ) -> cri.UpdatePodSandboxResourcesResponse:
+        self._sandboxes.update_resources(request.pod_sandbox_id, request.overhead, request.resources)
+        return cri.UpdatePodSandboxResourcesResponse()
 
     def ReopenContainerLog(
         self, request: cri.ReopenContainerLogRequest, context: Context

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kurma_core.cancellation import Cancellation, current, governing
 from kurma_core.errors import PodNotFoundError
 from kurma_cri.proto import runtime_pb2 as cri
-from kurma_cri.records import Records, Sandbox, new_id, pod_name
+from kurma_cri.records import SANDBOX, Records, Sandbox, new_id, pod_name, sandbox_annotation
 from kurma_cri.rpc import RpcError, already_exists, failed_precondition, invalid, is_not_found
 from kurma_cri.sandbox_request import sandbox_request
 from kurma_cri.statuses import chosen, list_item, sandbox_state
@@ -94,6 +94,18 @@ class Sandboxes:
         """Removes a sandbox that did not come up, whatever the operation's caller wants by now."""
         with governing(Cancellation()), contextlib.suppress(PodNotFoundError):
             self._client.rm(pod_name(id), force=True)
+
+    def update_resources(
+        self, reference: str, overhead: cri.LinuxContainerResources, resources: cri.LinuxContainerResources
+    ) -> None:
+        """Records the resources of a sandbox. Kubelet itself writes the files of its cgroup."""
+        sandbox = self._records.sandbox(reference)
+        config = cri.PodSandboxConfig()
+        config.CopyFrom(sandbox.config)
+        config.linux.overhead.CopyFrom(overhead)
+        config.linux.resources.CopyFrom(resources)
+        text = sandbox_annotation(sandbox.id, config, sandbox.handler, sandbox.created_at)
+        self._client.pod_annotate(sandbox.pod.uuid, set={SANDBOX: text}, managed=True)
 
     def stop(self, reference: str) -> None:
         """Ends all processes of a sandbox, and gives its network back. Repeatable."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kurma_core.formats.timestamps import moment
 from kurma_cri.proto import runtime_pb2 as cri
+from kurma_cri.resources import resources_of
 from kurma_cri.security_context import container_user
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def container_status(container: Container) -> cri.ContainerStatus:
         log_path=log_path(container),
         stop_signal=config.stop_signal or cri.SIGNAL_SIGTERM,
     )
+    status.resources.linux.CopyFrom(resources_of(container))
     if state == cri.CONTAINER_RUNNING:
         ids = container.sandbox.pod.userns
         user = container_user(container.app.pid, 0 if ids is None else ids.first)
