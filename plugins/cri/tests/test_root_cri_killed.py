@@ -1,11 +1,13 @@
 """kurmad is killed (SIGKILL) at each step of each call; a kubelet-like client repeats its calls, and ends with
 exactly the sandboxes and containers that it wanted (C2, C21)."""
 
+import os
 import threading
 
 import pytest
 from kurma_cri.proto import runtime_pb2 as cri
 
+from kurma_core.linux.cgroups import GUEST, CgroupTree, find_guests
 from kurma_core.pods.run.launch import STEPS
 from plugins.cri.tests.kubelet import Kubelet
 from tests.integration.pods.test_pods_crash import assert_nothing_left
@@ -18,6 +20,9 @@ _APPS, _MANAGER = "kurma_core.pods.change.app_changes:PodApps", "kurma_core.pods
 _DIRECTORY = "kurma_core.pods.record.pod_directory:PodDirectory"
 _OWNED, _STORE = "kurma_core.pods.run.owner:OwnedPod", "kurma_core.pods.record.pod_store:PodStore"
 _CRI = "kurma_cri"
+#: The cgroup in which these sandboxes have their own. It stays, as kubelet's does.
+TOP = f"kurmatest{os.getpid()}"
+OWN_PIDS = cri.NamespaceOption(pid=cri.CONTAINER)
 
 
 def around(*functions):
@@ -74,7 +79,8 @@ class Killed:
 
 def config_of(name, attempt=0):
     metadata = cri.PodSandboxMetadata(name=name, namespace="default", uid=f"uid-{name}", attempt=attempt)
-    return cri.PodSandboxConfig(metadata=metadata)
+    linux = cri.LinuxPodSandboxConfig(cgroup_parent=f"/{TOP}/{name}")
+    return cri.PodSandboxConfig(metadata=metadata, linux=linux)
 
 
 @pytest.fixture
@@ -89,6 +95,7 @@ def node(make_house, kurmad, tmp_path):
     for one in made:
         one.kubelet.close()
         ended(one.daemon)
+    CgroupTree(TOP).remove()
 
 
 def container_of(node, name, attempt=0):
@@ -97,6 +104,9 @@ def container_of(node, name, attempt=0):
         metadata=cri.ContainerMetadata(name=name, attempt=attempt),
         image=cri.ImageSpec(image=node.house.image),
         command=["sh", "-c", script],
+        linux=cri.LinuxContainerConfig(
+            security_context=cri.LinuxContainerSecurityContext(namespace_options=OWN_PIDS)
+        ),
     )
 
 
@@ -105,6 +115,7 @@ def finish(node, before):
     until(lambda: [pod.name for pod in node.house.client.pods()] == [], lambda: str(node.house.client.pods()))
     for uuid in before:
         assert_nothing_left(uuid)
+        assert find_guests(f"{GUEST}{uuid}") == []
 
 
 def pods(node):
