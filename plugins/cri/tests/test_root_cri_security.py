@@ -17,12 +17,18 @@ NET_ADMIN = 1 << 12
 STATUS = "grep -e ^Cap -e ^Groups -e ^Seccomp: -e ^NoNewPrivs /proc/self/status | tr -s '\\t ' ' '"
 
 
-def contained(node, sandbox, script, name, **context):
+def contained(node, sandbox, script, name, devices=(), **context):
     """Starts a container and waits for its script. :returns: its ID, and its output."""
     security = cri.LinuxContainerSecurityContext(**context)
     linux = cri.LinuxContainerConfig(security_context=security)
     container = node.started(
-        sandbox, "sh", "-c", f"{{ {script}; }} 2>&1; echo up; exec sleep 1000", name=name, linux=linux
+        sandbox,
+        "sh",
+        "-c",
+        f"{{ {script}; }} 2>&1; echo up; exec sleep 1000",
+        name=name,
+        linux=linux,
+        devices=devices,
     )
 
     def lines():
@@ -89,6 +95,28 @@ def test_contexts_of_containers(node, tmp_path):
     devices = {name for name in os.listdir("/dev") if not os.path.isdir(f"/dev/{name}")}
     devices -= {name for name in devices if os.path.islink(f"/dev/{name}")} | {"console"}
     assert devices <= set(lines)
+
+
+def test_devices_of_one_container(node):
+    """Each container has its own; the numbers and the access are those that were given."""
+    sandbox = node.run()
+    given = [
+        cri.Device(host_path="/dev/zero", container_path="/dev/nothing", permissions="r"),
+        cri.Device(host_path="/dev/null", container_path="/dev/null", permissions="rw"),
+    ]
+    script = "head -c 3 /dev/nothing | wc -c; echo x > /dev/null && echo usual"
+    _, lines = contained(node, sandbox, script, "given", devices=given)
+    assert lines == ["3", "usual", "up"]
+    _, lines = contained(node, sandbox, "test -e /dev/nothing || echo none", "other")
+    assert lines == ["none", "up"]
+    with refused(CODES.INVALID_ARGUMENT, "/dev/kurma-none"):
+        node.create(
+            sandbox,
+            node.container_config("true", name="missing", devices=[cri.Device(host_path="/dev/kurma-none")]),
+        )
+    with refused(CODES.INVALID_ARGUMENT, "there is no device vendor.com/gpu=7"):
+        names = [cri.CDIDevice(name="vendor.com/gpu=7")]
+        node.create(sandbox, node.container_config("true", name="cdi", CDI_devices=names))
 
 
 def test_contexts_that_cannot_be(node, tmp_path):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
+from kurma_stager_default.inside.app import cgroup_view
 
 from kurma_core.api.pods import AppOverrides
+from kurma_core.linux import mounts, namespaces
+from kurma_core.linux.cgroups import CgroupTree, Hierarchy, Layout
 from tests.kit.images import shell
 from tests.kit.waiting import until
 
@@ -61,3 +67,34 @@ def test_in_a_user_namespace_and_in_handlers(house):
         assert house.run({"main": shell(script)}, **options)[1] == "2048\n", options
     handlers = [{"name": "pre-start", "exec": ["/bin/sh", "-c", script]}]
     assert house.run({"main": shell(script, eventHandlers=handlers)})[1] == "2048\n2048\n"
+
+
+def test_on_v2_alone_the_cgroup_is_the_whole(tmp_path):
+    """As on a host without v1: the cgroup takes the place of the directory itself."""
+    ((base,),) = [[one.directory] for one in Layout.detect().hierarchies if one.version == 2]
+    tree = CgroupTree(f"kurma-view-{os.getpid()}", Layout([Hierarchy(2, (), base, ".")]))
+    place = tmp_path / "sys"
+    place.mkdir()
+    tree.create()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                namespaces.unshare(namespaces.CLONE_NEWNS)
+                mounts.make_private("/")
+                mounts.mount("sysfs", str(place), "sysfs")
+                root = os.open(tmp_path, os.O_PATH)
+                cgroup_view.attach(root, cgroup_view.clone(tree), writable=False)
+                (found,) = mounts.mounts_at_or_below(f"{place}/fs/cgroup")
+                assert (found.fstype, found.root.endswith(tree.name)) == ("cgroup2", True)
+                assert os.path.exists(f"{place}/fs/cgroup/cgroup.procs")
+                try:
+                    os.mkdir(f"{place}/fs/cgroup/new")
+                except OSError as error:
+                    assert error.errno == errno.EROFS  # noqa: PT017 - a child has no pytest
+                    os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+    finally:
+        tree.remove()
