@@ -112,5 +112,5 @@ def serving(backend=None, *, address="127.0.0.1", **times):
         yield server
     finally:
         server.stop()
-        assert threads() == []
+        until(lambda: threads() == [], lambda: str(threads()))
         until(lambda: len(os.listdir("/proc/self/fd")) <= before, lambda: str(os.listdir("/proc/self/fd")))

@@ -162,6 +162,7 @@ def test_wrong_streams_are_reset():
         assert b"was not opened" in error.data
 
 
+@pytest.mark.full
 def test_too_many_streams_are_refused():
     with serving(backend()) as server, client_of(server) as client:
         streams = [client.open("error", port="80", requestid=str(number)) for number in range(513)]
