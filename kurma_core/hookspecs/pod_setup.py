@@ -90,11 +90,14 @@ class VolumeSetup:
     sub_path: str = ""
 
 
-def needed_kind(volumes: Mapping[str, VolumeSetup], mounts: Iterable[Iterable[MountSetup]]) -> str | None:
+def needed_kind(
+    volumes: Mapping[str, VolumeSetup], mounts: Iterable[Iterable[MountSetup]], *, nested: bool = True
+) -> str | None:
     """A volume or mount for which a stager must have :attr:`.stager.StagerFeatures.volume_kinds`, in words; None:
     there is none.
 
     :param volumes: of the pod, by name. :param mounts: of each app.
+    :param nested: a volume below another one counts.
     """
     for of_app in mounts:
         paths = [mount.path for mount in of_app]
@@ -110,7 +113,7 @@ def needed_kind(volumes: Mapping[str, VolumeSetup], mounts: Iterable[Iterable[Mo
             if volume.attributes:
                 return f"volume {volume.name} has the options {', '.join(volume.attributes)}"
             outer = [path for path in paths if mount.path.startswith(f"{path}/")]
-            if outer:
+            if nested and outer:
                 return f"volume {volume.name} is mounted below the one at {outer[0]}"
     return None
 

@@ -36,7 +36,9 @@ from kurma_core.staging.stager_root import (
 )
 
 if TYPE_CHECKING:
-    from kurma_core.hookspecs.pod_setup import PodSetup
+    from collections.abc import Iterable
+
+    from kurma_core.hookspecs.pod_setup import PodSetup, VolumeSetup
     from kurma_core.hookspecs.stager import RunningStagerHooks
     from kurma_core.linux.process import ProcessIdentity
     from kurma_core.models.isolator import IsolatorPlan
@@ -178,7 +180,9 @@ class AciStager(StagerHooks):
             )
 
     def _check_volumes(self, pod: PodSetup, image: Callable[[], StagerImage]) -> None:
-        needed = needed_kind({one.name: one for one in pod.volumes}, [app.mounts for app in pod.apps])
+        # Each stager mounts volumes in their order, as the protocol says, and so those below others.
+        volumes = {one.name: one for one in pod.volumes}
+        needed = needed_kind(volumes, [app.mounts for app in pod.apps], nested=False)
         if needed is None:
             return
         manifest = image().manifest
@@ -411,6 +415,16 @@ class AciStager(StagerHooks):
         return (
             f"Kurma {str(version)[:40]!a} started it; for a stager of Kurma {self._version}: kurma restart {uuid}"
         )
+
+    def renew_volumes(self, volumes: Iterable[VolumeSetup], running: RunningStagerHooks, *, links: bool) -> None:
+        """Mounts the volumes anew whose sources have been replaced since they were mounted.
+
+        :param volumes: of the host. :param links: as for :func:`.stager_root.volume_mounts`.
+        :raises VolumeError, HostError: a source cannot be mounted.
+        """
+        from kurma_core.staging import app_callins
+
+        app_callins.renew(self, volumes, running, links=links)
 
     def add_app(self, pod: PodSetup, running: RunningStagerHooks) -> None:
         self._check_powers(pod, self._image)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Protocol
 
-    from kurma_core.hookspecs.pod_setup import PodSetup
+    from kurma_core.hookspecs.pod_setup import PodSetup, VolumeSetup
     from kurma_core.hookspecs.stager import RunningStagerHooks
     from kurma_core.models.isolator import IsolatorPlan
     from kurma_core.spawn_plan import Operation, Starter
@@ -79,6 +79,10 @@ class LiveRoot:
         paths = list(targets)
         if paths:
             self._spawner.unbind_from(self._running.pid, paths, pidfd=self._running.fileno())
+
+    def identity_of(self, path: str) -> tuple[int, int] | None:
+        """As :func:`identity_of`, for a path of the root."""
+        return identity_of(f"/proc/{self._running.pid}/root{path}")
 
     def bound(self, directory: str) -> set[str]:
         """The names of the mounts right below a directory of the root, from the kernel's mount table.
@@ -133,6 +137,30 @@ def add(stager: ChangeableStager, pod: PodSetup, running: RunningStagerHooks) ->
     whole["appImageOrder"].update(new["appImageOrder"])
     _reserved(whole)[app.name] = _reserved(new).get(app.name)
     _write(pod.directory, whole)
+
+
+def identity_of(path: str) -> tuple[int, int] | None:
+    """Device and inode of a file; None: it is missing."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def renew(
+    stager: ChangeableStager, volumes: Iterable[VolumeSetup], running: RunningStagerHooks, *, links: bool
+) -> None:
+    """See :meth:`.aci_stager.AciStager.renew_volumes`. Running apps keep what they have mounted."""
+    live = LiveRoot(stager.spawner, running)
+    for volume in volumes:
+        if identity_of(volume.source) == live.identity_of(f"{VOLUMES}/{volume.name}"):
+            continue
+        live.unbind([f"{VOLUMES}/{volume.name}"])
+        try:
+            live.bind(volume_mounts([volume], links=links))
+        except HostError as error:
+            raise of_volume(error, [volume]) from None
 
 
 def remove(

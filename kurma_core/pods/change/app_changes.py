@@ -139,6 +139,7 @@ class PodApps:
                 from kurma_core.pods.prepare import grants
 
                 grants.check_again(pod.document, self._services, app)
+            self._renew_volumes(pod, app)
             patience = max(_START, self._services.config.start_timeout)
             try:
                 pod.driver.start_app(directory.path, pod.stager, app, patience)
@@ -146,6 +147,25 @@ class PodApps:
                 self._say_of_program(directory, app)
                 raise
         return self._finder.read(directory)
+
+    @staticmethod
+    def _renew_volumes(pod: Changeable, app: str) -> None:
+        """Makes sources of the app's volumes that have vanished, if the volumes say so, and mounts those anew that
+        have been replaced since.
+
+        :raises VolumeError: a source is missing, or may not be mounted any more.
+        """
+        from kurma_core.staging.aci_stager import AciStager
+
+        document = pod.document
+        mounted = {mount.volume for mount in document.mounts[app]}
+        found = {one.name: one for one in document.manifest.volumes if one.name in mounted and one.kind == "host"}
+        if not found or not isinstance(pod.driver, AciStager):
+            return
+        # The kernel mounts no directory that was removed.
+        volumes.check_sources(found.values(), allow_links=document.volume_links)
+        setups = [one for one in volumes.setups(document.manifest, "") if one.name in found]
+        pod.driver.renew_volumes(setups, pod.stager, links=document.volume_links)
 
     def _say_of_program(self, directory: PodDirectory, app: str) -> None:
         """:raises CommandNotFoundError, CommandNotExecutableError: this is the reason why the app does not run."""

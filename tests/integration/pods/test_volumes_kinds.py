@@ -160,6 +160,37 @@ def test_a_source_is_made_when_the_pod_is_made_and_again_at_its_start(house, tmp
     assert (made / "x").exists()
 
 
+def test_an_app_that_starts_again_gets_what_its_source_is_now(house, tmp_path):
+    """A vanished source is made again, a replaced one is mounted anew; a running app keeps what it has."""
+    (tmp_path / "file").write_text("old\n")
+    volumes = [host("made", tmp_path / "made", **{"kurma.io/create": True}), host("file", tmp_path / "file")]
+    places = [("made", "/m"), ("file", "/f")]
+    with house.running({"main": app("sleep 1000", ("file", "/f"))}, volumes=volumes[1:]) as pod:
+        add(house, pod, app("sleep 1000", *places), volumes=volumes)
+        before = bound(pod)
+        with house.connect() as client:
+            client.app_stop(pod.uuid, "one", timeout=0)
+            (tmp_path / "made").rmdir()
+            (tmp_path / "new").write_text("new\n")
+            (tmp_path / "new").replace(tmp_path / "file")
+            client.app_start(pod.uuid, "one")
+            assert house.enter(pod.uuid, "/bin/sh", "-c", "touch /m/x; cat /f", app="one")[1] == "new\n"
+            assert house.enter(pod.uuid, "/bin/cat", "/f", app="main")[1] == "old\n"
+            assert (tmp_path / "made" / "x").exists()
+            assert bound(pod) == before
+            client.app_stop(pod.uuid, "one", timeout=0)
+            (tmp_path / "file").unlink()
+            with pytest.raises(VolumeError, match=r"volume file: source .*/file: no such file"):
+                client.app_start(pod.uuid, "one")
+            (tmp_path / "file").symlink_to("/etc/passwd")
+            with pytest.raises(VolumeError, match=r"volume file: source .*/file: .*/file is a symbolic link"):
+                client.app_start(pod.uuid, "one")
+            (tmp_path / "file").unlink()
+            (tmp_path / "file").write_text("third\n")
+            client.app_start(pod.uuid, "one")
+            assert house.enter(pod.uuid, "/bin/cat", "/f", app="one")[1] == "third\n"
+
+
 def test_sources_that_are_no_directories(house, tmp_path):
     """A device cannot be opened by an app without the right; a socket works; a link is followed where it may."""
     served = tmp_path / "socket"

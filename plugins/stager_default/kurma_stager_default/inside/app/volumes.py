@@ -199,16 +199,18 @@ def _check(target: _Target, app: App, done: list[tuple[str, Mount]]) -> None:
 
 
 def _reserved(path: str, mount: Mount, app: App) -> bool:
+    """:param path: with links resolved. A link of the image leads to none of these places."""
     if path == "/":
         return True
+    wanted = path == mount.path and not mount.seed
     if _holds("/proc", path):
-        return mount.seed or path not in _PROC_FILES
-    if path == "/sys" or _holds("/sys", path):
-        return mount.seed
+        return not wanted or path not in _PROC_FILES
+    if _holds("/sys", path):
+        return not wanted
     if path == "/dev":
         # An app with a terminal gets a mount in it, at console.
         shared = mount.propagation == "rshared" and app.terminal is not None
-        return mount.seed or shared or not app.plan.privileged
+        return not wanted or shared or not app.plan.privileged
     return any(_overlap(path, f"/dev/{name}") for name in proc_sys_dev.OWN_IN_DEV)
 
 
