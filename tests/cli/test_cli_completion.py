@@ -74,7 +74,7 @@ def completed(place: Path, *words: str, **variables: str) -> tuple[str, list[str
         ("exec -itu ", []),
         ("exec --app ", []),
         ("re", ["restart"]),
-        ("app ", ["list", "ls", "add", "start", "stop", "reopen-log", "rm"]),
+        ("app ", ["list", "ls", "add", "start", "stop", "reopen-log", "update", "rm"]),
         ("run --pull ", ["new", "always", "never"]),
         ("run --pull=n", ["--pull=new", "--pull=never"]),
         ("run --pu", ["--publish", "--pull"]),

@@ -124,10 +124,11 @@ def rm(session: Session, *, pod: str, apps: tuple[str, ...], force: bool) -> int
     _POD,
     Argument("app", "APP", "The app."),
     *(option for option in OPTIONS if option.name in ("memory", "cpus", "isolator")),
+    MANAGED,
     root=True,
     example="kurma app update --memory 512Mi shop web",
 )
-def update(session: Session, *, pod: str, app: str, **options: Any) -> None:
+def update(session: Session, *, pod: str, app: str, force: bool, **options: Any) -> None:
     """Change the resources of an app.
 
     A running app has them at once, and a later start keeps them. If the kernel refuses one, all stay as they were.
@@ -136,4 +137,4 @@ def update(session: Session, *, pod: str, app: str, **options: Any) -> None:
     from kurma_core.cli.commands.run import tell_of_isolators
 
     wanted = dict(isolators({"caps_retain": (), "caps_remove": (), "device": (), **options}))
-    tell_of_isolators(session, session.client.app_update(pod, app, wanted), app)
+    tell_of_isolators(session, session.client.app_update(pod, app, wanted, managed=force), app)

@@ -7,6 +7,7 @@ from kurma_core.cli.command_line import (
     FILTER,
     FORMAT,
     INSPECT_FORMAT,
+    MANAGED,
     NO_LEGEND,
     NO_TRUNC,
     TIMEOUT,
@@ -262,10 +263,11 @@ def status(session: Session, *, pod: str, wait: bool) -> None:
     _POD,
     Argument("annotations", "NAME=VALUE|NAME-", "What to set, or to remove.", many=True),
     Option("app", "--app", "Change the annotations of this app.", metavar="APP"),
+    MANAGED,
     root=True,
     example="kurma annotate web example.com/owner=lab example.com/old-",
 )
-def annotate(session: Session, *, pod: str, annotations: tuple[str, ...], app: str | None) -> None:
+def annotate(session: Session, *, pod: str, annotations: tuple[str, ...], app: str | None, force: bool) -> None:
     """Set and remove annotations of a pod or of an app.
 
     The pod may be in any state. Annotations that Kurma acts on cannot be changed.
@@ -282,7 +284,7 @@ def annotate(session: Session, *, pod: str, annotations: tuple[str, ...], app: s
             gone.append(text[:-1])
         else:
             raise UsageError(f"expected NAME=VALUE or NAME-, found {text!r}")
-    session.client.pod_annotate(pod, set=values, remove=gone, app=app)
+    session.client.pod_annotate(pod, set=values, remove=gone, app=app, managed=force)
 
 
 @command(_POD, example="kurma wait web")

@@ -29,6 +29,8 @@ def test_a_managed_pod_is_changed_by_its_manager_or_by_force(house):
         lambda: client.app_start(NAME, "main"),
         lambda: client.app_stop(NAME, "main", force=True),
         lambda: client.app_rm(NAME, "main", force=True),
+        lambda: client.app_update(NAME, "main", {"os/linux/oom-score-adj": 5}),
+        lambda: client.pod_annotate(NAME, set={"example.com/owner": "lab"}),
     )
     for change in refused:
         with pytest.raises(PodManagedError, match=rf"pod {NAME}: conductor manages it$") as caught:
