@@ -363,6 +363,21 @@ class StagerHooks(AnyStagerHooks):
         return frozenset()
 
     @hookspec
+    def run_contained(
+        self, directory: str, running: RunningStagerHooks, app: str, stdio: Stdio, document: bytes
+    ) -> CallInHooks:
+        """Starts a contained command in an app: one that can be killed with all that it has started.
+
+        :called: for a command with a time limit or with a caller who may go away, if ``app_verbs`` has
+            ``run-contained``
+        :param app: its name. :param stdio: as for ``call``.
+        :param document: the command, as the call-in ``run`` gets it; ``contained`` is set.
+        :returns: the running command; the core calls its ``wait_contained``.
+        :raises StagerError: the app does not run.
+        """
+        return self.begin(directory, running, "run", (app,), stdio, document)
+
+    @hookspec
     def no_verb(self, directory: str, verb: str) -> StagerError:
         """Explains why the stager does not support a verb.
 

@@ -26,7 +26,7 @@ from kurma_core.schema import fit
 from kurma_core.spawn_plan import cgroups
 from kurma_core.staging import stager_status
 from kurma_core.staging.callin import CallIn, StagerTimes
-from kurma_core.staging.stager_process import StagerImage, StagerProcess, begin, find_again
+from kurma_core.staging.stager_process import CONTROL, StagerImage, StagerProcess, begin, find_again
 from kurma_core.staging.stager_root import (
     of_volume,
     places_of_pod,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kurma_core.hookspecs.pod_setup import PodSetup, VolumeSetup
-    from kurma_core.hookspecs.stager import RunningStagerHooks
+    from kurma_core.hookspecs.stager import CallInHooks, RunningStagerHooks
     from kurma_core.linux.process import ProcessIdentity
     from kurma_core.models.isolator import IsolatorPlan
     from kurma_core.models.pod import AppStatus
@@ -390,6 +390,15 @@ class AciStager(StagerHooks):
         except CommandNotFoundError:
             message = f"this pod's stager has no call-in {verb!r} (/opt/stager/{verb})"
             raise StagerError(message, hint=self._if_outdated(directory)) from None
+
+    def run_contained(
+        self, directory: str, running: RunningStagerHooks, app: str, stdio: Stdio, document: bytes
+    ) -> CallInHooks:
+        if not stdio.terminal and CONTROL in self.app_verbs(directory):
+            from kurma_core.staging.control import ForkedCommand
+
+            return ForkedCommand(running, app, stdio, document)
+        return self.begin(directory, running, "run", (app,), stdio, document)
 
     def app_verbs(self, directory: str) -> frozenset[str]:
         return frozenset(_call_record(directory)["verbs"])

@@ -17,6 +17,7 @@ from kurma_core.json_text import loads
 from kurma_core.linux.files import replace_file
 from kurma_core.models.streams import Stdio
 from kurma_core.schema import fit
+from kurma_core.staging.stager_process import CONTROL
 from kurma_core.staging.stager_root import (
     LAYERS,
     RESERVED_KEY,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         times: StagerTimes
 
         def manifest(self, pod: PodSetup) -> bytes: ...
+        def app_verbs(self, directory: str) -> frozenset[str]: ...
         def begin(
             self,
             directory: str,
@@ -224,12 +226,21 @@ def ask(
     *,
     cancellable: bool = False,
 ) -> None:
-    """Runs a call-in to its end. The printable part of its output becomes the text of an error.
+    """Asks the stager by its control socket; or runs a call-in to its end, and the printable part of its output
+    becomes the text of an error.
 
     :param words: its name and arguments. :param timeout: seconds; then it is killed.
     :param cancellable: the wait ends when this thread's operation is cancelled; the stager may still do the work.
     :raises StagerError: the call-in fails, is missing, or does not end in time.
     """
+    if CONTROL in stager.app_verbs(directory):
+        from kurma_core.staging import control
+
+        try:
+            control.ask(running, words, timeout, document, cancellable=cancellable)
+        except StagerError as error:
+            raise error.with_limit(directory) from None
+        return
     output = os.memfd_create("answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -245,8 +256,8 @@ def ask(
         os.close(null)
     if code != 0:
         why = said or f"its call-in {words[0]!r} ended with status {code}"
-        error = StagerError(f"the stager refuses: {why}" if said else f"the stager fails: {why}", status=code)
-        raise error.with_limit(directory)
+        failure = StagerError(f"the stager refuses: {why}" if said else f"the stager fails: {why}", status=code)
+        raise failure.with_limit(directory)
 
 
 def _cancellable(call: CallIn, timeout: float) -> int:

@@ -31,8 +31,9 @@ WAITS = "kurma.io/stager/waits"
 #: Annotation of an image: the stager's call-ins of ``app-add,app-start,app-stop,app-rm,app-reopen-log,
 #: app-update``.
 CALL_INS = "kurma.io/stager/callins"
-#: The word of the same annotation by which ``run`` kills a command with all that it has started.
-CONTAINS = "run-contained"
+#: The words of the same annotation by which the stager has a control socket, and by which ``run`` kills a command
+#: with all that it has started.
+CONTROL, CONTAINS = "control", "run-contained"
 _VERBS = ("add", "start", "stop", "rm", "reopen-log", "update")
 
 
@@ -54,7 +55,10 @@ class StagerImage:
         """The optional call-ins that the image declares: ``add`` for ``app-add``, and so on."""
         words = {word.strip() for word in (self.manifest.annotation(CALL_INS) or "").split(",")}
         return frozenset(
-            [*(verb for verb in _VERBS if f"app-{verb}" in words), *(word for word in words if word == CONTAINS)]
+            [
+                *(verb for verb in _VERBS if f"app-{verb}" in words),
+                *(word for word in words if word in (CONTAINS, CONTROL)),
+            ]
         )
 
 

@@ -90,7 +90,8 @@ def call(
         def run(given: Stdio) -> int:
             try:
                 if limit is not None:
-                    return limit.wait(driver.begin(directory.path, stager, verb, arguments, given, document))
+                    command = driver.run_contained(directory.path, stager, arguments[0], given, document or b"")
+                    return limit.wait(command)
                 return driver.call(directory.path, stager, verb, arguments, given, document)
             except (HostError, StagerError):
                 if not _ends(stager):

@@ -162,7 +162,7 @@ def build(rootfs: str, sources: list[tuple[str, str]] | None = None) -> Mapping[
             {"name": "kurma.io/stager/volumes", "value": "true"},
             {"name": "kurma.io/stager/isolators", "value": "true"},
             {"name": "kurma.io/stager/logs", "value": "true"},
-            {"name": "kurma.io/stager/callins", "value": ",".join((*OPTIONAL, "run-contained"))},
+            {"name": "kurma.io/stager/callins", "value": ",".join((*OPTIONAL, "run-contained", "control"))},
         ],
     }
 

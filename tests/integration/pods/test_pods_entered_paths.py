@@ -53,6 +53,7 @@ def test_what_is_executed_in_a_pod(house, tmp_path, users):
         for name, each in apps.items():
             client.app_add(pod.uuid, house.request({name: each}), start=True)
         assert house.enter(pod.uuid, "echo", "entered", app="again")[:2] == (0, "entered\n")
+        assert house.enter(pod.uuid, "echo", "in time", app="again", timeout=20)[:2] == (0, "in time\n")
         assert house.enter(pod.uuid, "echo", "typed in", app="again", tty=True)[:2] == (0, "typed in\r\n")
         assert house.enter(pod.uuid, "true", app="again", user="none")[0] == 125  # nor on the way to an error
         (tmp_path / "in").write_text("line\n")
@@ -75,9 +76,10 @@ def test_what_is_executed_in_a_pod(house, tmp_path, users):
         "echo typed",
         "read line",
         '"entered"',
+        '"in time"',
         '"typed in"',
     ]
-    entering.check(windows, [*programs, '"/opt/stager/run"', '"/opt/stager/attach"', '"/opt/stager/app-start"'])
+    entering.check(windows, [*programs, '"/opt/stager/run"', '"/opt/stager/attach"'])
     assert sum("echo main" in window.program for window in windows) == 2
 
 

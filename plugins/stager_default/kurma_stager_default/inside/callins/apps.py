@@ -16,7 +16,6 @@ from kurma_stager_default.inside.pod.control_socket import DOCUMENT
 
 _DESCRIPTOR = 3
 _USAGE = 2
-_UNKNOWN = 2
 _FAILED = 1
 
 
@@ -36,7 +35,7 @@ def main() -> int:
         elif verb == "app-stop":
             ask({"do": "stop", "app": name, "timeout": timeout})
         elif verb == "app-rm":
-            _remove(name)
+            ask({"do": "rm", "app": name})
         else:
             ask({"do": verb.removeprefix("app-"), "app": name})
     except Refused as refused:
@@ -66,32 +65,3 @@ def _document() -> bytes:
     while len(text) <= DOCUMENT and (data := os.read(_DESCRIPTOR, 65536)):
         text += data
     return text
-
-
-def _remove(name: str) -> None:
-    """Removes an app, its cgroup and its files. It can be repeated: it removes the files even if the supervisor
-    does not know the app any more."""
-    try:
-        ask({"do": "rm", "app": name})
-    except Refused as refused:
-        if refused.code != _UNKNOWN:
-            raise
-    from kurma_core.linux import beneath
-    from kurma_stager_default.inside.pod.pod_cgroups import PodGroups
-    from kurma_stager_default.inside.streams import app_log
-
-    tree = PodGroups().app(name)
-    tree.kill()
-    tree.remove()
-    apps = os.open("/pod/apps", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        beneath.remove_tree(apps, name)
-    finally:
-        os.close(apps)
-    for file in os.listdir("/pod/logs"):
-        if app_log.app_of(file) == name:
-            os.unlink(f"/pod/logs/{file}")
-    try:  # noqa: SIM105 - contextlib costs every call
-        os.unlink(f"/pod/hosts/{name}")
-    except FileNotFoundError:
-        pass

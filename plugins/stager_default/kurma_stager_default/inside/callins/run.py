@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _DOCUMENT = 3
 _DEADLINE = 10.0
-_LIMIT = 1 << 20
+LIMIT = 1 << 20
 _LARGEST_ID = 0xFFFFFFFE
 
 
@@ -53,8 +53,8 @@ def read_document() -> dict[str, Any]:
         if not data:
             break
         text += data
-        if len(text) > _LIMIT:
-            raise SetupError(f"the command is too long: more than {_LIMIT >> 20} MiB")
+        if len(text) > LIMIT:
+            raise SetupError(f"the command is too long: more than {LIMIT >> 20} MiB")
     os.close(_DOCUMENT)
     try:
         value = small_json.decode(text.decode())
@@ -341,9 +341,16 @@ def main() -> int:
     if len(sys.argv) != 2:
         complain("usage: run APP, with the command on descriptor 3")
         return _USAGE
-    name = sys.argv[1]
     try:
         value = read_document()
+    except (SetupError, OSError) as error:
+        return _failed(error)
+    return run_given(sys.argv[1], value)
+
+
+def run_given(name: str, value: dict[str, Any]) -> int:
+    """Runs the command of a document in an app. :returns: the exit code of the call-in."""
+    try:
         pod = manifest.load()
         app = pod.app(name)
         if app is None:
@@ -351,9 +358,14 @@ def main() -> int:
             return _USAGE
         return run(pod, app, Command(value, app))
     except (SetupError, manifest.ManifestError, OSError) as error:
-        if _pod_has_ended():
-            return _KILLED
-        limit = isinstance(error, BlockingIOError)  # EAGAIN of fork(2): the pod's pids.max is reached
-        text = "cannot start a process: the pod has as many as its limit allows" if limit else error
-        complain(f"kurma: {text}")
-        return _FAILED
+        return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    """Prints the error. :returns: the exit code."""
+    if _pod_has_ended():
+        return _KILLED
+    limit = isinstance(error, BlockingIOError)  # EAGAIN of fork(2): the pod's pids.max is reached
+    text = "cannot start a process: the pod has as many as its limit allows" if limit else error
+    complain(f"kurma: {text}")
+    return _FAILED

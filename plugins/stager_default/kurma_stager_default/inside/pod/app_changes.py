@@ -177,9 +177,29 @@ def _reopen_log(supervisor: Supervisor, conversation: Conversation, request: dic
 
 
 def _remove(supervisor: Supervisor, conversation: Conversation, request: dict[str, Any]) -> None:
-    """Removes an app from the pod's state and manifest. The call-in removes its files and its cgroup, which may
-    take a while."""
-    run = _run_of(supervisor, request["app"])
+    """Removes an app from the pod's state and manifest, and then its files and its cgroup, which a child does. Of
+    an unknown app, it removes what is left of the files. The request is answered when all of that is done."""
+    from kurma_stager_default.inside.pod import forked_work
+
+    name: str = request["app"]
+    if "/" in name or name.startswith("."):
+        raise Refusal(f"{name!r} is not the name of an app", _UNKNOWN)
+    for run in supervisor.runs:
+        if run.app.name == name:
+            _forget(supervisor, run)
+            break
+
+    def done(failure: str) -> None:
+        if failure:
+            conversation.refuse(failure)
+        else:
+            _answer(supervisor, conversation)
+
+    forked_work.remove_files(supervisor, name, done)
+
+
+def _forget(supervisor: Supervisor, run: AppRun) -> None:
+    """Removes an app from the pod's state and manifest. :raises Refusal: it runs."""
     if not run.over:
         raise Refusal(f"app {run.app.name} runs: stop it first")
     try:
@@ -192,7 +212,7 @@ def _remove(supervisor: Supervisor, conversation: Conversation, request: dict[st
     own = f"app {run.app.name}: "
     supervisor.notes[:] = [note for note in supervisor.notes if not note.startswith(own)]
     _renew_notes(supervisor)
-    _answer(supervisor, conversation)
+    supervisor.changed = True
 
 
 def _answer(supervisor: Supervisor, conversation: Conversation) -> None:

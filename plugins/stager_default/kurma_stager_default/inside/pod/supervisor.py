@@ -24,6 +24,7 @@ from kurma_stager_default.inside.pod.memory_trimming import Rest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from kurma_stager_default.inside.pod.prestarted_root import RootMaker
@@ -81,11 +82,14 @@ class Supervisor:
         self.life = self.LIFECYCLE(self, pod, stdin)
         self._readers: list[Conversation] = []
         self._rest = Rest(self.loop)
+        #: by PID, what is called with the wait status of a child that does work for the supervisor
+        self.helpers: dict[int, Callable[[int], None]] = {}
         self.control = control
         self.control.on_end = self.worked
         self.control.verbs["status"] = self._tell_status
         self.control.verbs["follow"] = self._take_reader
         self.control.verbs["attach"] = self.life.attach
+        self.control.verbs["run"] = self._run
         for verb in ("add", "start", "stop", "rm", "reopen-log", "update"):
             self.control.verbs[verb] = self._change
 
@@ -177,6 +181,12 @@ class Supervisor:
         from kurma_stager_default.inside.pod import app_changes
 
         app_changes.do(self, asked, request)
+
+    def _run(self, asked: Conversation, request: dict[str, Any]) -> None:
+        """Handles requests to run a command. The module is loaded at the first request."""
+        from kurma_stager_default.inside.pod import forked_work
+
+        forked_work.run(self, asked, request)
 
     def _stop_is_over(self) -> None:
         for run in self.runs:
@@ -291,6 +301,10 @@ class Supervisor:
                 return
             if pid == 0:
                 return
+            done = self.helpers.pop(pid, None)
+            if done is not None:
+                done(status)
+                continue
             if pid == self._init:
                 self.broken = "the pod's PID 1 has ended"
                 continue
