@@ -190,10 +190,10 @@ def _apparmor(security: cri.LinuxContainerSecurityContext) -> Isolators:
     """A profile that is not loaded, or that this kernel cannot enforce, fails when the container is created."""
     found = _profile(security, "apparmor", "apparmor_profile")
     if found is None or found[0] == cri.SecurityProfile.RuntimeDefault:
-        # Kurma brings no profile: an app has Kurma's own confinement.
-        return []
+        # Kurma brings no profile: an app has Kurma's own confinement, and a privileged one none.
+        return [(_APPARMOR, _UNCONFINED)] if security.privileged else []
     if found[0] == cri.SecurityProfile.Unconfined:
-        return [(_APPARMOR, "unconfined")]
+        return [(_APPARMOR, _UNCONFINED)]
     return [(_APPARMOR, {"profile": found[1].removeprefix(_LOCALHOST)})]
 
 

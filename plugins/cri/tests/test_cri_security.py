@@ -101,7 +101,7 @@ def test_capabilities_and_privileges():
         masked_paths=["/proc/keys"],
         seccomp=PROFILE(profile_type=PROFILE.Localhost, localhost_ref="/x"),
     )
-    assert isolators(context, pod) == {"os/linux/privileged": True}
+    assert isolators(context, pod) == {"os/linux/privileged": True, "os/linux/apparmor-profile": "unconfined"}
     refused("the sandbox of a privileged container must be privileged", context)
 
 
