@@ -154,7 +154,7 @@ class Cgroup:
             tree.kill(launch.patience)
             tree.remove()
             if launch.document.cgroup_parent is not None:
-                # A prestarted stager has waited in this one.
+                # The former cgroup of a prestarted stager.
                 before = CgroupTree(cgroup_of(launch.document.uuid))
                 before.kill(launch.patience)
                 before.remove()

@@ -118,7 +118,7 @@ class PrestartedPod(NewPod):
             self._services,
             self.directory,
             document,
-            # The hand-over moves the stager to a cgroup with a parent, and removes the one that it has waited in.
+            # The hand-over moves the stager to the new cgroup, and removes its old one.
             made=PRESTARTED if document.cgroup_parent is None else PRESTARTED[1:],
             waiting=self.waiting,
             listener=listener,
