@@ -8,7 +8,7 @@ import pytest
 from kurma_core.cancellation import current
 from kurma_core.errors import ConfigError, KurmaError
 from kurma_core.hookspecs.observer import ObserverHooks
-from kurma_core.models.pod import PodEvent
+from kurma_core.models.pod import AppEvent, PodEvent
 from kurma_core.plugins.observing import Observing, close
 from tests.kit.waiting import until
 from tests.registry.test_hostile_plugins import RAISED
@@ -34,6 +34,29 @@ BROKEN = "import nothing_of_this_name"
 def raising(body):
     """Source of an observer that does that at each event."""
     return OBSERVER.replace("seen.append(event)", body.replace("\n", "\n        "))
+
+
+APP_HOOK = """
+    @hookimpl
+    def app_event(self, event):
+        seen.append(event)
+@hookimpl
+def kurma_observer"""
+
+
+def test_events_of_apps_go_to_observers_that_want_them(install, registry):
+    """In one queue with those of pods; an observer without the hook misses nothing else."""
+    both = OBSERVER.replace("\n@hookimpl\ndef kurma_observer", APP_HOOK)
+    site = install("kurma-test", {"a": OBSERVER, "b": both}, group="kurma.observers")
+    plugins = registry()
+    of_app = AppEvent("started", "main", "pod-0", "pod", "2024-01-01T00:00:00Z", {"instance": 1})
+    for event in (EVENT, of_app, EVENTS[1]):
+        plugins.emit(event)
+    plugins.close()
+    modules = {p.stem: sys.modules[p.stem] for p in site.glob("*.py") if p.stem in sys.modules}
+    seen = sorted((one.seen for one in modules.values() if hasattr(one, "seen")), key=len)
+    assert seen == [EVENTS[:2], [EVENT, of_app, EVENTS[1]]]
+    assert not any("observer" in text for text in plugins.told)
 
 
 def test_observers_get_all_events_in_order_whatever_one_does(install, registry):
