@@ -164,7 +164,11 @@ class FetchRequest:
     credentials: FetchCredentials | None = None
 
     def refuse_credentials(self, locator: str) -> None:
-        """:raises UsageError: the caller has given credentials."""
+        """Refuses credentials of one fetch, for a fetcher that cannot use them.
+
+        :param locator: of the image, for the error.
+        :raises UsageError: the caller has given credentials.
+        """
         if self.credentials is not None:
             from kurma_core.errors import UsageError
 

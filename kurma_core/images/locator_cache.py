@@ -79,7 +79,7 @@ class LocatorCache:
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        #: What :meth:`last` has found, and when the directory had changed then.
+        #: Result of :meth:`last`, and the time of the directory's change then.
         self._last: tuple[int, dict[str, tuple[str, ...]]] | None = None
 
     def get(self, locator: str, platform: str) -> KnownImage | None:

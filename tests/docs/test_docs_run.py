@@ -18,6 +18,7 @@ REASONS = {
     "needs a disk",
     "needs another machine",
     "publishes something",
+    "the parents stay on the host",
     "installs packages on the host",
     "takes minutes",
 }
