@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+import subprocess
 import time
 
 import pytest
@@ -248,19 +249,30 @@ def test_many_volumes_are_quick(house, tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("read_only", [False, True])
 def test_mapped_volumes_of_every_kind(house, tmp_path, read_only):
-    """Directories and files, below each other, in the first app and in one that is added: never chowned."""
+    """Directories and files, also in memory, below each other, in the first app and in one that is added: never
+    chowned."""
+    (tmp_path / "memory").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(tmp_path / "memory")], check=True)
+    try:
+        _mapped(house, tmp_path, read_only)
+    finally:
+        subprocess.run(["umount", str(tmp_path / "memory")], check=True)
+
+
+def _mapped(house, tmp_path, read_only):
+    os.chown(tmp_path / "memory", 9, 9)
     (tmp_path / "dir").mkdir()
     (tmp_path / "dir" / "sub").mkdir()
     (tmp_path / "file").write_text("file\n")
     (tmp_path / "file").chmod(0o600)
     os.chown(tmp_path / "dir", 7, 7)
     fields = {"kurma.io/idmap": True, "readOnly": read_only}
-    volumes = [host("dir", tmp_path / "dir", **fields), host("file", tmp_path / "file", **fields)]
-    places = [("dir", "/d"), ("file", "/f"), ("file", "/d/sub/file")]
-    script = "stat -c %u:%g /d /f; cat /f; touch /d/x 2>/dev/null || echo read-only; sleep 1000"
+    volumes = [host(name, tmp_path / name, **fields) for name in ("dir", "file", "memory")]
+    places = [("dir", "/d"), ("file", "/f"), ("file", "/d/sub/file"), ("memory", "/m")]
+    script = "stat -c %u:%g /d /f /m; cat /f; touch /d/x 2>/dev/null || echo read-only; sleep 1000"
     if read_only:
         (tmp_path / "dir" / "sub" / "file").touch()
-    expected = "7:7\n0:0\nfile\n" + ("read-only\n" if read_only else "")
+    expected = "7:7\n0:0\n9:9\nfile\n" + ("read-only\n" if read_only else "")
     with house.running({"main": app(script, *places)}, volumes=volumes, userns="auto") as pod:
         add(house, pod, app(script.replace("/d/x", "/d/y"), *places), "one")
         for name in ("main", "one"):
