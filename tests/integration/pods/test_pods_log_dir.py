@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import stat
+import threading
 
 import pytest
 
@@ -150,10 +151,12 @@ def test_what_the_annotations_may_not_say(house):
 def test_a_million_lines_and_ten_rotations(house, tmp_path):
     """No line is lost or doubled, in the files and for a client that follows."""
     lines = 1_000_000
-    batch = "seq $((i * 5000 + 1)) $((i * 5000 + 5000)); i=$((i + 1))"
+    batch = "seq $((i * 5000 + 1)) $((i * 5000 + 5000)); i=$((i + 1)); usleep 20000"
     script = f"i=0; while [ $i -lt {lines // 5000} ]; do {batch}; done; echo done; exec sleep 1000"
     with logging(house, tmp_path, {"main": "exec sleep 1000"}, net="none") as (pod, directory):
         house.client.app_add(pod.uuid, house.request({"seq": app(script, "seq/0.log")}), start=True)
+        followed, reader = following(house, pod, "seq")
+        until(lambda: followed, "the first output of the client")
         log = directory / "seq/0.log"
         for number in range(10):
             until(lambda: log.stat().st_size > 100_000, "enough output")
@@ -163,3 +166,21 @@ def test_a_million_lines_and_ten_rotations(house, tmp_path):
         until(lambda: log.read_bytes().endswith(b" done\n"), "the last line")
         text = "".join(part + ("\n" if tag == "F" else "") for file in files for _, tag, part in parts(file))
         assert text == "".join(f"{number}\n" for number in range(1, lines + 1)) + "done\n"
+        reader.join(20)
+        assert "".join(followed) == text
+
+
+def following(house, pod, name):
+    """What a client gets that follows the log, up to the line "done", and its thread."""
+    found = []
+
+    def read():
+        with house.connect() as client:
+            for text in client.logs(pod.uuid, name, follow=True):
+                found.append(text.text.decode() + ("" if text.partial else "\n"))
+                if found[-1].endswith("done\n"):
+                    return
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    return found, thread
