@@ -34,8 +34,11 @@ def container_request(
     image: RunImage,
     mounted: Mapping[str, str],
     created_at: int,
+    *,
+    foreign: bool = False,
 ) -> PodRequest:
     """:param image: that it runs. :param mounted: the images that it mounts, by ID.
+    :param foreign: the stager applies no isolators.
 
     :raises RpcError: the configuration is wrong, or asks for something that this runtime does not do.
     """
@@ -71,7 +74,7 @@ def container_request(
     return replace(
         request,
         pull="never",
-        overrides={id: _overrides(config, sandbox)},
+        overrides={id: _overrides(config, sandbox, foreign=foreign)},
         grants=(*container_grants(annotations), *grants(config)),
         allow_volume_links=True,
     )
@@ -88,7 +91,7 @@ def _log(sandbox: Sandbox, config: cri.ContainerConfig) -> dict[str, str]:
     return {LOG_PATH: path}
 
 
-def _overrides(config: cri.ContainerConfig, sandbox: Sandbox) -> AppOverrides:
+def _overrides(config: cri.ContainerConfig, sandbox: Sandbox, *, foreign: bool) -> AppOverrides:
     """The command, environment and user, over those of the image: ``command`` replaces its entrypoint and its
     arguments, ``args`` its arguments alone."""
     who = identity(config.linux.security_context)
@@ -101,7 +104,7 @@ def _overrides(config: cri.ContainerConfig, sandbox: Sandbox) -> AppOverrides:
         working_directory=config.working_dir or None,
         environment=(("HOSTNAME", host_name(sandbox.id, sandbox.config)), *_environment(config)),
         isolators=(
-            *isolators(config, sandbox.id, sandbox.config.linux.security_context),
+            *isolators(config, sandbox.id, sandbox.config.linux.security_context, foreign=foreign),
             *resources.isolators(config.linux.resources),
         ),
     )

@@ -32,6 +32,7 @@ class Containers:
         self._sandboxes = sandboxes
         self._images = Images(client)
         self._lock = threading.Lock()
+        self._foreign: dict[str, bool] = {}
 
     def create(self, sandbox_id: str, config: cri.ContainerConfig) -> str:
         """Adds a container to a sandbox. :returns: its ID.
@@ -49,7 +50,8 @@ class Containers:
         image = self._images.run_image(config.image.image)
         config, mounted = with_image_ids(self._images, config)
         id = new_id()
-        request = container_request(id, sandbox, config, image, mounted, self._records.now())
+        foreign = self._is_foreign(sandbox.pod.stager)
+        request = container_request(id, sandbox, config, image, mounted, self._records.now(), foreign=foreign)
         try:
             self._client.app_add(sandbox.pod.uuid, request)
         except BaseException as error:
@@ -59,6 +61,13 @@ class Containers:
                 self._client.app_rm(sandbox.pod.uuid, id, force=True)
             raise
         return id
+
+    def _is_foreign(self, stager: str) -> bool:
+        """Whether the stager is none that follows Kurma's own specification."""
+        if stager not in self._foreign:
+            found = {one.name: one.features for one in self._client.stagers()}
+            self._foreign[stager] = stager in found and "volume_kinds" not in found[stager]
+        return self._foreign[stager]
 
     def start(self, reference: str) -> None:
         """Starts a created container; returns once its program runs.

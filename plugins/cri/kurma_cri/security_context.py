@@ -27,6 +27,18 @@ _APPARMOR, _SELINUX = "os/linux/apparmor-profile", "os/linux/selinux-context"
 _POLICIES = {cri.Merge: "merge", cri.Strict: "strict"}
 #: Devices that every app has, at the same paths.
 _USUAL = frozenset(f"/dev/{name}" for name in ("full", "null", "random", "tty", "urandom", "zero"))
+#: Paths that are in each list that kubelet sends by default.
+_KUBELETS = {
+    "kurma.io/masked-paths": frozenset(
+        (
+            *("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats"),
+            *("/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware"),
+        )
+    ),
+    "kurma.io/read-only-paths": frozenset(
+        ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+    ),
+}
 _SELINUX_PLACE = "/sys/fs/selinux"
 #: The SELinux context of containers, by the policies of Fedora and Debian.
 _CONTEXT = {"user": "system_u", "role": "system_r", "type": "container_t"}
@@ -80,10 +92,14 @@ def check_sandbox(security: cri.LinuxSandboxSecurityContext) -> None:
     _selinux(security.selinux_options, "")
 
 
-def isolators(config: cri.ContainerConfig, sandbox: str, pod: cri.LinuxSandboxSecurityContext) -> Isolators:
+def isolators(
+    config: cri.ContainerConfig, sandbox: str, pod: cri.LinuxSandboxSecurityContext, *, foreign: bool = False
+) -> Isolators:
     """The isolators of a container.
 
     :param sandbox: the ID of its sandbox. :param pod: the context of its sandbox.
+    :param foreign: the stager has protections of its own, and applies no isolators: rkt's stage1. Then kubelet's
+        usual lists of paths are left to it, and so is the filter of a container whose seccomp field is missing.
     :raises RpcError: a field is wrong; the container is privileged, and its sandbox is not.
     """
     security = config.linux.security_context
@@ -94,11 +110,16 @@ def isolators(config: cri.ContainerConfig, sandbox: str, pod: cri.LinuxSandboxSe
         found.append((_PRIVILEGED, True))
     else:
         found += _capabilities(security.capabilities)
-        found += _seccomp(security)
+        if not foreign or security.HasField("seccomp") or security.seccomp_profile_path:
+            found += _seccomp(security)
         if config.linux.HasField("security_context"):
             # As given: kubelet sends its own lists, and empty ones for an unmasked /proc.
-            found.append(("kurma.io/masked-paths", list(security.masked_paths)))
-            found.append(("kurma.io/read-only-paths", list(security.readonly_paths)))
+            for name, paths in (
+                ("kurma.io/masked-paths", security.masked_paths),
+                ("kurma.io/read-only-paths", security.readonly_paths),
+            ):
+                if not foreign or not _KUBELETS[name].issubset(paths):
+                    found.append((name, list(paths)))
     if security.no_new_privs:
         found.append(("os/linux/no-new-privileges", True))
     found += _apparmor(security)

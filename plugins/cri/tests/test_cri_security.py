@@ -65,6 +65,22 @@ def test_seccomp(context, wanted):
     assert isolators(security(**context)).get("kurma.io/seccomp-profile") == wanted
 
 
+def test_under_a_stager_with_protections_of_its_own():
+    """What kubelet always sends is left to it; what would change its protections is still asked for."""
+    usual = {name: sorted(paths) for name, paths in security_context._KUBELETS.items()}
+
+    def found(**context):
+        config = cri.ContainerConfig()
+        config.linux.security_context.CopyFrom(security(**context))
+        pod = cri.LinuxSandboxSecurityContext()
+        return dict(security_context.isolators(config, SANDBOX, pod, foreign=True))
+
+    assert found(masked_paths=usual[MASKED], readonly_paths=usual[READ_ONLY], seccomp=PROFILE()) == {}
+    assert found(masked_paths=[*usual[MASKED], "/proc/interrupts"], readonly_paths=usual[READ_ONLY]) == {}
+    unconfined = PROFILE(profile_type=PROFILE.Unconfined)
+    assert found(seccomp=unconfined) == {"kurma.io/seccomp-profile": "unconfined", MASKED: [], READ_ONLY: []}
+
+
 def test_seccomp_that_is_refused():
     refused("needs a localhost_ref", security(seccomp=PROFILE(profile_type=PROFILE.Localhost)))
     refused("must be an absolute", security(seccomp=PROFILE(profile_type=PROFILE.Localhost, localhost_ref="a")))
