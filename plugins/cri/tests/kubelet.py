@@ -68,6 +68,18 @@ class Kubelet:
         items = self.runtime.ListPodSandbox(cri.ListPodSandboxRequest(), timeout=20).items
         return [one for one in items if one.metadata == config.metadata]
 
+    def update(self, container, resources):
+        """The container has these resources."""
+
+        def step():
+            if self.status(container).resources.linux == resources:
+                return True
+            request = cri.UpdateContainerResourcesRequest(container_id=container, linux=resources)
+            self.runtime.UpdateContainerResources(request, timeout=20)
+            return True
+
+        return self._until(step)
+
     def container(self, sandbox, config):
         """:returns: the ID of the container of that name and attempt, which was started."""
 

@@ -42,6 +42,10 @@ POINTS = {
         ("leaving", f"{_DIRECTORY}.write_pod"),
     ],
     "start": around(f"{_CRI}.containers:Containers.start", f"{_APPS}.start"),
+    "update": [
+        *around(f"{_APPS}.update", f"{_APPS}._commit"),
+        ("leaving", f"{_DIRECTORY}.write_pod"),
+    ],
     "stop": around(f"{_CRI}.containers:Containers.stop", f"{_APPS}.stop"),
     "remove": around(f"{_CRI}.containers:Containers.remove", f"{_APPS}.remove", f"{_APPS}._finish_change"),
     "end": [
@@ -163,6 +167,26 @@ def one_life(node, call, point, sandbox, config):
     assert kubelet.exited(container).exit_code == 7, point
     struck("remove", lambda: kubelet.remove(container))
     assert list(kubelet.containers(sandbox)) == [], point
+
+
+def test_an_update(node):
+    """The kernel's value, and that of the record, are the one that was wanted last."""
+    node = node("update")
+    config = config_of("update")
+    container = node.kubelet.container(node.kubelet.sandbox(config), container_of(node, "main"))
+    (uuid,) = pods(node)
+    (name,) = find_guests(f"{GUEST}{uuid}")
+    group = CgroupTree(f"{name}/app-{container}")
+    for number, point in enumerate(POINTS["update"], 100):
+        wanted = cri.LinuxContainerResources(cpu_period=50000, cpu_quota=number * 100)
+        node.dies(point, lambda wanted=wanted: node.kubelet.update(container, wanted))
+        assert node.kubelet.status(container).resources.linux == wanted, point
+        if group.layout.of("cpu").version == 1:
+            assert group.read("cpu", "cpu.cfs_quota_us") == str(number * 100), point
+        else:
+            assert group.read("cpu", "cpu.max") == f"{number * 100} 50000", point
+    node.kubelet.no_sandbox(config)
+    finish(node, {uuid})
 
 
 def test_stop_and_remove_a_sandbox(node):
