@@ -310,6 +310,12 @@ def mountinfo(pid: int | str = "self") -> list[Mount]:
         return [Mount(line) for line in file]
 
 
+def mount_id(fd: int) -> int:
+    """The ID of the mount that an open file is on, as :class:`Mount` has it."""
+    with open(f"/proc/self/fdinfo/{fd}") as file:
+        return int(next(line for line in file if line.startswith("mnt_id:")).split()[1])
+
+
 def mount_of(path: str) -> Mount:
     """The mount that a path, links followed, is on.
 
@@ -317,8 +323,7 @@ def mount_of(path: str) -> Mount:
     """
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        with open(f"/proc/self/fdinfo/{fd}") as file:
-            number = int(next(line for line in file if line.startswith("mnt_id:")).split()[1])
+        number = mount_id(fd)
         for mount in mountinfo():
             if mount.id == number:
                 return mount

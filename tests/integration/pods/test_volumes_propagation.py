@@ -161,6 +161,22 @@ def test_a_volume_below_one_that_is_shared_is_refused(house, source, tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("name", ["kurma.io/masked-paths", "kurma.io/read-only-paths"])
+def test_paths_of_a_shared_volume_are_not_protected(house, source, name):
+    """The protection would be a mount on the host."""
+    main = app("true")
+    main["app"]["isolators"] = [{"name": name, "value": ["/vol/late"]}]
+    with pytest.raises(
+        StagerError, match="/vol/late: it cannot be protected on a volume with the propagation rshared"
+    ):
+        house.run({"main": main}, volumes=[volume(source, "rshared")], grants=(GRANT, name))
+    assert mounted(source) == [str(source), str(source / "below")]
+    record, _ = house.run({"main": main}, volumes=[volume(source, "rslave")], grants=(name,))
+    assert record.exit_code == 0
+    assert mounted(source) == [str(source), str(source / "below")]
+
+
+@pytest.mark.full
 def test_a_pod_with_a_user_namespace(house, source):
     """rslave works, the owners of the first mount mapped; rshared does not reach the host, so it is refused."""
     volumes = [volume(source, "rslave", **{"kurma.io/idmap": True})]

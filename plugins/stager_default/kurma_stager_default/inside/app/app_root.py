@@ -68,11 +68,6 @@ def enter(
             proc_sys_dev.mount_all(root, SHM, pod.ids, app.plan, notify)
         if clones:
             cgroup_view.attach(root, clones, writable=app.plan.privileged)
-        if app.make_directory:
-            # Before the volumes are mounted, so that no directory is made in a volume of the host.
-            from kurma_core.trees import mount_targets  # not for the supervisor to hold
-
-            os.close(mount_targets.make_dirs(root, app.working_directory, 0o755, *pod.ids.root, symlinks=True))
         if app.mounts:
             from kurma_stager_default.inside.app import volumes  # not for the supervisor to hold
 
@@ -85,7 +80,7 @@ def enter(
         if app.plan.own_paths and not app.plan.privileged:
             from kurma_stager_default.inside.app import path_masks  # not for the supervisor to hold
 
-            path_masks.apply(root, app.plan)
+            path_masks.apply(root, app)
         if app.read_only:
             mounts.set_attributes(root, mounts.ATTR_RDONLY, recursive=False)
         mounts.pivot_root(root)
