@@ -119,6 +119,11 @@ def test_users(user: str, pair: tuple[str, str]) -> None:
     assert (app.user, app.group) == pair
 
 
+@pytest.mark.parametrize(("user", "note"), [("", None), ("0", "0"), ("0:1", "0"), ("root", None), ("1", None)])
+def test_root_by_its_number_is_told_from_no_user(user: str, note: str | None) -> None:
+    assert convert({"User": user}).annotation("kurma.io/docker/user") == note
+
+
 def test_no_command_is_no_error_here() -> None:
     assert app_of({"Env": ["A=1"]}).exec == ()
 

@@ -13,6 +13,7 @@ import pytest
 from kurma_core.api.operations import OPERATIONS
 from kurma_core.client.remote.http import Connection
 from kurma_core.errors import ImageNotFoundError, KurmaError
+from kurma_core.models.image import FetchCredentials
 from tests.kit.client import open_client
 from tests.kit.house import House
 from tests.kit.images import archive, busybox_root, shell
@@ -94,6 +95,7 @@ def ended(both):
     return pod
 
 
+CREDENTIALS = FetchCredentials("user", "hunter22")
 #: By name: what is asked, of both on the same state; and whether it is an error.
 ALIKE = {
     "pods": (lambda c, x: c.pods(), False),
@@ -154,6 +156,10 @@ ALIKE = {
     "extract: a file": (lambda c, x: c.extract(x.broken, f"{x.directory}/never"), True),
     "image_rm, only said": (lambda c, x: c.image_rm(x.odd_name, dry_run=True), False),
     "image_rm: a pod uses it": (lambda c, x: c.image_rm(x.image), True),
+    "image_release: a pod uses it": (lambda c, x: c.image_release(x.image, "conductor"), True),
+    "image_release: no such": (lambda c, x: c.image_release("example.com/none", "conductor"), True),
+    "image_fetch: credentials for a file": (lambda c, x: c.image_fetch(x.archive, credentials=CREDENTIALS), True),
+    "image_store_use": (lambda c, x: c.image_store_use(), False),
     "image_gc, only said": (lambda c, x: c.image_gc(grace=0.0, dry_run=True), False),
     "disk_use": (lambda c, x: c.disk_use(), False),
     "prune, only said": (lambda c, x: c.prune(all=True, dry_run=True), False),
