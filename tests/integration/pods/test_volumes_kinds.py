@@ -309,3 +309,15 @@ def test_a_missing_working_directory_is_made(house, tmp_path, userns):
     main = app("pwd", ("vol", "/vol"), workingDirectory="/vol/none")
     with pytest.raises(StagerError, match="the working directory /vol/none does not exist"):
         house.run({"main": {**main, "annotations": notes}}, volumes=volumes, userns=userns)
+
+
+def test_a_stager_image_that_does_not_declare_them(foreign, tmp_path):
+    """It is refused by name; volumes below others are mounted in their order by every stager."""
+    house = foreign("exit 0")
+    volumes = [host("dir", tmp_path, **{"kurma.io/options": ["noexec"]})]
+    with pytest.raises(StagerError, match=r"\(annotation kurma.io/stager/volumes\): volume dir has the options"):
+        house.run({"main": app("true", ("dir", "/d"))}, volumes=volumes)
+    (tmp_path / "below").mkdir()
+    nested = [host("dir", tmp_path), host("below", tmp_path / "below")]
+    record, _ = house.run({"main": app("true", ("dir", "/d"), ("below", "/d/below"))}, volumes=nested)
+    assert record.exit_code == 0
