@@ -31,10 +31,12 @@ class AppWatcher:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._poller = Poller("apps")
+        self._poller = Poller("apps", self._tell_new)
         self._watch: Watch | None = None
         #: By the number of its watch.
         self._pods: dict[int, RunningPod] = {}
+        #: Pods whose watch has just begun: what has happened before is told by the thread.
+        self._new: list[RunningPod] = []
 
     def start(self) -> None:
         self._poller.start()
@@ -57,8 +59,15 @@ class AppWatcher:
             return  # its directory was removed: the pod ends
         except OSError as error:
             _LOG.warning("the apps of pod %s are not watched: %s", running.uuid, error.strerror)
-        # Also tells the changes before the watch.
-        running.pod.tell_apps()
+        with self._lock:
+            self._new.append(running)
+        self._poller.wake()
+
+    def _tell_new(self) -> None:
+        with self._lock:
+            new, self._new = self._new, []
+        for running in new:
+            running.pod.tell_apps()
 
     def remove(self, running: RunningPod) -> None:
         """Repeatable."""
