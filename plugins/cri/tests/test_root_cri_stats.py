@@ -56,7 +56,8 @@ def test_stats_and_metrics(node):
         "dd if=/dev/zero of=/written bs=1M count=3; dd if=/dev/zero of=/dev/shm/x bs=1M count=8; exec sleep 1000"
     )
     busy = node.started(sandbox, "sh", "-c", writes, labels={"role": "main"})
-    other = node.started(idle, "sleep", "1000")
+    limits = cri.LinuxContainerResources(memory_limit_in_bytes=64 << 20, cpu_shares=512)
+    other = node.started(idle, "sleep", "1000", linux=cri.LinuxContainerConfig(resources=limits))
     ended = node.started(sandbox, "true", name="ended")
     node.wait_exited(ended)
 
@@ -72,6 +73,8 @@ def test_stats_and_metrics(node):
     assert 0 < memory.working_set_bytes.value <= memory.usage_bytes.value
     assert not memory.HasField("available_bytes")
     assert memory.page_faults.value > 0
+    limited = stats(other).memory
+    assert limited.available_bytes.value == (64 << 20) - limited.working_set_bytes.value
     for part in (found.cpu, memory, found.writable_layer):
         assert begun < part.timestamp <= time.time_ns()
     assert found.writable_layer.fs_id.mountpoint == node.house.client.info().state_directory
@@ -138,6 +141,9 @@ def check_metrics(node, sandbox, idle, busy):
     assert {f"container_{name}" for name in NETWORK} <= {one.name for one in web.metrics}
     found = {one.name.removeprefix("container_"): one for one in own.metrics}
     assert found.keys() >= REQUIRED
+    limited = {one.name: one.value.value for one in answer[1].container_metrics[0].metrics}
+    assert limited["container_spec_memory_limit_bytes"] == 64 << 20
+    assert limited["container_spec_cpu_shares"] == 512
     labels = dict(zip(keys["container_threads"], found["threads"].label_values, strict=True))
     assert (labels["container"], labels["id"]) == ("main", busy)
     assert labels["name"].startswith("k8s_main_web_default_uid-")
