@@ -311,7 +311,10 @@ def mountinfo(pid: int | str = "self") -> list[Mount]:
 
 
 def mount_id(fd: int) -> int:
-    """The ID of the mount that an open file is on, as :class:`Mount` has it."""
+    """The ID of the mount that an open file is on, as :class:`Mount` has it.
+
+    :param fd: a descriptor of the file.
+    """
     with open(f"/proc/self/fdinfo/{fd}") as file:
         return int(next(line for line in file if line.startswith("mnt_id:")).split()[1])
 
