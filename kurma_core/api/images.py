@@ -62,7 +62,7 @@ class ListedImage(JsonValue):
     """An image of the store, and its trust now.
 
     :param trust: highest trust of its fetches, as of now.
-    :param locators: the locators that gave this image last, and no newer one since.
+    :param locators: of its provenance, the locators that gave this image last, and no newer one since.
     """
 
     record: ImageRecord = field(inline=True)
@@ -86,7 +86,7 @@ class ImagePage(JsonValue):
     :param lapse: why a verified signature no longer counts: ``unknown`` (the key is not trusted for the name) or
         ``revoked``; null: all signatures count.
     :param manifest: the image manifest, as App Container's specification writes it.
-    :param locators: the locators that gave this image last, and no newer one since.
+    :param locators: of its provenance, the locators that gave this image last, and no newer one since.
     """
 
     JSON_NAME = "ImagePage"

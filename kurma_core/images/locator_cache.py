@@ -129,7 +129,7 @@ class LocatorCache:
                     found.setdefault(entry["image"], []).append(entry["locator"])
             last = {image: tuple(dict.fromkeys(locators)) for image, locators in found.items()}
             if time.time_ns() - changed < _SETTLED:
-                return last  # another change may have the same time
+                changed = -1  # another change may have the same time
             self._last = changed, last
         return self._last[1]
 

@@ -472,11 +472,13 @@ class ImageManager:
         """All images of the store, and the errors of damaged ones; see :meth:`ImageStore.scan`."""
         return self.store.scan()
 
-    def last_locators(self) -> dict[str, tuple[str, ...]]:
-        """By image ID, the locators that gave this image last, without passwords."""
-        from kurma_core.appc.template import without_passwords
-
-        return {image: tuple(map(without_passwords, found)) for image, found in self._known.last().items()}
+    def last_locators(self, *records: ImageRecord) -> tuple[tuple[str, ...], ...]:
+        """For each image, the locators in its provenance that gave this image last."""
+        last = self._known.last()
+        return tuple(
+            tuple(dict.fromkeys(came.locator for came in one.provenance if came.locator in last.get(one.id, ())))
+            for one in records
+        )
 
     def get(self, reference: str) -> ImageRecord:
         """By ID, the start of one, name, or the address that it came by. :raises ImageNotFoundError:

@@ -266,8 +266,8 @@ class LocalImages:
 
         found, damaged = self._m.images.scan()
         images = self._m.images
-        last = images.last_locators()
-        listed = [ListedImage(one, images.trust(one), last.get(one.id, ())) for one in found]
+        last = images.last_locators(*found)
+        listed = [ListedImage(one, images.trust(one), each) for one, each in zip(found, last, strict=True)]
         return ImageListing(tuple(listed), damaged)
 
     def image(self, image: str) -> ImagePage:
@@ -277,7 +277,8 @@ class LocalImages:
         images = self._m.images
         record = images.get(image)
         lapse, manifest = images.lapse(record), images.manifest(record.id)
-        return ImagePage(record, images.trust(record), lapse, manifest, images.last_locators().get(record.id, ()))
+        (locators,) = images.last_locators(record)
+        return ImagePage(record, images.trust(record), lapse, manifest, locators)
 
     def image_manifest(self, image: str, original: bool) -> bytes:
         return self._m.images.cat_manifest(self._m.images.get(image).id, original=original)
