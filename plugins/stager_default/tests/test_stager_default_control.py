@@ -238,7 +238,7 @@ def test_more_clients_than_are_served_at_once_wait_for_their_turn(served: Served
 
     served.control.verbs["hello"] = hello
     served.control.verbs["stay"] = lambda talk, _request: None
-    idle = [Asking({"do": "stay"}, path=served.path) for _ in range(64)]
+    idle = [Asking({"do": "stay"}, path=served.path) for _ in range(256)]
     late = Asking({"do": "hello"}, path=served.path)
     idle.pop().close()
     assert late.hear() == ({}, [])

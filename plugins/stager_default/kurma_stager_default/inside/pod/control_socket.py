@@ -31,7 +31,7 @@ PACKET = 65536
 DOCUMENT = 1 << 20
 _BACKLOG = 16
 # Clients at the same time; more wait in the backlog.
-_CLIENTS = 64
+_CLIENTS = 256
 _DESCRIPTORS = 8
 _SIZE = 4  # bytes of a number in SO_PEERCRED's answer
 ROOM = room(_DESCRIPTORS)
