@@ -22,6 +22,7 @@ from tests.kit.waiting import until
 #: For who may only look. Whoever adds an operation says here which it is: it changes nothing, starts nothing, and
 #: shows no secrets, which apps have in their environments, their logs and their files.
 READ = {
+    "image_store_use",
     "disk",
     "events",
     "healthz",
@@ -47,6 +48,9 @@ READ = {
 }
 FULL = {
     "answer",
+    "app_update",
+    "image_release",
+    "pod_annotate",
     "app_add",
     "app_remove",
     "app_start",
