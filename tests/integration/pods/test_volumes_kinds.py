@@ -57,6 +57,7 @@ def test_an_image_as_a_volume(house, files, userns):
     house.client.rm(record.uuid)
 
 
+@pytest.mark.full
 def test_the_image_of_a_volume_is_kept_while_a_pod_has_it(house, files):
     record = house.client.prepare(
         house.request({"main": app("cat /f/share/text", ("files", "/f"))}, volumes=[image_volume(files)])
@@ -69,6 +70,7 @@ def test_the_image_of_a_volume_is_kept_while_a_pod_has_it(house, files):
     house.client.image_rm(files)
 
 
+@pytest.mark.full
 def test_images_that_are_not_there(house, files):
     request = {"main": app("true", ("files", "/f"))}
     for fields, error, said in (
@@ -161,6 +163,7 @@ def test_a_source_is_made_when_the_pod_is_made_and_again_at_its_start(house, tmp
     assert (made / "x").exists()
 
 
+@pytest.mark.full
 def test_an_app_that_starts_again_gets_what_its_source_is_now(house, tmp_path):
     """A vanished source is made again, a replaced one is mounted anew; a running app keeps what it has."""
     (tmp_path / "file").write_text("old\n")
@@ -212,6 +215,7 @@ def test_sources_that_are_no_directories(house, tmp_path):
     assert house.run({"main": privileged}, volumes=volumes[:1], grants=grants)[1] == "opened\n"
 
 
+@pytest.mark.full
 def test_a_privileged_app_has_the_hosts_dev(house):
     privileged = app(
         "ls /dev/kmsg; echo x > /dev/null",
@@ -311,6 +315,7 @@ def test_a_missing_working_directory_is_made(house, tmp_path, userns):
         house.run({"main": {**main, "annotations": notes}}, volumes=volumes, userns=userns)
 
 
+@pytest.mark.full
 def test_a_stager_image_that_does_not_declare_them(foreign, tmp_path):
     """It is refused by name; volumes below others are mounted in their order by every stager."""
     house = foreign("exit 0")

@@ -104,6 +104,7 @@ def test_mounts_of_the_app_appear_on_the_host(house, source):
     assert (source / "below" / "mark").read_text() == "below\n"
 
 
+@pytest.mark.full
 def test_without_the_right_the_app_mounts_nothing(house, source):
     """rshared alone gives no right to mount."""
     script = "mount -t tmpfs mine /vol/late 2>/dev/null || echo refused"
@@ -138,6 +139,7 @@ def test_sources_that_do_not_propagate(house, source, tmp_path):
             subprocess.run(["umount", path], check=True)
 
 
+@pytest.mark.full
 def test_a_source_that_became_private_is_refused_at_the_start(house, source):
     record = house.client.prepare(house.request({"main": app("true")}, volumes=[volume(source, "rslave")]))
     mount("--make-private", source)
@@ -146,6 +148,7 @@ def test_a_source_that_became_private_is_refused_at_the_start(house, source):
     house.client.rm(record.uuid)
 
 
+@pytest.mark.full
 def test_a_volume_below_one_that_is_shared_is_refused(house, source, tmp_path):
     """It would appear on the host."""
     (tmp_path / "plain").mkdir()
