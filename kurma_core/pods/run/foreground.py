@@ -6,7 +6,6 @@ affected.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import stat
@@ -53,7 +52,7 @@ def run_to_end(
     with (
         LogReader(pod.directory, apps, newcomers=True) as reader,
         Following(reader) as following,
-        _watching(pod) as status,
+        _Watching(pod) as status,
     ):
         shown = Shown(output)
         stops = Stops(pod, signals, ending)
@@ -86,20 +85,24 @@ def run_to_end(
         return pod.finish()
 
 
-@contextlib.contextmanager
-def _watching(pod: OwnedPod) -> Iterator[SharedWatch | None]:
+class _Watching:
     """Watches the directory to which the stager writes its status; None: the host has no watches left."""
-    from kurma_core.linux.inotify import IN_CLOSE_WRITE, IN_MOVED_TO, SharedWatch
 
-    try:
-        watch = SharedWatch(f"{pod.directory}/pod", IN_MOVED_TO | IN_CLOSE_WRITE)
-    except OSError:
-        yield None
-        return
-    try:
-        yield watch
-    finally:
-        watch.close()
+    def __init__(self, pod: OwnedPod) -> None:
+        from kurma_core.linux.inotify import IN_CLOSE_WRITE, IN_MOVED_TO, SharedWatch
+
+        self._watch: SharedWatch | None = None
+        try:  # noqa: SIM105 - contextlib takes long to import in a command that goes by way of kurmad
+            self._watch = SharedWatch(f"{pod.directory}/pod", IN_MOVED_TO | IN_CLOSE_WRITE)
+        except OSError:
+            pass
+
+    def __enter__(self) -> SharedWatch | None:
+        return self._watch
+
+    def __exit__(self, *_: object) -> None:
+        if self._watch is not None:
+            self._watch.close()
 
 
 def _show(lines: Iterator[LogText], shown: Shown, stops: Stops) -> None:
