@@ -131,7 +131,6 @@ class AppStatus(AppEnd):
     """The status of one app of a pod.
 
     :param name: name of the app.
-    :param created_at: when it came into the pod; null: not known.
     :param pid: PID of its main process on the host; null: it does not run.
     :param exited: true: it has ended.
     :param log_dropped: bytes of its output that could not be written to its log.
@@ -145,13 +144,13 @@ class AppStatus(AppEnd):
     :param files: by file name, the source of the content of ``/etc/hosts``, ``/etc/hostname`` and
         ``/etc/resolv.conf``: Kurma, the image, the image with the pod's own name added (``image+name``), or
         a volume. Empty: not known.
+    :param created_at: when it came into the pod; null: not known.
     """
 
     JSON_NAME = "AppStatus"
     NAMED_BY = "name"
 
     name: str
-    created_at: Timestamp | None = None
     pid: Pid | None = None
     exited: bool = False
     log_dropped: Count = 0
@@ -163,6 +162,7 @@ class AppStatus(AppEnd):
     status_text: str | None = None
     earlier: tuple[AppExecution, ...] = ()
     files: Mapping[str, EtcContent] = field(default_factory=dict)
+    created_at: Timestamp | None = None
 
     @property
     def says(self) -> str:

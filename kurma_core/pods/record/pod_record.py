@@ -92,7 +92,7 @@ def app_statuses(
     """The status of each app of the manifest, in its order; an app of which nothing is known has only its name."""
     made = {name: document.added_at.get(name, document.created_at) for name in document.app_names}
     if state.state in ("preparing", "prepared"):
-        return tuple(AppStatus(name, at) for name, at in made.items())
+        return tuple(AppStatus(name, created_at=at) for name, at in made.items())
     told: Mapping[str, AppStatus] = {}
     try:
         if state.apps is not None:
