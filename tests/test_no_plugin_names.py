@@ -7,6 +7,7 @@ projects of this repository, and looked for in imports and in every constant, do
 
 import ast
 import re
+import tomllib
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
@@ -78,6 +79,11 @@ EXCEPTIONS = [
     ("the specification of layers, which images of every fetcher follow", "oci", "hookspecs/fetcher.py"),
     ("the specification of layers, which images of every fetcher follow", "oci", "image_store/archive_layout.py"),
     ("another product, whose notation is also read", "rkt", "api/network_options.py"),
+    ("the text format of logs, which Kubernetes has defined", "cri", "formats/cri_log.py:2 pods/inside/logs.py:2"),
+    ("the specification of network plugins, whose arguments a request may hold", "cni", "models/network.py:2"),
+    ("a prefix of annotations of the App Container specification", "appc", "pods/change/annotate.py"),
+    ("the kernel's counters of memory, and its file system", "file", "pods/inside/usage_details.py"),
+    ("the kernel's counters of memory, and its file system", "overlay", "pods/inside/usage_details.py"),
 ]
 
 
@@ -262,14 +268,20 @@ def test_the_configuration_names_plugins_as_defaults_of_these_keys():
     assert named <= {"renderer", "stager", "fetchers", "container_networks", "base_networks", "default_networks"}
 
 
+def project_groups():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+
+
 def test_the_configuration_names_the_package_of_each_default_plugin():
     from kurma_core.config.schema import ALL_DEFAULT, SCHEMA
 
     (plugins,) = (key for key in SCHEMA if key.name == "plugins")
     (packages,) = (key.default for key in plugins.keys if key.name == "packages")
+    defaults = project_groups()["plugins"]
     entries = {
         f"{group.removeprefix('kurma.')}/{name}": described["name"]
         for described in map(project, PLUGINS)
+        if described["name"] in defaults
         for group in GROUPS
         for name in described.get("entry-points", {}).get(group, ())
     }

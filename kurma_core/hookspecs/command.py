@@ -49,6 +49,7 @@ RESERVED = frozenset(
         *("run", "prepare", "run-prepared", "start", "restart", "list", "show", "status", "wait"),
         *("cat-manifest", "logs", "stats", "top", "events", "enter", "exec", "attach", "cp", "stop"),
         *("kill", "rm", "gc", "app", "image", "trust", "pod", "stager", "network", "isolators"),
+        "annotate",
         *("plugins", "config", "daemon", "info", "system", "version", "completion", "ps", "ls"),
         *("images", "pull", "fetch", "inspect", "rmi", "create", "login", "logout"),
     )

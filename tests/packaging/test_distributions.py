@@ -36,8 +36,9 @@ def test_kurma_requires_the_core_and_each_default_plugin_of_its_version():
     assert sorted(described["kurma"]["project"]["dependencies"]) == sorted(
         f"{name}=={VERSION}" for name in brought
     )
-    assert brought | {"kurma", "kurma-testing"} == set(described)
-    assert set(described["kurma"]["tool"]["uv"]["sources"]) == set(described) - {"kurma"}
+    services = set(described["kurma-core"]["dependency-groups"]["services"])
+    assert brought | services | {"kurma", "kurma-testing"} == set(described)
+    assert set(described["kurma"]["tool"]["uv"]["sources"]) == set(described) - services - {"kurma"}
 
 
 def test_kurma_has_the_programs_of_the_core():

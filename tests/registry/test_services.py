@@ -139,7 +139,7 @@ def test_a_service_that_is_not_enabled_is_not_imported(kurmad, install, monkeypa
 def test_it_is_listed_with_the_line_that_enables_it(kurmad, install):
     install("one", {"one": SOURCE}, group=GROUP)
     kurmad.use("{}")
-    (row,) = [row for row in kurmad.managers.registry.listing() if row.kind == "services"]
+    (row,) = [row for row in kurmad.managers.registry.listing() if (row.kind, row.name) == ("services", "one")]
     assert (row.status, row.reason) == (
         "disabled",
         "not enabled in the configuration, as each of its kind has to be",

@@ -101,7 +101,7 @@ def test_its_pods_are_kurmads(kurmad, ask, house):
     log = daemon.log.read_text()
     assert "service keeper: made pod kept" in log
     assert "service keeper: running" in log
-    (row,) = [row for row in client.plugins() if row.kind == "services"]
+    (row,) = [row for row in client.plugins() if (row.kind, row.name) == ("services", "keeper")]
     assert (row.name, row.distribution, row.status, row.reason) == ("keeper", "keeper", "running", "")
     client.reload()
     until(lambda: "service keeper: saw reloaded" in daemon.log.read_text(), "it is told of each reload")
@@ -150,7 +150,7 @@ def test_one_that_fails_is_told_everywhere_and_the_rest_works(kurmad, ask, house
     until(lambda: state(client)[0] == "waiting", lambda: str(state(client)))
     why = "service plugin 'keeper' of keeper 1.0 failed in serve: OSError: no luck; started again after"
     assert state(client)[1].startswith(why)
-    (row,) = [row for row in client.plugins() if row.kind == "services"]
+    (row,) = [row for row in client.plugins() if (row.kind, row.name) == ("services", "keeper")]
     assert row.status in ("waiting", "starting")
     status, _, body = get(daemon, "/healthz")
     health = json.loads(body)

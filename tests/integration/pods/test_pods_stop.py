@@ -112,7 +112,8 @@ def test_force_asks_nobody(house):
     assert "asked" not in house.log(record)
     (app,) = record.apps
     assert (app.exited, app.state, app.exit_code, app.pid) == (True, "killed", None, None)
-    assert (app.finished_at, app.message) == (None, None)  # nobody saw it
+    assert app.finished_at, "when its end was found: no process saw it"
+    assert app.message is None
     assert run.wait() == 137
 
 
