@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 import time
 from types import SimpleNamespace
 
@@ -171,6 +172,13 @@ def test_a_setting_that_this_stager_does_not_know_is_told(wrong):
     """18: nothing has been set then."""
     with pytest.raises(errors.SetupError, match=r"there is no|cannot set the limit"):
         process_settings.apply(manifest.Plan({"version": 4, **wrong}))
+
+
+def test_a_small_limit_of_files_is_set_at_last():
+    """The set-up of an app needs more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    process_settings.apply(manifest.Plan({"version": 4, "rlimits": {"nofile": [20, before[1]]}}))
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
 def test_an_empty_storage_is_none_chosen():

@@ -248,6 +248,10 @@ def become(
     plan = app.plan
     user = identity.user
     keep = granted(plan)
+    if "nofile" in plan.rlimits:
+        from kurma_stager_default.inside.app import process_settings  # loaded before the change of root
+
+        process_settings.limit_files(plan)
     # Until exec this process has the stager's memory and descriptors: processes of the app must not trace it.
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     # The process was forked into the app's cgroup, which becomes the root of its cgroup namespace.

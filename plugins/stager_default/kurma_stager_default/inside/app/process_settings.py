@@ -28,6 +28,8 @@ _ATTRIBUTES_SIZE = 48
 _IO_CLASSES = {"realtime": 1, "best-effort": 2, "idle": 3}
 _IO_CLASS_SHIFT = 13
 _WHO_PROCESS = 1
+#: Descriptors that the set-up of an app needs at most.
+_SETTING_UP = 256
 _MODES = {"preferred": 1, "bind": 2, "interleave": 3, "local": 4, "preferred-many": 5}
 _STATIC, _RELATIVE = 1 << 15, 1 << 14
 #: The kernel takes at most a page of node bits, and ignores the last bit of those it is given.
@@ -36,13 +38,23 @@ _NODES = 1024
 
 def apply(plan: Plan) -> None:
     """:raises SetupError: the plan has a wrong value, or the kernel refuses one."""
-    _limit(plan.rlimits)
+    _limit({name: values for name, values in plan.rlimits.items() if name != "nofile"})
+    if plan.rlimits.get("nofile", [0])[0] >= _SETTING_UP:
+        limit_files(plan)
     if plan.memory_policy is not None:
         _place(plan.memory_policy)
     if plan.io_priority is not None:
         _order_io(plan.io_priority)
     if plan.scheduling is not None:
         _schedule(plan.scheduling)
+
+
+def limit_files(plan: Plan) -> None:
+    """Sets the limit of open files. A small one is set at last, since the set-up itself opens some dozens.
+
+    :raises SetupError: the kernel refuses it.
+    """
+    _limit({name: values for name, values in plan.rlimits.items() if name == "nofile"})
 
 
 def _limit(rlimits: dict[str, list[int]]) -> None:
