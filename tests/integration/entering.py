@@ -7,6 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+from kurma_core.linux.cgroups import Layout
 from tests.kit.waiting import until
 
 #: What takes a path, begins or ends the window, or would carry it on elsewhere.
@@ -30,6 +31,12 @@ PERMITTED = {
     'openat2("console", RESOLVE_BENEATH|RESOLVE_NO_MAGICLINKS|RESOLVE_NO_SYMLINKS)',
     # A name in a directory that is open; a link of that name is not followed.
     'mknodat("console")',
+    # The app's own cgroup: a new tmpfs that no process of the app has seen, with a directory for each hierarchy.
+    'openat2("sys/fs/cgroup", RESOLVE_BENEATH|RESOLVE_NO_MAGICLINKS|RESOLVE_NO_SYMLINKS)',
+    *(f'fsconfig("{key}", "{value}")' for key, value in (("mode", "0755"), ("nr_inodes", "128"), ("size", "4k"))),
+    'fsconfig("source", "tmpfs")',
+    *(f'{call}("{one.place}")' for one in Layout.of_host().hierarchies for call in ("mkdirat", "openat")),
+    *(f'symlinkat("{one.place}", "{name}")' for one in Layout.of_host().hierarchies for name in one.controllers),
 }
 
 
@@ -50,6 +57,8 @@ class Window:
 def _call(name, words):
     """What matters of a system call; empty: it resolves no path."""
     if '""' in words and "EMPTY_PATH" in words:
+        return ""
+    if name == "fsconfig" and "FSCONFIG_CMD_CREATE" in words:
         return ""
     if name in ("sendmsg", "sendto") and "sa_family=AF_UNIX" not in words:
         return ""

@@ -16,8 +16,8 @@ OLDER, NEWER = "0.0.1", "0.0.2"
 DIFFERENCES = {
     OLDER: {
         "plugins/stager_default/kurma_stager_default/image.py": (
-            '("app-add", "app-start", "app-stop", "app-rm")',
-            '("app-add", "app-start", "app-rm")',
+            '("app-add", "app-start", "app-stop", "app-rm", ',
+            '("app-add", "app-start", "app-rm", ',
         )
     },
     NEWER: {

@@ -102,7 +102,7 @@ def _overrides(config: cri.ContainerConfig, sandbox: Sandbox, *, foreign: bool) 
         group=who.group,
         supplementary_gids=who.groups,
         working_directory=config.working_dir or None,
-        environment=(("HOSTNAME", host_name(sandbox.id, sandbox.config)), *_environment(config)),
+        environment=(("HOSTNAME", host_name(sandbox.config)), *_environment(config)),
         isolators=(
             *isolators(config, sandbox.id, sandbox.config.linux.security_context, foreign=foreign),
             *resources.isolators(config.linux.resources),

@@ -15,7 +15,7 @@ from kurma_cri.mounts import explained, with_image_ids
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.records import Container, Records, containers_of, new_id
 from kurma_cri.resources import RESOURCES, to_isolator
-from kurma_cri.rpc import RpcError, already_exists, failed_precondition, invalid, is_not_found
+from kurma_cri.rpc import RpcError, already_exists, failed_precondition, invalid, is_not_found, unavailable
 from kurma_cri.statuses import chosen, container_item, container_state
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class Containers:
         self._sandboxes = sandboxes
         self._images = Images(client)
         self._lock = threading.Lock()
+        #: Sandbox, name and attempt of the containers that are being made.
+        self._making: set[tuple[str, str, int]] = set()
         self._foreign: dict[str, bool] = {}
 
     def create(self, sandbox_id: str, config: cri.ContainerConfig) -> str:
@@ -40,6 +42,18 @@ class Containers:
         :raises RpcError: the configuration is wrong; the sandbox is not ready; it has a container of this name and
             attempt.
         """
+        key = (self._sandboxes.running(sandbox_id).id, config.metadata.name, config.metadata.attempt)
+        with self._lock:
+            if key in self._making:
+                raise unavailable(f"a container of the name {key[1]!r} and attempt {key[2]} is being created")
+            self._making.add(key)
+        try:
+            return self._create(sandbox_id, config)
+        finally:
+            with self._lock:
+                self._making.discard(key)
+
+    def _create(self, sandbox_id: str, config: cri.ContainerConfig) -> str:
         sandbox = self._sandboxes.running(sandbox_id)
         for other in containers_of(sandbox):
             if _key(other) == (config.metadata.name, config.metadata.attempt):
@@ -57,7 +71,8 @@ class Containers:
         except BaseException as error:
             if isinstance(error, KurmaError):
                 explained(error, config)
-            with governing(Cancellation()), contextlib.suppress(PodNotFoundError, AppNotFoundError, PodStateError):
+            # The caller gets the first error; an unfinished addition is undone by the next change of the pod, too.
+            with governing(Cancellation()), contextlib.suppress(KurmaError):
                 self._client.app_rm(sandbox.pod.uuid, id, force=True)
             raise
         return id
@@ -87,7 +102,9 @@ class Containers:
         :param timeout: seconds between its stop signal and SIGKILL; 0 or less: it is killed at once.
         """
         container = self._find(reference)
-        if container is None or container_state(container) != cri.CONTAINER_RUNNING:
+        if container is None or container.app.state == "created":
+            return
+        if container_state(container) == cri.CONTAINER_EXITED:
             return
         with contextlib.suppress(PodNotFoundError, AppNotFoundError, PodStateError):
             self._client.app_stop(
@@ -127,7 +144,9 @@ class Containers:
             raise failed_precondition(f"container {container.id} does not run: it is {container.app.state}")
         if not command:
             raise invalid("cmd is empty: it is the command and its arguments")
-        return exec_sync(self._client, container.sandbox.pod.uuid, container.id, command, timeout)
+        pod = container.sandbox.pod
+        contained = timeout > 0 or not self._is_foreign(pod.stager)
+        return exec_sync(self._client, pod.uuid, container.id, command, timeout, contained=contained)
 
     def remove(self, reference: str) -> None:
         """Removes a container; ends it first. Its log files stay. Repeatable."""
@@ -135,7 +154,7 @@ class Containers:
         if container is None:
             return
         with contextlib.suppress(PodNotFoundError, AppNotFoundError):
-            self._client.app_rm(container.sandbox.pod.uuid, container.id, force=container.sandbox.ready)
+            self._client.app_rm(container.sandbox.pod.uuid, container.id, force=container.sandbox.live)
         self._records.forget(container.id)
 
     def _find(self, reference: str) -> Container | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import select
@@ -25,15 +26,20 @@ _F_SETPIPE_SZ = 1031
 _PIPE = 1 << 18
 
 
-def exec_sync(client: Api, pod: str, app: str, command: tuple[str, ...], timeout: int) -> cri.ExecSyncResponse:
+def exec_sync(
+    client: Api, pod: str, app: str, command: tuple[str, ...], timeout: int, *, contained: bool = True
+) -> cri.ExecSyncResponse:
     """:param timeout: seconds; 0 or less: there is no limit.
+    :param contained: what the command has started ends with it; every stager can run commands without that.
 
     :raises RpcError: the time is over; the command was killed with all that it had started.
     """
-    request = EnterRequest(exec=command, app=app, timeout=float(timeout) if timeout > 0 else None, contained=True)
+    request = EnterRequest(
+        exec=command, app=app, timeout=float(timeout) if timeout > 0 else None, contained=contained
+    )
     null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    outputs = _Outputs()
     try:
+        outputs = _Outputs()
         stdio = Stdio(null, *outputs.ends, relayed=True)
         try:
             code = client.enter(pod, request, stdio)
@@ -52,19 +58,25 @@ class _Outputs:
     """Pipes for standard output and error, and the thread that reads them: what is too much is dropped."""
 
     def __init__(self) -> None:
-        pipes = [os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)]
-        #: The write ends.
-        self.ends = (pipes[0][1], pipes[1][1])
-        self._kept = {read: bytearray() for read, _ in pipes}
-        self._over = os.eventfd(0, os.EFD_CLOEXEC)
-        for read, _ in pipes:
-            os.set_blocking(read, False)
-            try:
-                fcntl.fcntl(read, _F_SETPIPE_SZ, _PIPE)
-            except OSError:
-                continue  # the user's limit of pipe memory is reached
-        self._thread = threading.Thread(target=self._run, name="exec-sync", daemon=True)
-        self._thread.start()
+        with contextlib.ExitStack() as undo:
+            pipes = []
+            for _ in range(2):
+                pipes.append(os.pipe2(os.O_CLOEXEC))
+                for end in pipes[-1]:
+                    undo.callback(os.close, end)
+            #: The write ends.
+            self.ends = (pipes[0][1], pipes[1][1])
+            self._kept = {read: bytearray() for read, _ in pipes}
+            self._over = os.eventfd(0, os.EFD_CLOEXEC)
+            undo.callback(os.close, self._over)
+            for read, _ in pipes:
+                os.set_blocking(read, False)
+                # The user's limit of pipe memory may be reached.
+                with contextlib.suppress(OSError):
+                    fcntl.fcntl(read, _F_SETPIPE_SZ, _PIPE)
+            self._thread = threading.Thread(target=self._run, name="exec-sync", daemon=True)
+            self._thread.start()
+            undo.pop_all()
 
     @property
     def data(self) -> tuple[bytes, bytes]:

@@ -16,6 +16,8 @@ HONOURED = "honoured"
 REFUSED = "refused"
 #: Fields that kubelet sets on every node, and that mean nothing on Linux.
 WINDOWS = "for Windows nodes"
+#: A sandbox has no process and no root file system of its own.
+NO_PROCESS = "of a process that a sandbox does not have"
 
 #: By ``Message.field``. A message whose field is honoured has its own fields here, too.
 DECISIONS: dict[str, str] = {
@@ -51,7 +53,7 @@ DECISIONS: dict[str, str] = {
     "LinuxSandboxSecurityContext.selinux_options": HONOURED,
     "LinuxSandboxSecurityContext.run_as_user": HONOURED,
     "LinuxSandboxSecurityContext.run_as_group": HONOURED,
-    "LinuxSandboxSecurityContext.readonly_rootfs": HONOURED,
+    "LinuxSandboxSecurityContext.readonly_rootfs": NO_PROCESS,
     "LinuxSandboxSecurityContext.supplemental_groups": HONOURED,
     "LinuxSandboxSecurityContext.supplemental_groups_policy": HONOURED,
     "LinuxSandboxSecurityContext.privileged": HONOURED,
@@ -181,7 +183,7 @@ DECISIONS: dict[str, str] = {
     "UpdateContainerResourcesRequest.container_id": HONOURED,
     "UpdateContainerResourcesRequest.linux": HONOURED,
     "UpdateContainerResourcesRequest.windows": WINDOWS,
-    "UpdateContainerResourcesRequest.annotations": HONOURED,
+    "UpdateContainerResourcesRequest.annotations": REFUSED,
     "ReopenContainerLogRequest.container_id": HONOURED,
     "ExecSyncRequest.container_id": HONOURED,
     "ExecSyncRequest.cmd": HONOURED,

@@ -51,7 +51,9 @@ def sandbox_namespaces(linux: cri.LinuxPodSandboxConfig, userns: str | None) -> 
     if linux.sysctls:
         isolators.append((_SYSCTL, _sysctls(linux.sysctls, options)))
     annotations = {CGROUP_PARENT: linux.cgroup_parent} if linux.cgroup_parent else {}
-    return SandboxNamespaces(tuple(isolators), annotations, _userns(options) or userns)
+    if options.HasField("userns_options"):
+        userns = _userns(options) or "none"
+    return SandboxNamespaces(tuple(isolators), annotations, userns)
 
 
 def _sysctls(given: Any, options: cri.NamespaceOption) -> dict[str, str]:

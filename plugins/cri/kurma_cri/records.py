@@ -20,7 +20,7 @@ from google.protobuf import json_format
 from kurma_core.errors import PodNotFoundError
 from kurma_core.value import field, frozen
 from kurma_cri.proto import runtime_pb2 as cri
-from kurma_cri.rpc import not_found
+from kurma_cri.rpc import invalid, not_found
 
 if TYPE_CHECKING:
     from kurma_core.api.operations import Api
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Json = Any
 #: Annotations of the pod and of an app: JSON objects.
 SANDBOX, CONTAINER = "kurma.io/cri/sandbox", "kurma.io/cri/container"
+#: States of a pod that has not ended.
+LIVE = ("starting", "running", "stopping")
 _NAME = "k8s-"
 _ID_LENGTH = 64
 
@@ -47,6 +49,11 @@ class Sandbox:
     created_at: int
     #: Messages made of it, by name. They hold as long as the record does.
     messages: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def live(self) -> bool:
+        """Whether its pod has processes, or may have."""
+        return self.pod.state in LIVE
 
     @property
     def ready(self) -> bool:
@@ -168,7 +175,7 @@ class Records:
             if len(several) == 1:
                 return several[0]
             if several:
-                raise not_found(f"pod sandbox {reference} is ambiguous: {len(several)} IDs begin with it")
+                raise invalid(f"pod sandbox {reference} is ambiguous: {len(several)} IDs begin with it")
         raise not_found(f"there is no pod sandbox {reference}")
 
     def _of_pod(self, sandbox: str) -> Sandbox | None:
@@ -198,7 +205,7 @@ class Records:
         if len(several) == 1:
             return several[0]
         if several:
-            raise not_found(f"container {reference} is ambiguous: {len(several)} IDs begin with it")
+            raise invalid(f"container {reference} is ambiguous: {len(several)} IDs begin with it")
         raise not_found(f"there is no container {reference}")
 
     def forget(self, container: str) -> None:
@@ -253,12 +260,12 @@ def _compact(value: Json) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=512)
 def _sandbox_config(text: str) -> cri.PodSandboxConfig:
     return json_format.Parse(text, cri.PodSandboxConfig(), ignore_unknown_fields=True)
 
 
-@functools.lru_cache(maxsize=16384)
+@functools.lru_cache(maxsize=1024)
 def _container_config(text: str) -> cri.ContainerConfig:
     return json_format.Parse(text, cri.ContainerConfig(), ignore_unknown_fields=True)
 

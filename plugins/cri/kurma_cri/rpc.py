@@ -84,6 +84,11 @@ def deadline_exceeded(message: str) -> RpcError:
     return RpcError(_CODES.DEADLINE_EXCEEDED, message)
 
 
+def unavailable(message: str) -> RpcError:
+    """The caller should try again."""
+    return RpcError(_CODES.UNAVAILABLE, message)
+
+
 def already_exists(message: str) -> RpcError:
     return RpcError(_CODES.ALREADY_EXISTS, message)
 

@@ -17,7 +17,7 @@ from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.proto import runtime_pb2_grpc as services
 from kurma_cri.records import Records, containers_of
 from kurma_cri.resources import to_isolator
-from kurma_cri.rpc import RpcError
+from kurma_cri.rpc import RpcError, invalid
 from kurma_cri.sandboxes import Sandboxes
 from kurma_cri.stats import Stats
 from kurma_cri.statuses import container_status, sandbox_status
@@ -44,7 +44,7 @@ class RuntimeService(services.RuntimeServiceServicer):
         self._log = log
         self._records = Records(client)
         #: Features by stager; None: the default one. Kubelet asks every few seconds.
-        self._stagers: dict[str | None, tuple[str, ...]] = {}
+        self._stagers: dict[str | None, Any] = {}
         self._sandboxes = Sandboxes(options, client, self._records)
         self._containers = Containers(client, self._records, self._sandboxes)
         self._stats = Stats(client, self._records)
@@ -79,6 +79,7 @@ class RuntimeService(services.RuntimeServiceServicer):
         ]
         answer = cri.StatusResponse(status=cri.RuntimeStatus(conditions=conditions))
         answer.features.supplemental_groups_policy = True
+        answer.features.mount_options = True
         answer.runtime_handlers.extend(
             cri.RuntimeHandler(name=name, features=self._features(handler.stager))
             for name, handler in self._options.handlers.items()
@@ -90,13 +91,17 @@ class RuntimeService(services.RuntimeServiceServicer):
     def _features(self, stager: str | None) -> cri.RuntimeHandlerFeatures:
         """The features of a runtime handler with this stager; None: the default one."""
         if not self._stagers:
+            found: dict[str | None, Any] = {}
             for one in self._client.stagers():
-                self._stagers[one.name] = one.features
+                found[one.name] = one.features
                 if one.default:
-                    self._stagers[None] = one.features
+                    found[None] = one.features
+            self._stagers = found
         features = self._stagers.get(stager, ())
         return cri.RuntimeHandlerFeatures(
-            recursive_read_only_mounts="volume_kinds" in features, user_namespaces="user_namespaces" in features
+            recursive_read_only_mounts="volume_kinds" in features,
+            # Kubelet then wants volumes with mapped owners, too.
+            user_namespaces={"user_namespaces", "volume_kinds"} <= set(features),
         )
 
     def RuntimeConfig(self, request: cri.RuntimeConfigRequest, context: Context) -> cri.RuntimeConfigResponse:
@@ -195,13 +200,15 @@ class RuntimeService(services.RuntimeServiceServicer):
     def UpdateContainerResources(
         self, request: cri.UpdateContainerResourcesRequest, context: Context
     ) -> cri.UpdateContainerResourcesResponse:
+        if request.annotations:
+            raise invalid("annotations of an update are not supported")
         self._containers.update(request.container_id, request.linux)
         return cri.UpdateContainerResourcesResponse()
 
     def UpdatePodSandboxResources(
         self, request: cri.UpdatePodSandboxResourcesRequest, context: Context
     ) -> cri.UpdatePodSandboxResourcesResponse:
-        self._sandboxes.update_resources(request.pod_sandbox_id, request.overhead, request.resources)
+        self._sandboxes.update_resources(request)
         return cri.UpdatePodSandboxResourcesResponse()
 
     def ReopenContainerLog(

@@ -25,7 +25,6 @@ Json = Any
 MANAGER = "kubelet"
 MANAGER_ANNOTATION, DISPLAY_NAME = "kurma.io/manager", "kurma.io/display-name"
 #: Most characters of a host name that Kurma makes.
-_HOST_NAME = 63
 #: Most characters of a display name.
 _LONGEST = 512
 _HOST = (NetworkRequest("host"),)
@@ -66,7 +65,7 @@ def sandbox_request(
         renderer=handler.renderer,
         userns=own.userns,
         isolators=own.isolators,
-        hostname=host_name(id, config),
+        hostname=host_name(config),
         networks=_HOST if host_network else (network_request(options.network, id, meta),),
         ports=() if host_network else _ports(config),
         dns=_dns(config),
@@ -80,12 +79,9 @@ def display_name(metadata: cri.PodSandboxMetadata) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def host_name(id: str, config: cri.PodSandboxConfig) -> str:
-    """The host name of a sandbox: the given one; without one, the node's in the node's network."""
-    if config.hostname:
-        return config.hostname
-    host_network = config.linux.security_context.namespace_options.network == cri.NODE
-    return socket.gethostname() if host_network else pod_name(id)[:_HOST_NAME]
+def host_name(config: cri.PodSandboxConfig) -> str:
+    """The host name of a sandbox: the given one, else the node's."""
+    return config.hostname or socket.gethostname()
 
 
 def _dns(config: cri.PodSandboxConfig) -> DnsRequest | None:
@@ -103,5 +99,8 @@ def _ports(config: cri.PodSandboxConfig) -> tuple[PortMapping, ...]:
         for what, number in (("host_port", port.host_port), ("container_port", port.container_port)):
             if not 0 < number < 65536:
                 raise invalid(f"port_mappings: {what} {number} is not a port")
-        found.append(PortMapping(port.host_port, port.container_port, _PROTOCOLS[port.protocol], port.host_ip))
+        protocol = _PROTOCOLS.get(port.protocol)
+        if protocol is None:
+            raise invalid(f"port_mappings: {port.protocol} is not a protocol")
+        found.append(PortMapping(port.host_port, port.container_port, protocol, port.host_ip))
     return tuple(found)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kurma_core.cancellation import Cancellation, current, governing
-from kurma_core.errors import PodNotFoundError
+from kurma_core.errors import KurmaError, PodNotFoundError
 from kurma_cri.proto import runtime_pb2 as cri
 from kurma_cri.records import SANDBOX, Records, Sandbox, new_id, pod_name, sandbox_annotation
 from kurma_cri.rpc import RpcError, already_exists, failed_precondition, invalid, is_not_found
@@ -30,6 +30,7 @@ class Sandboxes:
         self._lock = threading.Condition()
         #: Metadata of the sandboxes that are being made.
         self._making: set[tuple[str, str, str, int]] = set()
+        self._updating = threading.Lock()
 
     def run(self, config: cri.PodSandboxConfig, handler: str) -> str:
         """Makes and starts a sandbox; returns once its network is up. :returns: its ID.
@@ -92,20 +93,22 @@ class Sandboxes:
 
     def _undo(self, id: str) -> None:
         """Removes a sandbox that did not come up, whatever the operation's caller wants by now."""
-        with governing(Cancellation()), contextlib.suppress(PodNotFoundError):
+        # The caller gets the first error. Kubelet removes a sandbox that is not ready.
+        with governing(Cancellation()), contextlib.suppress(KurmaError):
             self._client.rm(pod_name(id), force=True)
 
-    def update_resources(
-        self, reference: str, overhead: cri.LinuxContainerResources, resources: cri.LinuxContainerResources
-    ) -> None:
-        """Records the resources of a sandbox. Kubelet itself writes the files of its cgroup."""
-        sandbox = self._records.sandbox(reference)
-        config = cri.PodSandboxConfig()
-        config.CopyFrom(sandbox.config)
-        config.linux.overhead.CopyFrom(overhead)
-        config.linux.resources.CopyFrom(resources)
-        text = sandbox_annotation(sandbox.id, config, sandbox.handler, sandbox.created_at)
-        self._client.pod_annotate(sandbox.pod.uuid, set={SANDBOX: text}, managed=True)
+    def update_resources(self, request: cri.UpdatePodSandboxResourcesRequest) -> None:
+        """Records the given resources of a sandbox. Kubelet itself writes the files of its cgroup."""
+        with self._updating:
+            sandbox = self._records.sandbox(request.pod_sandbox_id)
+            config = cri.PodSandboxConfig()
+            config.CopyFrom(sandbox.config)
+            if request.HasField("overhead"):
+                config.linux.overhead.CopyFrom(request.overhead)
+            if request.HasField("resources"):
+                config.linux.resources.CopyFrom(request.resources)
+            text = sandbox_annotation(sandbox.id, config, sandbox.handler, sandbox.created_at)
+            self._client.pod_annotate(sandbox.pod.uuid, set={SANDBOX: text}, managed=True)
 
     def stop(self, reference: str) -> None:
         """Ends all processes of a sandbox, and gives its network back. Repeatable."""
@@ -113,7 +116,7 @@ class Sandboxes:
         if sandbox is None:
             return
         with contextlib.suppress(PodNotFoundError):
-            if sandbox.pod.state in ("running", "starting", "stopping"):
+            if sandbox.live:
                 self._client.stop(sandbox.pod.uuid, timeout=0.0)
 
     def remove(self, reference: str) -> None:

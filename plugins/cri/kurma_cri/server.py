@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
 #: Bytes of a request at most: kubelet sends up to 16 MiB.
 _RECEIVED = 16 << 20
-#: Calls at a time. Each stream of events or statistics takes one while it is open.
-_THREADS = 128
+#: Calls at a time. Each that only waits takes one, such as StopContainer in its grace and a stream of events: a
+#: node of 110 pods that is drained has many. The pool starts a thread only when it needs one.
+_THREADS = 1024
 #: Seconds that running calls get at the end.
 _GRACE = 2.0
 
@@ -77,16 +79,15 @@ def _listen(server: Any, path: str) -> None:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     except OSError as error:
         raise HostError(f"cannot make the directory of {path}: {error.strerror}") from None
-    # The mode counts from the first moment on; kurmad's other threads make no files that others should read.
-    before = os.umask(0o177)
-    try:
-        if not server.add_insecure_port(f"unix:{path}"):
-            raise HostError(f"cannot listen on {path}")
-    except RuntimeError as error:
-        raise HostError(f"cannot listen on {path}: {error}") from None
-    finally:
-        os.umask(before)
-    os.chmod(path, 0o600)
+    # In a directory of root's until it has its mode: kurmad's other threads need the umask.
+    with tempfile.TemporaryDirectory(prefix=".cri", dir=os.path.dirname(path)) as closed:
+        try:
+            if not server.add_insecure_port(f"unix:{closed}/s"):
+                raise HostError(f"cannot listen on {path}")
+        except RuntimeError as error:
+            raise HostError(f"cannot listen on {path}: {error}") from None
+        os.chmod(f"{closed}/s", 0o600)
+        os.rename(f"{closed}/s", path)
 
 
 class _Gate:

@@ -78,12 +78,10 @@ def container_state(container: Container) -> cri.ContainerState:
     app = container.app
     if app.state == "created":
         return cri.CONTAINER_CREATED
-    if app.state in ("starting", "running", "restarting"):
-        return cri.CONTAINER_RUNNING if container.sandbox.pod.state in _LIVE else cri.CONTAINER_EXITED
+    if app.state in ("starting", "running", "restarting") and container.sandbox.live:
+        # Until its program runs, it has no time of start.
+        return cri.CONTAINER_CREATED if app.state == "starting" else cri.CONTAINER_RUNNING
     return cri.CONTAINER_EXITED
-
-
-_LIVE = ("starting", "running", "stopping")
 
 
 def container_item(container: Container) -> cri.Container:

@@ -103,7 +103,7 @@ def node(make_house, kurmad, tmp_path):
 
 
 def container_of(node, name, attempt=0):
-    script = "echo begun; trap 'exit 7' TERM; while :; do sleep 0.05; done"
+    script = "trap 'exit 7' TERM; echo begun; while :; do sleep 0.05; done"
     return cri.ContainerConfig(
         metadata=cri.ContainerMetadata(name=name, attempt=attempt),
         image=cri.ImageSpec(image=node.house.image),
@@ -163,6 +163,9 @@ def one_life(node, call, point, sandbox, config):
 
     container = struck("create" if call == "create" else "start", lambda: kubelet.container(sandbox, config))
     assert kubelet.status(container).state == cri.CONTAINER_RUNNING, point
+    (pod,) = node.house.client.pods()
+    # PID 1 of a namespace does not hear a signal that it does not handle.
+    until(lambda: [*node.house.client.log_lines(pod.uuid, container)], lambda: f"its trap, {point}")
     struck("stop", lambda: kubelet.stop(container))
     assert kubelet.exited(container).exit_code == 7, point
     struck("remove", lambda: kubelet.remove(container))
