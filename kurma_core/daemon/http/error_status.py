@@ -44,6 +44,7 @@ _STATUS: tuple[tuple[type[errors.KurmaError], int], ...] = (
     (errors.PodEndedError, 409),
     (errors.CommandTimeoutError, 408),
     (errors.PowerError, 403),
+    (errors.IsolatorError, 400),
     (errors.PrivilegeError, 403),
     (errors.TrustError, 403),
 )
