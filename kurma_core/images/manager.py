@@ -385,6 +385,9 @@ class ImageManager:
                 key=self._trust.build_key,
                 conventions=self._conventions,
             )
+            if record.released:  # its manager has given up an image with this content
+                self.store.hold_for(record.id, None)
+                record = self.store.get(record.id)
         self._journal.tell("image", "fetched", record.id, record.name, {"trust": "local"})
         return record
 

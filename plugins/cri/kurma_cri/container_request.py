@@ -45,6 +45,8 @@ def container_request(
     refuse_undone(config)
     if not config.metadata.name:
         raise invalid("metadata needs a name")
+    if config.stop_signal not in cri.Signal.values():
+        raise invalid(f"stop_signal: {config.stop_signal} is not a signal")
     security = config.linux.security_context
     kept = cri.ContainerConfig()
     kept.CopyFrom(config)

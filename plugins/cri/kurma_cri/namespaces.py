@@ -105,6 +105,8 @@ def container_pid(sandbox: Sandbox, options: cri.NamespaceOption) -> dict[str, s
     :raises RpcError: a namespace is not that of the sandbox; the target does not run.
     """
     _check_shared(sandbox, options)
+    if options.pid not in cri.NamespaceMode.values():
+        raise invalid(f"namespace_options: pid: {options.pid} is not a mode")
     word = PID_POD
     if options.pid == cri.CONTAINER:
         word = PID_OWN

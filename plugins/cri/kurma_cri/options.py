@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -72,5 +73,10 @@ class Options:
                     )
                 if not isinstance(value, str):
                     raise ConfigError(f"cri: handler {name!r}: {key} must be a text")
+            userns = keys.get("userns", "none")
+            if userns not in ("none", "auto") and not re.fullmatch(r"[1-9]\d*:[1-9]\d*", userns):
+                raise ConfigError(
+                    f"cri: handler {name!r}: userns is {userns!r}", hint="none, auto, or UID:COUNT of the host"
+                )
             handlers[name] = Handler(name, **keys)
         return cls(config["socket"], config["network"], config["stream_address"], config["stream_port"], handlers)

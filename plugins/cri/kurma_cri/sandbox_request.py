@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ Json = Any
 MANAGER = "kubelet"
 MANAGER_ANNOTATION, DISPLAY_NAME = "kurma.io/manager", "kurma.io/display-name"
 #: Most characters of a host name that Kurma makes.
+#: Most characters of a host name in the kernel.
+_HOST_NAME = 64
 #: Most characters of a display name.
 _LONGEST = 512
 _HOST = (NetworkRequest("host"),)
@@ -80,14 +83,24 @@ def display_name(metadata: cri.PodSandboxMetadata) -> str:
 
 
 def host_name(config: cri.PodSandboxConfig) -> str:
-    """The host name of a sandbox: the given one, else the node's."""
-    return config.hostname or socket.gethostname()
+    """The host name of a sandbox: the given one, else the node's.
+
+    :raises RpcError: the kernel, or ``/etc/hosts``, cannot hold it.
+    """
+    name = config.hostname
+    if len(name) > _HOST_NAME or not all(one.isascii() and (one.isalnum() or one in "-._") for one in name):
+        raise invalid(f"hostname: expected at most {_HOST_NAME} letters, digits and any of -._, got {name[:80]!r}")
+    return name or socket.gethostname()
 
 
 def _dns(config: cri.PodSandboxConfig) -> DnsRequest | None:
     if not config.HasField("dns_config"):
         return None
     dns = config.dns_config
+    for part, texts in (("servers", dns.servers), ("searches", dns.searches), ("options", dns.options)):
+        for text in texts:
+            if not text or not text.isprintable() or " " in text:
+                raise invalid(f"dns_config: {part}: {text[:80]!r} is not a word of resolv.conf")
     return DnsRequest(tuple(dns.servers), tuple(dns.searches), tuple(dns.options), exact=True)
 
 
@@ -99,6 +112,10 @@ def _ports(config: cri.PodSandboxConfig) -> tuple[PortMapping, ...]:
         for what, number in (("host_port", port.host_port), ("container_port", port.container_port)):
             if not 0 < number < 65536:
                 raise invalid(f"port_mappings: {what} {number} is not a port")
+        try:
+            ipaddress.ip_address(port.host_ip or "0.0.0.0")  # noqa: S104 - nothing listens
+        except ValueError:
+            raise invalid(f"port_mappings: host_ip {port.host_ip!r} is not an IP address") from None
         protocol = _PROTOCOLS.get(port.protocol)
         if protocol is None:
             raise invalid(f"port_mappings: {port.protocol} is not a protocol")

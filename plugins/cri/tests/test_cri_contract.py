@@ -26,6 +26,7 @@ class TestCri(ServiceContract):
         ({"handlers": {"rkt": {"stagr": "rkt"}}}, "stagr"),
         ({"handlers": {"rkt": "rkt"}}, "object"),
         ({"handlers": {"rkt": {"stager": 7}}}, "text"),
+        ({"handlers": {"own": {"userns": "maybe"}}}, "maybe"),
     ],
 )
 def test_wrong_options(changes, words):

@@ -37,7 +37,7 @@ def test_a_sandbox():
     assert sandbox_namespaces(linux(ipc="NODE", pid="CONTAINER"), None).isolators == (
         ("os/linux/namespaces", {"ipc": "host"}),
     )
-    assert sandbox_namespaces(linux(**userns("NODE", (), ())), None).userns is None
+    assert sandbox_namespaces(linux(**userns("NODE", (), ())), "auto").userns == "none"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The life of sandboxes and containers over the socket of a real kurmad (C2, C6, C7, C8a, C9, C11)."""
 
+import concurrent.futures
 import os
 import stat
 import subprocess
@@ -113,6 +114,44 @@ def test_refusals(node):
     ):
         with refused(CODES.UNIMPLEMENTED, "checkpoint"):
             call(request)
+
+
+def test_values_that_mean_nothing(node):
+    """Each is the caller's mistake, and named."""
+    for words, fields in (
+        ("hostname", {"hostname": "bad host!\nx"}),
+        ("hostname", {"hostname": "x" * 65}),
+        ("servers", {"dns_config": cri.DNSConfig(servers=["1.2.3.4\nnameserver 6.6.6.6"])}),
+        ("host_ip", {"port_mappings": [cri.PortMapping(container_port=1, host_port=1, host_ip="1.2.3.999")]}),
+        ("protocol", {"port_mappings": [cri.PortMapping(container_port=1, host_port=1, protocol=9)]}),
+    ):
+        with refused(CODES.INVALID_ARGUMENT, words):
+            node.run(node.sandbox_config(host_network=False, **fields))
+    sandbox = node.run()
+    with refused(CODES.INVALID_ARGUMENT, "stop_signal"):
+        node.create(sandbox, node.container_config("true", stop_signal=200))
+    config = node.container_config("true")
+    config.linux.security_context.namespace_options.pid = 7
+    with refused(CODES.INVALID_ARGUMENT, "pid"):
+        node.create(sandbox, config)
+    other = node.run()
+    assert node.sandbox_status(other).id == other
+    with refused(CODES.INVALID_ARGUMENT, "annotations"):
+        node.runtime.UpdateContainerResources(
+            cri.UpdateContainerResourcesRequest(container_id="0" * 64, annotations={"a": "b"})
+        )
+
+
+def test_commands_at_the_same_time(node):
+    """None loses its cgroup to another; each ends with its own code."""
+    container = node.started(node.run(), "sleep", "1000")
+
+    def run(number):
+        request = cri.ExecSyncRequest(container_id=container, cmd=["sh", "-c", f"exit {number}"], timeout=20)
+        return node.runtime.ExecSync(request).exit_code
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(run, range(40))) == list(range(40))
 
 
 def test_a_program_that_cannot_be_executed(node):

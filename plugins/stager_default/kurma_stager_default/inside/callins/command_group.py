@@ -59,14 +59,25 @@ class CommandGroup:
             pass
 
     def _remove_empty(self) -> None:
-        """Removes groups of earlier commands, whose last process has ended since."""
+        """Removes groups of earlier commands, whose last process has ended since; not those that other processes
+        have just made, and have not joined yet."""
         parent = os.path.dirname(self._directory)
         for name in os.listdir(parent):
-            if name.startswith(_PREFIX):
+            if name.startswith(_PREFIX) and not _runs(name[len(_PREFIX) :]):
                 try:  # noqa: SIM105 - contextlib costs every command
                     os.rmdir(f"{parent}/{name}")
                 except OSError:
                     pass
+
+
+def _runs(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, ValueError):
+        return True
+    return True
 
 
 def _hierarchy(layout: Layout) -> Hierarchy:
