@@ -30,7 +30,8 @@ def test_its_names_agree(folder):
 
 def test_it_is_listed(folder):
     name = project(folder)["project"]["name"]
-    assert name in WORKSPACE["dependency-groups"]["plugins"]
+    groups = WORKSPACE["dependency-groups"]
+    assert (name in groups["plugins"]) != (name in groups["services"])
     assert WORKSPACE["tool"]["uv"]["sources"][name] == {"workspace": True}
 
 
