@@ -99,7 +99,7 @@ def test_a_mistake_fails_its_lines(
     [
         pytest.param(("app/privileges.py", ("os.umask(plan.umask)", "pass")), {"umask", "run"}, id="umask"),
         pytest.param(
-            ("app/process_settings.py", ("    _limit(plan.rlimits)\n", "")),
+            ("app/process_settings.py", ("resource.setrlimit(_RLIMITS.index(name), (soft, hard))", "pass")),
             {"limits", "run", "refused"},
             id="limits",
         ),
